@@ -1,0 +1,296 @@
+"""The contract between the house and a store.
+
+Lists in, lists out; values of `model` only; "nothing to do" is a value, not an exception; a driver's errors are
+translated once, in the engine's `connection.py`. Every docstring below states what is atomic, in which order answers
+come and what the empty case returns. `stoker.testing.conformance` is this file as tests.
+
+An engine object belongs to one event loop and one process. `twin` makes another on the same store, for another
+thread's loop. Time is the store's own: an engine opened with `clock=` uses that instead, so tests move time without
+waiting.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
+
+import msgspec
+
+from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.throttle import Grant
+from stoker.model.time import SECOND, Instant, Span
+
+Clock: TypeAlias = Callable[[], Instant]
+
+Transaction: TypeAlias = Any
+"""The engine's own `transaction()` handle or a handle of the user's (see each engine)."""
+
+LEASE: Span = 15 * SECOND
+ORPHANED_AFTER: Span = 5 * SECOND
+"""A claim stored under a worker that does not hold it is an orphan only when it is older than this: younger ones may
+still be on their way to the worker."""
+
+CONTROL = "@control"
+"""The topic that wakes every keeper: a running job was asked to stop."""
+
+
+class Gives(enum.StrEnum):
+    """What an engine offers beyond the common contract. A case that needs one of these is skipped by name elsewhere."""
+
+    DURABLE = "an acknowledged write survives the death of the process"
+    SHARED = "several processes may use the store at once"
+    OWN_TRANSACTION = "its own transaction() groups inserts and settlements"
+    USER_TRANSACTION = "inserts and settlements join the user's own database transaction"
+    REPEATED = "a settlement sent twice is told apart from a lost one"
+    SIGN_OF_LIFE = "the death of a worker on this host is known at once, without waiting for its lease"
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store really is, read back and never assumed. `warnings` are for people, at start-up and in doctor."""
+
+    engine: str
+    version: str
+    durable: bool
+    durability: str
+    facts: dict[str, str] = {}
+    size: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Jobs(Protocol):
+    """The three doors and the lease. Held by tasks (insert) and workers (everything)."""
+
+    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+        """Store drafts as pending jobs, due after their `delay` by the store's clock or at their `at`.
+
+        Atomic: all or nothing for one call of up to 1,000 drafts. Order: receipts in the order of the drafts. A draft
+        whose id is stored already answers `existing` with that id, whatever else it says, so a repeated call is
+        harmless. A draft with a unique key obeys `unique.meet` against the current holder, also against drafts before
+        it in the same call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder
+        ends dead in the same step. With `tx` the jobs exist if and only if that transaction commits. After the commit
+        one waiter per queue that received a new job that is due is woken. Empty: `[]`.
+        """
+        ...
+
+    async def claim(self, demand: Demand) -> list[Claim]:
+        """Hand due jobs to a worker.
+
+        Only pending and retrying jobs whose scheduled time is at or before now, of queues that are neither paused nor
+        cooling down. Order: queues as demanded; inside a queue by priority (lower first), scheduled time, id. At most
+        the number asked per queue and in total. Atomic: no job goes to two workers; a job is running, with a rising
+        token and one more attempt, when the call returns. Claiming a retrying job makes its key strong again and
+        clears a cancel flag of an earlier run. A worker without a live lease gets nothing. Empty: `[]`.
+        """
+        ...
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        """End claims, and take new ones in the same step when `demand` is given.
+
+        Each settlement applies only while the job runs under exactly its worker and token (`lost` otherwise, or
+        `repeated` where the store can tell that this very settlement applied before); only if
+        `lifecycle.accepts` it (`canceling` otherwise: conclude again). Record, history, counters, cool-down, key and
+        follow-ups of one settlement change together or not at all; one that does not apply changes nothing and does
+        not hinder the others. Order: verdicts in the order of the settlements. Settlements come before the claim.
+        Empty: no verdicts.
+        """
+        ...
+
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[tuple[JobId, int]],
+        *,
+        lease: Span = LEASE,
+        first: bool = False,
+    ) -> Renewal:
+        """Extend a worker's lease to now + `lease` and compare what it holds with what is stored under it.
+
+        `first=True` makes the lease of a worker that was never seen. A worker whose lease was reaped is unknown, for
+        ever: `known=False`, and nothing is extended. `lost`: held but not stored under this worker and token.
+        `canceling`: held and asked to stop. `orphaned`: stored under this worker for more than `ORPHANED_AFTER`, not
+        held. A lease of 0 lapses at once: a worker's farewell. Empty: `known=True` and empty lists.
+        """
+        ...
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        """Write progress, metadata and log lines on running jobs, fenced like a settlement, one by one.
+
+        Order: verdicts in the order of the notes. Empty: `[]`.
+        """
+        ...
+
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        """Pass claims of lapsed workers, and of workers named `dead`, to the living worker `by`.
+
+        Atomic per call: each claim changes owner under a new token, attempts unchanged, with the former owner and the
+        former claim time; the former owners become unknown once nothing is stored under them. A lease is lapsed
+        strictly after its end. Never reaps `by` itself. Oldest claims first, at most `limit`. Empty: `[]`.
+        """
+        ...
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        """Sleep until one of the topics is woken or `timeout` real seconds have passed.
+
+        A queue's wake-up releases one waiter of this engine, and is remembered once when nobody waits. `CONTROL`
+        reaches every engine on the store and is remembered once by each that ever waited for it. Empty set: timeout.
+        """
+        ...
+
+    async def wake(self, topics: Sequence[str]) -> None:
+        """Wake waiters of the topics, on every process that can hear it."""
+        ...
+
+
+class Operator(Protocol):
+    """Questions and actions of people. Held by `Admin`."""
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """The records, in the order asked; None where there is none. Empty: `[]`."""
+        ...
+
+    async def find(self, query: Query) -> Page:
+        """One page in id order, starting after the query's cursor.
+
+        Looks at no more than `LONGEST_WALK` records; a page that stops there may hold fewer jobs than asked but
+        carries a cursor. `cursor=None` means: that was all. Empty: an empty page without cursor.
+        """
+        ...
+
+    async def census(self) -> Census:
+        """Every count at one instant, from counters; never walks over the jobs."""
+        ...
+
+    async def alter(self, selection: Selection, change: Change) -> Tally:
+        """Apply a change to the selected jobs.
+
+        Atomic per call. Each job is judged by the status it has inside the write (`query.allows`) and by the key rule;
+        one that is missing, refused or blocked by a key does not hinder the others. A running job that is to be
+        canceled or deleted is asked to stop and `CONTROL` is woken; a forced cancel ends it at once and its worker's
+        settlement will be lost. Deleting removes the job's events. Jobs that became due wake a waiter of their queue.
+        Empty: a tally of zeros.
+        """
+        ...
+
+    async def expire(self, retention: Retention) -> Expired:
+        """Remove up to `limit` finished jobs past their expiry with their events, and old events, points, presences
+        and lapsed named locks. Active jobs are never removed. Empty: zeros.
+        """
+        ...
+
+
+class Control(Protocol):
+    """Settings and presence. Held by `Admin` and workers."""
+
+    async def queues(self) -> list[Queue]:
+        """Every queue that was tuned, cooled or used, by name. Empty: `[]`."""
+        ...
+
+    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
+        """Patch a queue (`Tuning`) or set a budget (`Rate`), creating it when new.
+
+        `if_absent` leaves an existing one alone, so that seeding at start-up keeps what people tuned. Answers whether
+        anything was written. Resuming a queue wakes a waiter.
+        """
+        ...
+
+    async def budgets(self) -> list[Budget]:
+        """Every budget, by name. Empty: `[]`."""
+        ...
+
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        """Take `n` tokens or none, in one atomic step. An unknown budget refuses."""
+        ...
+
+    async def drain(self, name: str) -> bool:
+        """Empty a budget. False when there is none of that name."""
+        ...
+
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        """Take or extend a named lock. False when somebody else has it."""
+        ...
+
+    async def unlock(self, name: str, owner: str) -> bool:
+        """Release one's own lock. False when it is not one's own."""
+        ...
+
+    async def beat(self, presence: Presence) -> None:
+        """Show a worker, stamped with the store's now; the same worker's earlier presence is replaced."""
+        ...
+
+    async def workers(self) -> list[Presence]:
+        """Every presence, by worker. Empty: `[]`."""
+        ...
+
+
+class Timeline(Protocol):
+    """What happened and how much. Written by the app's buffer and the janitor, read by `Admin`."""
+
+    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
+        """Append events and overwrite points, in one atomic step; answers how many events were written.
+
+        `now` is the recorder's reading of the clock its events are stamped with; each event is shifted by the
+        difference to the store's clock. Events of jobs that are gone are written too; deleting a job removes what
+        is there. Empty: 0.
+        """
+        ...
+
+    async def events(self, window: Window) -> list[Event]:
+        """Events of the half-open window, oldest first. Empty: `[]`."""
+        ...
+
+    async def points(
+        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+    ) -> list[Point]:
+        """Points whose bucket lies in the closed window, by bucket, queue and metric. No metrics: `[]`."""
+        ...
+
+    def timings(self) -> Timings:
+        """Drain the samples of this engine's own store calls; also calls that raised are timed."""
+        ...
+
+
+class Engine(Jobs, Operator, Control, Timeline, Protocol):
+    """A store with all its facets, and its life."""
+
+    name: ClassVar[str]
+    gives: ClassVar[frozenset[Gives]]
+
+    async def open(self) -> None:
+        """Connect, check the store, make or upgrade the schema where the engine does so. Opening twice is harmless."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; what was acknowledged stays. Closing twice is harmless."""
+        ...
+
+    def twin(self) -> Self:
+        """Another engine on the same store, not opened yet, for another loop."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction of the engine's own, to pass as `tx=`: commits when the block ends, rolls back if it raises."""
+        ...
+
+    async def migrate(self, *, plan_only: bool = False) -> list[str]:
+        """Bring the schema up to date; answers the statements that were (or would be) run. Empty: nothing to do."""
+        ...
+
+    async def describe(self) -> Description:
+        """What the store is and guarantees, read back now."""
+        ...
+
+    async def now(self) -> Instant:
+        """The store's clock."""
+        ...

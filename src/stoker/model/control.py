@@ -1,0 +1,108 @@
+"""What an operator tunes and watches: queues, budgets, named locks, presences.
+
+A tuning is a patch: None leaves a field as it is. Values out of range are pulled in where the meaning is plain (worker
+counts, curves, retention) and refused where it is not.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.model.job import check_name
+from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
+from stoker.model.retry import OFF, Curve, clamped_curve
+from stoker.model.throttle import OPEN, Bucket, Cooldown
+from stoker.model.time import LONGEST, Instant, Span
+
+MOST_WORKERS = 64
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes to a queue. `workers` is the cluster-wide number of slots; None there means: whatever workers bring."""
+
+    paused: bool | None = None
+    workers: int | None = None
+    keep_done: Span | None = None
+    keep_dead: Span | None = None
+    curve: Curve | None = None
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Settings of a budget: at most `capacity` at once, `rate` per second in the long run."""
+
+    capacity: float
+    rate: float
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as stored. A queue nobody tuned acts like `Queue(name=…)`."""
+
+    name: str
+    paused: bool = False
+    workers: int | None = None
+    keep_done: Span = KEEP_DONE
+    keep_dead: Span = KEEP_DEAD
+    curve: Curve = OFF
+    cooldown: Cooldown = OPEN
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """A budget as stored."""
+
+    name: str
+    bucket: Bucket
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process as it shows itself. Liveness is the lease's business; this is for people and for slot counts."""
+
+    worker: str
+    host: str
+    pid: int
+    queues: dict[str, int]
+    running: int = 0
+    version: str = ""
+    state: str = "running"
+    seen_at: Instant = 0
+
+
+class NamedLock(msgspec.Struct, frozen=True, gc=False):
+    """A named lock as stored: the owner has it until `until`."""
+
+    owner: str
+    until: Instant
+
+
+def tuned(queue: Queue, tuning: Tuning) -> Queue:
+    """The queue after the patch, every value within its bounds."""
+    check_name("queue", queue.name)
+    changes: dict[str, object] = {}
+    if tuning.paused is not None:
+        changes["paused"] = tuning.paused
+    if tuning.workers is not None:
+        changes["workers"] = min(max(tuning.workers, 0), MOST_WORKERS)
+    if tuning.keep_done is not None:
+        changes["keep_done"] = min(max(tuning.keep_done, 0), LONGEST)
+    if tuning.keep_dead is not None:
+        changes["keep_dead"] = min(max(tuning.keep_dead, 0), LONGEST)
+    if tuning.curve is not None:
+        changes["curve"] = clamped_curve(tuning.curve)
+    return msgspec.structs.replace(queue, **changes)
+
+
+def may_take(lock: NamedLock | None, owner: str, now: Instant) -> bool:
+    """A lock can be taken when it is free, lapsed or one's own (then it is extended)."""
+    return lock is None or lock.until <= now or lock.owner == owner
+
+
+def may_release(lock: NamedLock | None, owner: str) -> bool:
+    """Only the owner releases."""
+    return lock is not None and lock.owner == owner
+
+
+def shares(total: int, hosts: list[str]) -> dict[str, int]:
+    """Split a queue's slots among the hosts that serve it: 10 over 3 gives 4, 3, 3 in host order."""
+    if not hosts:
+        return {}
+    each, rest = divmod(max(total, 0), len(hosts))
+    return {host: each + (index < rest) for index, host in enumerate(sorted(hosts))}

@@ -1,0 +1,157 @@
+"""Every error Stoker raises, in one tree under `StokerError`.
+
+A message says what happened, to which job, what Stoker does next and what the reader can do. Drivers' errors are
+translated into this tree once, in an engine's `connection.py`; nothing above an engine ever sees a driver's class.
+The signals a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not errors and live in `outcome`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StokerError(Exception):
+    """The root: `except StokerError` catches everything Stoker raises on purpose."""
+
+
+# --- what the caller gave ---------------------------------------------------------------------------------------
+
+
+class InvalidInput(StokerError, ValueError):
+    """A value that Stoker refuses before anything is stored. Names the field and shows the culprit."""
+
+    def __init__(self, field: str, value: Any, why: str) -> None:
+        self.field = field
+        self.value = value
+        self.why = why
+        super().__init__(f"{field}: {why}; got {shown(value)}. Nothing was stored.")
+
+
+class InvalidName(InvalidInput):
+    """A kind, queue, stream, lock or budget name outside the alphabet every engine can carry."""
+
+
+class InvalidPayload(InvalidInput):
+    """Arguments or a result that JSON on every engine cannot carry: NaN, NUL, lone surrogates, too deep."""
+
+
+class PayloadTooLarge(InvalidPayload):
+    """A payload above the size limit; store the data elsewhere and enqueue a reference to it."""
+
+
+class InvalidOption(InvalidInput):
+    """An option that does not exist or cannot have that value; the message lists the known ones."""
+
+
+class InvalidSchedule(InvalidInput):
+    """A cron expression, zone or interval that never fires or cannot be read."""
+
+
+class InvalidTransition(StokerError):
+    """A change of status outside the table in `lifecycle`; the record is unchanged."""
+
+    def __init__(self, before: str, after: str, job: str | None = None) -> None:
+        self.before = before
+        self.after = after
+        self.job = job
+        whose = f"job {job}" if job else "a job"
+        super().__init__(f"{whose} cannot go from {before} to {after}. The record is unchanged.")
+
+
+class UnknownTask(StokerError, LookupError):
+    """A kind that is neither registered nor declared in this app."""
+
+    def __init__(self, kind: str, known: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"task {kind!r} is neither registered nor declared in this app (known: {listed}). "
+            f"Nothing was stored. Register it with @jobs.task, or jobs.declare({kind!r}) if it runs elsewhere."
+        )
+
+
+class DuplicateTask(StokerError):
+    """Two tasks under one name: which of them would run is a coin toss, so the app refuses to start."""
+
+    def __init__(self, kind: str, first: str, second: str) -> None:
+        self.kind = kind
+        super().__init__(f"task {kind!r} is registered twice: {first} and {second}. Give one of them another name=.")
+
+
+class Duplicate(StokerError):
+    """`mode="raise"` met an active holder of the unique key; nothing of the call was stored."""
+
+    def __init__(self, key: str, holder: bytes) -> None:
+        self.key = key
+        self.holder = holder
+        super().__init__(
+            f"unique key {key!r} is held by job {holder.hex()}. Nothing of this call was stored. "
+            'Use mode="existing" to get that job instead, or mode="replace" to overwrite it while it waits.'
+        )
+
+
+# --- what became of a job ---------------------------------------------------------------------------------------
+
+
+class NotFound(StokerError, LookupError):
+    """The job, queue or worker asked for is not (or no longer) in the store."""
+
+
+class JobFailed(StokerError):
+    """`result()` of a job that is dead; carries its last error."""
+
+
+class JobCanceled(StokerError):
+    """`result()` of a job that was canceled."""
+
+
+class JobGone(StokerError):
+    """`result()` of a job whose record is no longer kept."""
+
+
+# --- what the store said ----------------------------------------------------------------------------------------
+
+
+class EngineError(StokerError):
+    """The store failed. Nothing acknowledged is lost; what was not acknowledged may be repeated safely."""
+
+
+class EngineUnavailable(EngineError):
+    """The store cannot be reached now; workers keep trying and say so, callers may try again."""
+
+
+class EngineBusy(EngineError):
+    """Somebody held the store longer than Stoker waits; the write did not happen and may be repeated."""
+
+
+class EngineFull(EngineError):
+    """No room: the disk, the memory limit or the configured capacity is used up; nothing was stored."""
+
+
+class EngineReadOnly(EngineError):
+    """The store refuses writes: a read-only file, directory, file system or standby."""
+
+
+class EngineClosed(EngineError):
+    """Use of an engine before `open` or after `close`."""
+
+
+class EngineRefused(EngineError):
+    """The store is not one Stoker may use: a network file system, a foreign handle, unsafe settings."""
+
+
+class CorruptRecord(EngineError):
+    """A stored value outside everything Stoker writes; the record is set aside, the others go on."""
+
+
+class SchemaMismatch(EngineError):
+    """The schema is older or newer than this code; the message names both and the command to run."""
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """Show a culprit on one line, without control characters and without ever failing."""
+    try:
+        text = ascii(value)
+    except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the real error
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,105 @@
+"""Events: what the timeline tells, derived from writes that applied.
+
+Over any period, started = completed + failed + retried + released + canceled while running + still running. A
+superseded job and a deduplicated enqueue emit nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.time import Instant, Span
+
+MOST_SAMPLES = 10_000
+"""Store timings kept per kind between two drains."""
+
+
+class EventType(enum.StrEnum):
+    """What happened."""
+
+    ENQUEUED = "enqueued"
+    STARTED = "started"
+    COMPLETED = "completed"
+    RETRIED = "retried"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    RELEASED = "released"
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened to one job. `duration` is the run's, where a run ended."""
+
+    at: Instant
+    type: EventType
+    job: JobId
+    queue: str
+    kind: str
+    attempt: int = 0
+    duration: Span | None = None
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """One number of a series: writing the same queue, metric and bucket again overwrites it."""
+
+    queue: str
+    metric: str
+    bucket: Instant
+    value: float
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A half-open period of time; `queue` and `job` narrow it."""
+
+    since: Instant
+    until: Instant
+    queue: str | None = None
+    job: JobId | None = None
+    limit: int = 10_000
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Store calls timed since the last drain, in microseconds, and how many samples did not fit."""
+
+    reads: list[int]
+    writes: list[int]
+    dropped: int = 0
+
+
+_ENDED = {
+    Status.DONE: EventType.COMPLETED,
+    Status.DEAD: EventType.FAILED,
+    Status.RETRYING: EventType.RETRIED,
+    Status.CANCELED: EventType.CANCELED,
+    Status.PENDING: EventType.RELEASED,
+}
+
+
+def of_insert(drafts: Sequence[Draft], receipts: Sequence[Receipt], at: Instant) -> list[Event]:
+    """Only what was really inserted is news."""
+    return [
+        Event(at, EventType.ENQUEUED, receipt.id, draft.queue, draft.kind)
+        for draft, receipt in zip(drafts, receipts, strict=True)
+        if receipt.stored is Stored.INSERTED
+    ]
+
+
+def of_claims(claims: Iterable[Claim]) -> list[Event]:
+    """A fresh claim is a start; a reaped one changed hands and is not."""
+    return [
+        Event(claim.claimed_at, EventType.STARTED, claim.id, claim.queue, claim.kind, claim.attempt)
+        for claim in claims
+        if claim.former is None
+    ]
+
+
+def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: Instant) -> Event | None:
+    """What a settlement means on the timeline; nothing unless it applied."""
+    if verdict is not Verdict.APPLIED:
+        return None
+    kind = _ENDED[settlement.status]
+    return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, at - claim.claimed_at))

@@ -1,0 +1,350 @@
+"""The values of the three doors: a draft goes in, a claim comes out, a settlement closes it.
+
+These are the only things that cross an engine's border, always in lists. Instants and spans are integer microseconds
+by the store's clock; payloads and results are JSON bytes that no engine looks into.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from stoker.model.errors import InvalidInput, InvalidName, PayloadTooLarge
+from stoker.model.ids import JobId
+from stoker.model.retry import OFF, Backoff, Curve
+from stoker.model.throttle import Cool
+from stoker.model.time import LONGEST, Instant, Span
+from stoker.model.unique import Unique, check_text
+
+LARGEST_PAYLOAD = 1 << 20
+LARGEST_ERROR = 64 << 10
+LARGEST_METADATA = 8 << 10
+LONGEST_HISTORY = 32
+LONGEST_LOG = 100
+LARGEST_BATCH = 1_000
+DEFAULT_ATTEMPTS = 5
+MOST_ATTEMPTS = 1_000_000
+PRIORITIES = range(-1000, 1001)
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
+_known_names: set[str] = set()
+_KNOWN_LIMIT = 10_000
+
+Isolation: TypeAlias = Literal["process"]
+
+
+class Status(enum.StrEnum):
+    """Where a job is. `scheduled` and `ready` are views of pending by time, not statuses."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELED = "canceled"
+    DISCARDED = "discarded"
+    RETRIED = "retried"
+
+
+ACTIVE = frozenset({Status.PENDING, Status.RUNNING, Status.RETRYING})
+FINISHED = frozenset(Status) - ACTIVE
+
+
+def check_name(field: str, value: str) -> None:
+    """Kinds, queues, streams, budgets, locks: one alphabet that SQL, Redis, URLs and shells all carry verbatim."""
+    if value in _known_names:
+        return
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidName(field, value, "must be 1-128 of letters, digits, _ . : - and start with a letter, digit or _")
+    if len(_known_names) < _KNOWN_LIMIT:
+        _known_names.add(value)
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """A small text-to-text map; it travels with the job, so it is bounded."""
+    size = 0
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInput("metadata", {key: value}, "must map text to text")
+        for text in (key, value):
+            if "\0" in text:
+                raise InvalidInput("metadata", text, "must not contain NUL")
+            try:
+                size += len(text.encode())
+            except UnicodeEncodeError as error:
+                raise InvalidInput("metadata", text, "must not contain lone surrogates") from error
+    if size > LARGEST_METADATA:
+        raise InvalidInput("metadata", f"{size} bytes", f"must be at most {LARGEST_METADATA} bytes in all")
+
+
+class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How the job wants to be run and kept. No engine searches these, so they are stored as one value.
+
+    `expires` counts from the enqueue: not started by then, the job is canceled. `keep` counts from success: None
+    leaves it to the queue, 0 deletes the job on success.
+    """
+
+    backoff: Backoff | None = None
+    timeout: Span | None = None
+    expires: Span | None = None
+    keep: Span | None = None
+    metadata: dict[str, str] | None = None
+    isolation: Isolation | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("timeout", "expires", "keep"):
+            value = getattr(self, field)
+            if value is not None:
+                check_span(field, value)
+        if self.timeout == 0:
+            raise InvalidInput("timeout", 0, "must be longer than nothing")
+        if self.metadata is not None:
+            check_metadata(self.metadata)
+        if self.isolation not in (None, "process"):
+            raise InvalidInput("isolation", self.isolation, "must be 'process' or None")
+
+
+def check_span(field: str, value: Span) -> None:
+    """A span that came in as microseconds."""
+    if not isinstance(value, int) or not 0 <= value <= LONGEST:
+        raise InvalidInput(field, value, "must be between zero and ten years, in microseconds")
+
+
+PLAIN = Options()
+"""Most jobs want nothing special; engines store nothing for this one."""
+
+_pack = msgspec.json.Encoder().encode
+_unpack = msgspec.json.Decoder(Options).decode
+
+
+def pack(options: Options) -> bytes | None:
+    """Options as engines store them; None for plain ones."""
+    return None if options is PLAIN or options == PLAIN else _pack(options)
+
+
+def unpack(stored: bytes | str | None) -> Options:
+    """What `pack` wrote; fields of a newer version are ignored, absent ones take their default."""
+    return PLAIN if stored is None else _unpack(stored)
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A job that does not exist yet. Checked when made, so engines never see an impossible one."""
+
+    id: JobId
+    kind: str
+    payload: bytes = b"{}"
+    queue: str = "default"
+    priority: int = 0
+    delay: Span = 0
+    at: Instant | None = None
+    attempts: int = DEFAULT_ATTEMPTS
+    unique: Unique | None = None
+    tenant: str | None = None
+    options: Options = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.kind not in _known_names:
+            check_name("kind", self.kind)
+        if self.queue not in _known_names:
+            check_name("queue", self.queue)
+        if len(self.id) != 16:
+            raise InvalidInput("id", self.id, "must be 16 bytes")
+        if len(self.payload) > LARGEST_PAYLOAD:
+            raise PayloadTooLarge("payload", f"{len(self.payload)} bytes", f"must be at most {LARGEST_PAYLOAD} bytes")
+        if not -1000 <= self.priority <= 1000:
+            raise InvalidInput("priority", self.priority, "must be between -1000 and 1000 (lower runs first)")
+        if self.delay and not 0 <= self.delay <= LONGEST:
+            check_span("delay", self.delay)
+        if not 1 <= self.attempts <= MOST_ATTEMPTS:
+            raise InvalidInput("attempts", self.attempts, "must be at least 1 (the total number of runs)")
+        if self.tenant is not None:
+            check_text("tenant", self.tenant)
+        if self.at is not None and (self.delay or self.at < 0):
+            raise InvalidInput("at", self.at, "must be after 1970 and cannot be combined with a delay")
+
+
+class Stored(enum.StrEnum):
+    """What an insert did with a draft."""
+
+    INSERTED = "inserted"
+    EXISTING = "existing"
+    REPLACED = "replaced"
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one draft, in the order of the drafts. `id` is the holder's when the key was taken."""
+
+    id: JobId
+    stored: Stored
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a worker can take now: queues in the order they are served, each with its own limit, and a total."""
+
+    worker: str
+    queues: tuple[tuple[str, int], ...]
+    total: int | None = None
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A job in the hands of one worker: the record plus the fence (worker, token).
+
+    `ref` is the engine's private note where it finds the row again; nothing above an engine looks at it. `former` and
+    `former_at` are set when the claim was reaped from another worker. `metadata` is what earlier runs noted.
+    """
+
+    id: JobId
+    kind: str
+    queue: str
+    payload: bytes
+    attempt: int
+    base: int
+    budget: int
+    worker: str
+    token: int
+    claimed_at: Instant
+    created_at: Instant
+    scheduled_at: Instant
+    priority: int = 0
+    options: Options = PLAIN
+    unique: Unique | None = None
+    tenant: str | None = None
+    crashes: int = 0
+    throttles: int = 0
+    last_error: str | None = None
+    cancel_requested: bool = False
+    metadata: dict[str, str] | None = None
+    curve: Curve = OFF
+    cool_count: int = 0
+    former: str | None = None
+    former_at: Instant | None = None
+    ref: Any = None
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """How a claim ends. Applied only while the job runs under exactly this worker and token.
+
+    `after` is counted by the store from its own now. `refund` gives the attempt back, `crash` counts a crash-end,
+    `throttled` raises the diagnostic counter that success clears. `error` becomes the last error and one entry of the
+    history. `followups` are inserted in the same write, only if it applied.
+    """
+
+    id: JobId
+    worker: str
+    token: int
+    status: Status
+    after: Span = 0
+    refund: bool = False
+    crash: bool = False
+    throttled: bool = False
+    error: str | None = None
+    result: bytes | None = None
+    keep: Span | None = None
+    cool: Cool | None = None
+    metadata: dict[str, str] | None = None
+    followups: tuple[Draft, ...] = ()
+    ref: Any = None
+
+
+class Verdict(enum.StrEnum):
+    """What became of a settlement or note. `repeated`: this very settlement applied before. `canceling`: a cancel was
+    requested meanwhile, conclude again. `lost`: the claim is no longer this one; nothing changed.
+    """
+
+    APPLIED = "applied"
+    REPEATED = "repeated"
+    CANCELING = "canceling"
+    LOST = "lost"
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Verdicts in the order of the settlements, and the claims the same step took on demand."""
+
+    verdicts: list[Verdict]
+    claims: list[Claim]
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """The answer to a renewal. Pairs are (id, token) as they were held.
+
+    `known` is false when this worker's lease was reaped: its handlers must stop and it takes a new id.
+    """
+
+    known: bool
+    lost: list[tuple[JobId, int]] = []
+    canceling: list[tuple[JobId, int]] = []
+    orphaned: list[Claim] = []
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something a running handler wants on its record: progress in [0, 1], metadata, log lines. Fenced."""
+
+    id: JobId
+    worker: str
+    token: int
+    progress: float | None = None
+    metadata: dict[str, str] | None = None
+    lines: tuple[str, ...] = ()
+    ref: Any = None
+
+
+class Mishap(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a job's error history."""
+
+    at: Instant
+    attempt: int
+    error: str
+
+
+def appended(history: tuple[Mishap, ...], mishap: Mishap) -> tuple[Mishap, ...]:
+    """A history with one more entry, the oldest making room."""
+    return (*history, mishap)[-LONGEST_HISTORY:]
+
+
+def noted(metadata: dict[str, str], more: Mapping[str, str] | None) -> dict[str, str]:
+    """Metadata after a run noted more; the newest word on a key wins."""
+    return {**metadata, **more} if more else metadata
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole record, as an operator sees it."""
+
+    id: JobId
+    kind: str
+    queue: str
+    payload: bytes
+    status: Status
+    priority: int
+    attempts: int
+    base: int
+    budget: int
+    created_at: Instant
+    scheduled_at: Instant
+    crashes: int = 0
+    throttles: int = 0
+    options: Options = PLAIN
+    unique: Unique | None = None
+    tenant: str | None = None
+    worker: str | None = None
+    token: int = 0
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    expires_at: Instant | None = None
+    cancel_requested: bool = False
+    last_error: str | None = None
+    history: tuple[Mishap, ...] = ()
+    result: bytes | None = None
+    progress: float | None = None
+    metadata: dict[str, str] = {}
+    log: tuple[str, ...] = ()
+    successor: JobId | None = None
+
+    def view(self, now: Instant) -> str:
+        """The status as lists show it: pending splits into `ready` and `scheduled` by time."""
+        if self.status is Status.PENDING:
+            return "scheduled" if self.scheduled_at > now else "ready"
+        return self.status.value

@@ -1,0 +1,306 @@
+"""The rule book. Rule 1: every change of status is decided here. Rule 2: this file knows no clock, no engine, no
+randomness. Rule 3: whatever is not in the table does not happen.
+
+`conclude` stands between claim and settle: one arm per outcome, nothing else in the house computes a next status. The
+state diagram in the docs is drawn from `TRANSITIONS`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.model import retry, throttle
+from stoker.model.errors import InvalidTransition
+from stoker.model.ids import text
+from stoker.model.job import Claim, Settlement, Status
+from stoker.model.outcome import (
+    Canceled,
+    Crashed,
+    Done,
+    Expired,
+    Failed,
+    HandedBack,
+    Lost,
+    Outcome,
+    Panicked,
+    Rejected,
+    Snoozed,
+    Throttled,
+    TimedOut,
+    Unfit,
+)
+from stoker.model.retry import Backoff
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, rfc3339
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    Status.PENDING: frozenset({Status.PENDING, Status.RUNNING, Status.DEAD, Status.CANCELED}),
+    Status.RUNNING: frozenset(
+        {Status.PENDING, Status.RUNNING, Status.RETRYING, Status.DONE, Status.DEAD, Status.CANCELED}
+    ),
+    Status.RETRYING: frozenset({Status.PENDING, Status.RUNNING, Status.RETRYING, Status.DEAD, Status.CANCELED}),
+    Status.DONE: frozenset(),
+    Status.DEAD: frozenset({Status.PENDING, Status.RETRIED, Status.DISCARDED}),
+    Status.CANCELED: frozenset({Status.PENDING}),
+    Status.DISCARDED: frozenset({Status.PENDING}),
+    Status.RETRIED: frozenset(),
+}
+"""Running to running is a reap: the claim passes to the reaper under a new token. Deleting removes the record from any
+status but running and is no transition."""
+
+SETTLED = frozenset({Status.PENDING, Status.RETRYING, Status.DONE, Status.DEAD, Status.CANCELED})
+"""The statuses a settlement may ask for."""
+
+KEEP_DONE: Span = 7 * DAY
+KEEP_DEAD: Span = 30 * DAY
+
+UNFIT_SINCE = "stoker.unfit_since"
+"""Metadata key: when a worker first met the job without being able to run it."""
+
+RESULT_WARNING = "exec_result_warning"
+"""Metadata key: why a job that is done has no result."""
+
+
+def check_transition(before: Status, after: Status, job: bytes | None = None) -> None:
+    """Raise InvalidTransition for anything outside the table."""
+    if after not in TRANSITIONS[before]:
+        raise InvalidTransition(before, after, None if job is None else text(job))
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What the worker knows beside the claim: the task's policy, the app's default, and this run's roll of the dice."""
+
+    backoff: Backoff | None = None
+    default: Backoff | None = retry.DEFAULT_BACKOFF
+    keep: Span | None = None
+    crash_limit: int | None = 3
+    unfit_grace: Span = HOUR
+    roll: float = 0.5
+
+
+PLAIN_RULES = Rules()
+
+
+def conclude(
+    claim: Claim, outcome: Outcome, rules: Rules = PLAIN_RULES, metadata: dict[str, str] | None = None
+) -> Settlement:
+    """Turn what happened into the one settlement that follows from it."""
+    if isinstance(outcome, Done):
+        return _done(claim, outcome, rules, metadata)
+    if isinstance(outcome, Canceled):
+        return _finish(claim, Status.CANCELED, outcome.why, metadata)
+    if claim.cancel_requested:
+        return _finish(claim, Status.CANCELED, f"canceled by request; the run ended: {_told(outcome)}", metadata)
+    match outcome:
+        case Expired():
+            return _expired(claim, metadata)
+        case Rejected(why=why):
+            return _finish(claim, Status.DEAD, why, metadata)
+        case Panicked(error=error):
+            return _finish(claim, Status.DEAD, f"panic: {error}", metadata)
+        case Snoozed(after=after):
+            return _put_back(claim, after, metadata)
+        case HandedBack():
+            return _put_back(claim, 0, metadata)
+        case Throttled():
+            return _throttled(claim, outcome, metadata)
+        case Unfit(why=why):
+            return _unfit(claim, why, rules, metadata)
+        case Crashed(detail=detail):
+            return _crashed(claim, detail, rules, metadata)
+        case Lost():
+            delay = claim.curve.delay(claim.attempt) if claim.curve.on else 0
+            return _again(claim, _told(outcome, claim), delay, metadata)
+        case TimedOut():
+            return _again(claim, _told(outcome), _delay(claim, None, rules), metadata)
+        case Failed(error=error, retry=worth):
+            own = outcome.after if outcome.at is None else max(0, outcome.at - claim.claimed_at)
+            return _again(claim, error, _delay(claim, own, rules) if worth else None, metadata)
+
+
+def spent(claim: Claim) -> bool:
+    """Was this the last run of the budget?"""
+    return claim.attempt - claim.base >= claim.budget
+
+
+def expired(claim: Claim) -> bool:
+    """Was the job claimed too late to be started at all? A retry was started in time."""
+    expires = claim.options.expires
+    first = claim.attempt - claim.base <= 1
+    return expires is not None and first and claim.claimed_at > claim.created_at + expires
+
+
+def accepts(status: Status, *, cancel_requested: bool) -> bool:
+    """May the store apply this settlement? A cancel that arrived meanwhile yields only to success."""
+    return not cancel_requested or status in (Status.DONE, Status.CANCELED)
+
+
+def expiry(status: Status, finished_at: Instant, keep: Span | None, keep_done: Span, keep_dead: Span) -> Instant:
+    """Until when a finished job is kept: success by its own wish, else the queue's; the rest by the queue's word."""
+    if status is Status.DONE:
+        return finished_at + (keep_done if keep is None else keep)
+    return finished_at + keep_dead
+
+
+def deletes(settlement: Settlement) -> bool:
+    """Does this settlement remove the job instead of finishing it?"""
+    return settlement.status is Status.DONE and settlement.keep == 0
+
+
+# --- the arms ---------------------------------------------------------------------------------------------------
+
+
+def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
+    keep = claim.options.keep
+    if outcome.warning is not None:
+        metadata = {**(metadata or {}), RESULT_WARNING: outcome.warning}
+    return Settlement(
+        claim.id,
+        claim.worker,
+        claim.token,
+        Status.DONE,
+        0,
+        False,
+        False,
+        False,
+        None,
+        outcome.result,
+        rules.keep if keep is None else keep,
+        throttle.Cool(claim.cool_count) if claim.cool_count else None,
+        metadata,
+        outcome.followups,
+        claim.ref,
+    )
+
+
+def _finish(
+    claim: Claim,
+    status: Status,
+    error: str,
+    metadata: dict[str, str] | None,
+    *,
+    refund: bool = False,
+    crash: bool = False,
+) -> Settlement:
+    return Settlement(
+        claim.id,
+        claim.worker,
+        claim.token,
+        status,
+        refund=refund,
+        crash=crash,
+        error=error,
+        metadata=metadata,
+        ref=claim.ref,
+    )
+
+
+def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None) -> Settlement:
+    return Settlement(
+        claim.id,
+        claim.worker,
+        claim.token,
+        Status.PENDING,
+        after=after,
+        refund=True,
+        metadata=metadata,
+        ref=claim.ref,
+    )
+
+
+def _expired(claim: Claim, metadata: dict[str, str] | None) -> Settlement:
+    error = f"expired: not started within {(claim.options.expires or 0) / SECOND:g} s"
+    return _finish(claim, Status.CANCELED, error, metadata, refund=True)
+
+
+def _again(
+    claim: Claim, error: str, delay: Span | None, metadata: dict[str, str] | None, *, crash: bool = False
+) -> Settlement:
+    """Retrying while the budget and the policy allow it, dead otherwise, with the same words either way."""
+    if delay is None or spent(claim):
+        return _finish(claim, Status.DEAD, error, metadata, crash=crash)
+    return Settlement(
+        claim.id,
+        claim.worker,
+        claim.token,
+        Status.RETRYING,
+        after=delay,
+        crash=crash,
+        error=error,
+        metadata=metadata,
+        ref=claim.ref,
+    )
+
+
+def _crashed(claim: Claim, detail: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
+    count = claim.crashes + 1
+    if rules.crash_limit is not None and count >= rules.crash_limit:
+        error = f"process died under the job for the {_ordinal(count)} time: {detail}"
+        return _finish(claim, Status.DEAD, error, metadata, crash=True)
+    error = f"process died under the job: {detail}"
+    return _again(claim, error, _delay(claim, None, rules), metadata, crash=True)
+
+
+def _throttled(claim: Claim, outcome: Throttled, metadata: dict[str, str] | None) -> Settlement:
+    delay = throttle.cooldown_delay(claim.curve, claim.cool_count, outcome.retry_after)
+    if not outcome.queue and outcome.retry_after is not None:
+        delay = outcome.retry_after
+    return Settlement(
+        claim.id,
+        claim.worker,
+        claim.token,
+        Status.PENDING,
+        after=delay,
+        refund=True,
+        throttled=True,
+        cool=throttle.Cool(claim.cool_count, delay) if outcome.queue else None,
+        metadata=metadata,
+        ref=claim.ref,
+    )
+
+
+def _unfit(claim: Claim, why: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
+    """Put back without cost and with a growing delay, until it has gone on for too long."""
+    since = int((claim.metadata or {}).get(UNFIT_SINCE, claim.claimed_at))
+    waited = max(0, claim.claimed_at - since)
+    if waited >= rules.unfit_grace:
+        return _finish(claim, Status.DEAD, why, metadata)
+    marked = {**(metadata or {}), UNFIT_SINCE: str(since)}
+    return _put_back(claim, min(max(waited, SECOND), 5 * MINUTE), marked)
+
+
+def _delay(claim: Claim, own: Span | None, rules: Rules) -> Span | None:
+    return retry.next_delay(
+        claim.attempt - claim.base,
+        own=own,
+        backoff=claim.options.backoff if claim.options.backoff is not None else rules.backoff,
+        curve=claim.curve,
+        attempt=claim.attempt,
+        default=rules.default,
+        roll=rules.roll,
+    )
+
+
+def _told(outcome: Outcome, claim: Claim | None = None) -> str:
+    """An outcome in words, for the record."""
+    match outcome:
+        case TimedOut(limit=limit):
+            return f"timeout: ran longer than {limit / SECOND:g} s"
+        case Lost() if claim is not None and claim.former is not None and claim.former_at is not None:
+            return (
+                f"visibility timeout: worker {claim.former} stopped renewing its lease; "
+                f"it had claimed the job at {rfc3339(claim.former_at)}"
+            )
+        case Lost():
+            return "visibility timeout: the worker stopped renewing its lease"
+        case Failed(error=error) | Panicked(error=error):
+            return error
+        case Rejected(why=why) | Unfit(why=why):
+            return why
+        case Crashed(detail=detail):
+            return f"process died: {detail}"
+        case _:
+            return type(outcome).__name__.lower()
+
+
+def _ordinal(n: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(n, f"{n}th")

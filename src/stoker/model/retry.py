@@ -1,0 +1,184 @@
+"""What happens to a failing job, from its first minute to the dead list.
+
+1. The handler raises. `worth_retrying` looks at the task's lists and predicate: is this error of a kind that can pass?
+2. If attempts of the budget are left, `lifecycle.conclude` asks `next_delay` how long to wait. The first voice that
+   has an opinion decides: the handler's own time, the job's backoff, the queue's failure curve, the app's default.
+3. The job is retrying until then, keeps its id, and is claimed again with a higher attempt number.
+4. When the budget is spent, or the backoff's own limit is, or the error is not worth it, the job is dead and waits for
+   an operator.
+
+Strategies are data: they travel with the job, so a worker that never saw the task still waits the right time.
+Randomness comes in as `roll`, a number in [0, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from stoker.model.errors import InvalidInput
+from stoker.model.time import LONGEST, MINUTE, SECOND, Seconds, Span, span
+
+Jitter = Literal["none", "some", "full"]
+"""none: exact · some: plus or minus a quarter · full: anywhere between zero and the delay."""
+
+FALLBACK_DELAY: Span = MINUTE
+"""When nobody has an opinion."""
+
+DEEPEST_EXPONENT = 30
+
+
+def _check(strategy: msgspec.Struct, limit: int | None, *durations: str) -> None:
+    name = type(strategy).__name__
+    for field in durations:
+        micros = span(getattr(strategy, field), f"{name}.{field}")
+        msgspec.structs.force_setattr(strategy, field, micros / SECOND)
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"{name}.limit", limit, "must not be negative")
+
+
+class Never(msgspec.Struct, frozen=True, tag="never"):
+    """One run, no retry."""
+
+
+class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
+    """Wait `interval` before every retry, at most `limit` times."""
+
+    interval: Seconds
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, self.limit, "interval")
+
+
+class Linear(msgspec.Struct, frozen=True, tag="linear"):
+    """Wait `initial`, then `increment` longer each time, up to `max`."""
+
+    initial: Seconds
+    increment: Seconds
+    max: Seconds = 900.0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, self.limit, "initial", "increment", "max")
+
+
+class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
+    """Wait `base`, then `factor` times longer each time, up to `max`."""
+
+    base: Seconds = 1.0
+    factor: float = 2.0
+    max: Seconds = 900.0
+    limit: int | None = None
+    jitter: Jitter = "some"
+
+    def __post_init__(self) -> None:
+        _check(self, self.limit, "base", "max")
+        if not math.isfinite(self.factor) or not 1 <= self.factor <= 1000:
+            raise InvalidInput("Exponential.factor", self.factor, "must be between 1 and 1000")
+        if self.jitter not in ("none", "some", "full"):
+            raise InvalidInput("Exponential.jitter", self.jitter, "must be none, some or full")
+
+
+Backoff: TypeAlias = Never | Fixed | Linear | Exponential
+
+DEFAULT_BACKOFF = Exponential()
+"""1, 2, 4 … s up to 15 min, give or take a quarter."""
+
+PATIENT = Exponential(base=15, factor=2.4, max=timedelta(days=2), jitter="some")
+"""For outages of days: with `attempts=25` the last retry comes weeks after the first failure."""
+
+
+def backoff_delay(strategy: Backoff, n: int, roll: float) -> Span | None:
+    """Delay before retry number `n` (the first is 1); None when the strategy allows no such retry."""
+    if isinstance(strategy, Never) or (strategy.limit is not None and n > strategy.limit):
+        return None
+    n = max(n, 1)
+    if isinstance(strategy, Fixed):
+        return span(strategy.interval)
+    if isinstance(strategy, Linear):
+        return span(min(_plain(strategy.initial) + _plain(strategy.increment) * (n - 1), _plain(strategy.max)))
+    try:
+        raw = _plain(strategy.base) * strategy.factor ** (n - 1)
+    except OverflowError:
+        raw = math.inf
+    return _jittered(span(min(raw, _plain(strategy.max))), strategy.jitter, roll)
+
+
+def _plain(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def _jittered(delay: Span, jitter: Jitter, roll: float) -> Span:
+    if jitter == "some":
+        return min(round(delay * (0.75 + roll / 2)), LONGEST)
+    return round(delay * roll) if jitter == "full" else delay
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A queue's own opinion about waiting: base, doubled per attempt, up to a maximum. Off by default."""
+
+    on: bool = False
+    base: Span = MINUTE
+    max: Span = 30 * MINUTE
+
+    def delay(self, exponent: int) -> Span:
+        """`base * 2**exponent` within the maximum; any stored exponent is survivable."""
+        return min(self.base << min(max(exponent, 0), DEEPEST_EXPONENT), self.max)
+
+
+OFF = Curve()
+
+
+def clamped_curve(curve: Curve) -> Curve:
+    """A curve as it may be stored: both ends between a second and a day."""
+    day = 86_400 * SECOND
+    return Curve(curve.on, min(max(curve.base, SECOND), day), min(max(curve.max, SECOND), day))
+
+
+def next_delay(
+    n: int,
+    *,
+    own: Span | None,
+    backoff: Backoff | None,
+    curve: Curve,
+    attempt: int,
+    default: Backoff | None,
+    roll: float,
+) -> Span | None:
+    """How long before retry `n`; None when the backoff that was asked says: no more.
+
+    The order is the whole rule: the handler's own time, the job's backoff, the queue's curve (an off curve has no
+    opinion), the app's default, one minute.
+    """
+    if own is not None:
+        return own
+    if backoff is not None:
+        return backoff_delay(backoff, n, roll)
+    if curve.on:
+        return curve.delay(attempt)
+    if default is not None:
+        return backoff_delay(default, n, roll)
+    return FALLBACK_DELAY
+
+
+Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
+
+
+def worth_retrying(
+    error: BaseException,
+    *,
+    retry_on: Errors | None = None,
+    give_up_on: Errors | None = None,
+    predicate: Callable[[BaseException], bool] | None = None,
+) -> bool:
+    """May this error pass with time? The never-list is asked first, then the predicate, then the retry-list."""
+    if give_up_on is not None and isinstance(error, give_up_on):
+        return False
+    if predicate is not None:
+        return bool(predicate(error))
+    return retry_on is None or isinstance(error, retry_on)

@@ -1,0 +1,96 @@
+"""Unique keys: at most one active job per key.
+
+The key is held by its pending or running job. While that job waits for a retry it holds the key *weakly*: a newcomer
+ends it dead ("superseded") and takes the key, in one step. `hold="retrying"` makes the wait strong as well. Every step
+that makes a keyed job active (insert, requeue, clone, schedule, move) asks `meet`, so a claim never has to.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from stoker.model.errors import InvalidInput
+
+Scope: TypeAlias = Literal["kind", "global"]
+Mode: TypeAlias = Literal["existing", "replace", "raise"]
+Hold: TypeAlias = Literal["active", "retrying"]
+
+LONGEST_KEY = 512
+SUPERSEDED = "superseded by a newer job with the same unique key"
+
+
+class Unique(msgspec.Struct, frozen=True, gc=False):
+    """A key and what to do when it is taken.
+
+    `existing` answers with the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
+    whole call.
+    """
+
+    key: str
+    scope: Scope = "kind"
+    mode: Mode = "existing"
+    hold: Hold = "active"
+
+    def __post_init__(self) -> None:
+        check_text("unique key", self.key)
+        for name, value, known in (
+            ("scope", self.scope, get_args(Scope)),
+            ("mode", self.mode, get_args(Mode)),
+            ("hold", self.hold, get_args(Hold)),
+        ):
+            if value not in known:
+                raise InvalidInput(f"Unique.{name}", value, f"must be one of {', '.join(known)}")
+
+    def slot(self, kind: str) -> str:
+        """The one text under which engines store the key: no kind contains a slash, so scopes never collide."""
+        return f"/{self.key}" if self.scope == "global" else f"{kind}/{self.key}"
+
+
+def check_text(field: str, value: str) -> None:
+    """Keys and tenants: any text every engine can store, up to 512 bytes."""
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(field, value, "must be a non-empty text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, value, "must not contain lone surrogates") from error
+    if "\0" in value:
+        raise InvalidInput(field, value, "must not contain NUL")
+    if size > LONGEST_KEY:
+        raise InvalidInput(field, value, f"must be at most {LONGEST_KEY} bytes")
+
+
+class Holder(enum.Enum):
+    """How firmly the key is held right now."""
+
+    NOBODY = "nobody"
+    PENDING = "pending"
+    RUNNING = "running"
+    WEAK = "retrying, weak"
+    STRONG = "retrying, strong"
+
+
+class Meeting(enum.Enum):
+    """What a newcomer does about the holder."""
+
+    TAKE = "take the key"
+    SUPERSEDE = "end the holder and take the key"
+    EXISTING = "stay away, the holder's id is the answer"
+    REPLACE = "overwrite the holder"
+    REFUSE = "raise Duplicate"
+
+
+def meet(holder: Holder, mode: Mode) -> Meeting:
+    """Decide for a draft that wants the key."""
+    if holder is Holder.NOBODY:
+        return Meeting.TAKE
+    if holder is Holder.WEAK:
+        return Meeting.SUPERSEDE
+    if mode == "raise":
+        return Meeting.REFUSE
+    if mode == "replace" and holder is Holder.PENDING:
+        return Meeting.REPLACE
+    return Meeting.EXISTING

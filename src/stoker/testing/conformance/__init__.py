@@ -1,0 +1,33 @@
+"""The contract of `engines.base` as tests that any engine can run.
+
+A third party's engine passes it with a five-line test module:
+
+    import pytest
+    from stoker.testing.conformance import *
+    from my_package import MyEngine
+
+    @pytest.fixture
+    def make_engine(tmp_path): return lambda clock: MyEngine(tmp_path / "jobs", clock=clock)
+
+Every case is an async function named `test_…`, cites the ids of `docs/spec.md` it proves, and moves time only through
+the injected clock. The cases are grouped by what they are about, one module each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from stoker.testing.conformance import harness
+from stoker.testing.conformance.harness import MakeEngine, Store, clock, needs, store
+
+_CASES = {
+    name: value
+    for module in pkgutil.iter_modules(__path__)
+    if module.name != "harness"
+    for name, value in vars(importlib.import_module(f"{__name__}.{module.name}")).items()
+    if name.startswith("test_")
+}
+globals().update(_CASES)
+
+__all__ = ["MakeEngine", "Store", "clock", "harness", "needs", "store", *_CASES]  # noqa: PLE0604 - computed on purpose

@@ -1,0 +1,134 @@
+"""What every case stands on: a fresh store, a clock that only the test moves, and a few words to speak with.
+
+A case asks for `store`. It is one opened engine plus shorthands that keep the cases short enough to be read as the
+contract they are. `make_engine` is the one fixture an engine has to provide; all engines it makes inside one test
+share one fresh store.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+
+from stoker.engines.base import LEASE, Clock, Engine, Gives
+from stoker.model.ids import JobId, Mint
+from stoker.model.job import Claim, Demand, Draft, Job, Settlement, Status, Verdict
+from stoker.model.lifecycle import PLAIN_RULES, Rules, conclude
+from stoker.model.outcome import Outcome
+from stoker.model.time import Instant, Span
+from stoker.testing.clock import VirtualClock
+
+MakeEngine: TypeAlias = Callable[[Clock | None], Engine]
+"""Makes an engine that is not opened yet; None means the store's own clock."""
+
+START: Instant = 1_800_000_000_000_000
+QUEUE = "default"
+
+
+class Store:
+    """An opened engine and the words of the suite."""
+
+    def __init__(self, engine: Engine, clock: VirtualClock, make_engine: MakeEngine) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.make_engine = make_engine
+        self._entropy = itertools.count(1)
+        self.mint = Mint(clock, lambda n: next(self._entropy).to_bytes(n))
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def now(self) -> Instant:
+        """The one clock of the test, which is also the store's."""
+        return self.clock()
+
+    def pass_time(self, span: Span) -> None:
+        """Let microseconds pass."""
+        self.clock.set(self.clock() + span)
+
+    # --- doors --------------------------------------------------------------------------------------------------
+
+    def draft(self, kind: str = "work", **options: Any) -> Draft:
+        """A draft with a fresh id."""
+        return Draft(id=options.pop("id", None) or self.mint(), kind=kind, **options)
+
+    async def insert(self, *drafts: Draft) -> list[JobId]:
+        """Insert drafts; answers the ids of the receipts."""
+        return [receipt.id for receipt in await self.engine.insert(drafts)]
+
+    async def add(self, kind: str = "work", **options: Any) -> JobId:
+        """Insert one new draft."""
+        return (await self.insert(self.draft(kind, **options)))[0]
+
+    async def enlist(self, worker: str, lease: Span = LEASE) -> str:
+        """Give a worker its first lease."""
+        assert (await self.engine.renew(worker, [], lease=lease, first=True)).known
+        return worker
+
+    async def claim(self, worker: str = "w1", n: int = 1, queue: str = QUEUE) -> list[Claim]:
+        """Claim for a worker, enlisting or renewing it first."""
+        if not (await self.engine.renew(worker, [])).known:
+            await self.enlist(worker)
+        return await self.engine.claim(Demand(worker, ((queue, n),)))
+
+    async def take(self, worker: str = "w1", queue: str = QUEUE) -> Claim:
+        """Claim exactly one job."""
+        [claim] = await self.claim(worker, 1, queue)
+        return claim
+
+    async def settle(self, *settlements: Settlement) -> list[Verdict]:
+        """Settle; answers the verdicts."""
+        return (await self.engine.settle(settlements)).verdicts
+
+    async def finish(self, claim: Claim, outcome: Outcome, rules: Rules = PLAIN_RULES) -> Verdict:
+        """Conclude a claim by the rule book and settle it."""
+        [verdict] = await self.settle(conclude(claim, outcome, rules))
+        return verdict
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    async def job(self, job: JobId) -> Job:
+        """The record; fails when there is none."""
+        [found] = await self.engine.get([job])
+        assert found is not None
+        return found
+
+    async def gone(self, job: JobId) -> bool:
+        """Is there no record any more?"""
+        return (await self.engine.get([job])) == [None]
+
+    async def status(self, job: JobId) -> Status:
+        """The job's status."""
+        return (await self.job(job)).status
+
+    async def counts(self, queue: str | None = None) -> dict[Status, int]:
+        """The census by status, zeros left out."""
+        census = await self.engine.census()
+        return {status: n for status, n in census.by_status(queue).items() if n}
+
+    async def snapshot(self, jobs: Sequence[JobId]) -> tuple[list[Job | None], dict[Status, int]]:
+        """Everything a case compares to prove that nothing changed."""
+        return await self.engine.get(jobs), await self.counts()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """The test's clock; the store's too."""
+    return VirtualClock(START)
+
+
+@pytest.fixture
+async def store(make_engine: MakeEngine, clock: VirtualClock) -> AsyncIterator[Store]:
+    """A fresh store, opened."""
+    engine = make_engine(clock)
+    await engine.open()
+    yield Store(engine, clock, make_engine)
+    await engine.close()
+
+
+def needs(store: Store, guarantee: Gives) -> None:
+    """Skip the case on an engine that does not give this, naming what it gives up."""
+    if guarantee not in store.engine.gives:
+        pytest.skip(f"{store.engine.name} gives up: {guarantee.value}")
