@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -173,6 +173,8 @@ def conclude_batch(
             return _kept(cursor, reason, said, strategy)
         case Rejected():
             return _rejected(cursor, messages, outcome, strategy, now)
+        case _:
+            assert_never(outcome)
 
 
 def _passed(

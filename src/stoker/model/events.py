@@ -103,3 +103,22 @@ def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: In
         return None
     kind = _ENDED[settlement.status]
     return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, at - claim.claimed_at))
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False):
+    """A change of status that the store accepted, as listeners hear it. `before` is None for a new job."""
+
+    job: JobId
+    kind: str
+    queue: str
+    before: Status | None
+    after: Status
+    attempt: int = 0
+    error: str | None = None
+
+
+def transition_of(claim: Claim, settlement: Settlement) -> Transition:
+    """What a settlement that applied means to a listener."""
+    return Transition(
+        claim.id, claim.kind, claim.queue, Status.RUNNING, settlement.status, claim.attempt, settlement.error
+    )

@@ -7,7 +7,7 @@ once, nothing to do means idle, a retry waits longer with each failure in a row.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
@@ -97,6 +97,8 @@ def resized(size: Size, ending: Ending, processed: int | None, length: int, rule
         case Ending.RETRY:
             failures = size.failures + 1
             return Size(shrunk if failures >= rules.threshold else size.current, failures)
+        case _:
+            assert_never(ending)
 
 
 # --- how long -------------------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from stoker.engines.base import LEASE, Clock, Engine, Gives
+from stoker.model.control import Queue
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Job, Settlement, Status, Verdict
 from stoker.model.lifecycle import PLAIN_RULES, Rules, conclude
 from stoker.model.outcome import Outcome
+from stoker.model.query import Totals
 from stoker.model.time import Instant, Span
 from stoker.testing.clock import VirtualClock
 
@@ -108,9 +110,12 @@ class Store:
         census = await self.engine.census()
         return {status: n for status, n in census.by_status(queue).items() if n}
 
-    async def snapshot(self, jobs: Sequence[JobId]) -> tuple[list[Job | None], dict[Status, int]]:
+    async def snapshot(
+        self, jobs: Sequence[JobId]
+    ) -> tuple[list[Job | None], dict[Status, int], dict[str, Totals], list[Queue]]:
         """Everything a case compares to prove that nothing changed."""
-        return await self.engine.get(jobs), await self.counts()
+        totals = (await self.engine.census()).totals
+        return await self.engine.get(jobs), await self.counts(), totals, await self.engine.queues()
 
 
 @pytest.fixture

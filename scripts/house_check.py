@@ -1,0 +1,98 @@
+"""Checks two rules of the house over all files: no address of a machine or registry, and our own words in names.
+
+What is written here must read the same on every machine, so nobody's paths and nobody's package index belong into it.
+The glossary is checked only where names are defined in the library; prose may explain other systems in their words.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SKIPPED = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "__pycache__"}
+ADDRESSES = (
+    # The brackets keep these patterns from matching their own source.
+    (re.compile(r"(?<![\w.])/(?:[w]ork|[r]oot|home/\w+|Users/\w+)/\w"), "a path of one machine"),
+    (
+        re.compile(r"[p]ythonhosted\.org|[p]ypi\.[\w.]+/simple|(?:--|_|^)[e]?xtra[-_]index|[i]ndex[-_]url"),
+        "a package index",
+    ),
+)
+BANNED = {"ack", "actor", "consumer", "dlq", "heartbeat", "nack"}
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def files(root: Path) -> Iterator[Path]:
+    """What a commit would hold; without git, everything but environments and caches."""
+    listed = (
+        subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if (root / ".git").exists()
+        else None
+    )
+    if listed and listed.returncode == 0:
+        found: Iterable[Path] = (root / name for name in listed.stdout.split("\0") if name)
+    else:
+        found = (path for path in root.rglob("*") if not SKIPPED.intersection(path.relative_to(root).parts))
+    yield from sorted(path for path in found if path.is_file())
+
+
+def addresses(name: str, text: str) -> list[str]:
+    """Complaints about lines that only make sense on one machine."""
+    return [
+        f"{name}:{number}: names {what}: {line.strip()[:80]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for pattern, what in ADDRESSES
+        if pattern.search(line)
+    ]
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name a module defines: classes, functions, parameters, variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+
+
+def glossary(name: str, text: str) -> list[str]:
+    """Complaints about names made of words that the glossary has another word for."""
+    return [
+        f"{name}:{line}: {word!r} uses {', '.join(sorted(bad))}; see docs/reference/glossary.md"
+        for line, word in names(ast.parse(text))
+        if (bad := BANNED.intersection(part.lower() for part in PART.findall(word)))
+    ]
+
+
+def check(root: Path) -> list[str]:
+    """All complaints about a repository."""
+    found = []
+    for path in files(root):
+        name = path.relative_to(root).as_posix()
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += addresses(name, text)
+        if name.startswith("src/") and name.endswith(".py"):
+            found += glossary(name, text)
+    return found
+
+
+if __name__ == "__main__":
+    complaints = check(ROOT)
+    print("\n".join(complaints), end="\n" if complaints else "")
+    sys.exit(1 if complaints else 0)

@@ -1,0 +1,1 @@
+"""Background jobs and a transactional outbox in one library."""

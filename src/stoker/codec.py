@@ -1,0 +1,300 @@
+"""Arguments and results to JSON and back, typed by the handler's own signature.
+
+`task` encodes a call into a payload, the worker's runner decodes the payload into a call, `handle` decodes results, the
+app and REST pass through `encode_payload` what they enqueue by name. The rules kept here: what is stored is one JSON
+text that reaches the handler byte for byte; a value that JSON would change on the way (NaN, a number as a key) is
+refused before anything is stored; nothing read from a store ever names code to run.
+
+msgspec does the work: a Struct generated from the signature binds and encodes a call, a second one decodes it. Whatever
+does not fit them (variable arguments, payloads that are lists, errors) takes the slow way, which explains itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import asdict, astuple
+
+from stoker.judge import PAYLOAD_LIMIT
+from stoker.model.errors import InvalidInput, InvalidPayload, shown
+from stoker.values import PLAIN, reason, revive, seal
+
+__all__ = ["Call", "Raw", "Signature", "display", "encode_payload"]
+
+Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a handler is called with: positionals and keywords."""
+
+_REST: Final = "*"  # the key of *args in a payload; no parameter can have this name
+_decode_parts = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
+_decode_rest = msgspec.json.Decoder(list[Raw]).decode
+
+
+def encode_payload(value: Any, limit: int = PAYLOAD_LIMIT) -> bytes:
+    """The payload of a job enqueued by name: an object means keywords, a list positionals, None no arguments.
+
+    `Raw(body)` passes JSON that somebody else wrote: judged in full, stored untouched.
+    """
+    data = seal(value, (value,), "payload", limit)
+    if data.lstrip()[:1] not in (b"{", b"[", b"n"):
+        why = "must be an object (keywords), a list (positionals) or null (no arguments)"
+        raise InvalidPayload("payload", value, why)
+    return data
+
+
+def display(data: bytes | None) -> Any:
+    """Plain JSON for people; None for a stored text that no longer parses, because a listing must not fail."""
+    try:
+        return None if data is None else msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# --- the signature ----------------------------------------------------------------------------------------------
+
+
+class Signature:
+    """One task's arguments and result: built once when the task is registered, used for each of its jobs."""
+
+    __slots__ = ("_bind", "_parameters", "_read", "_read_result", "_readers", "_signature", "_unpack", "name")
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+        self.name = name or str(getattr(fn, "__name__", type(fn).__name__))
+        self._signature = inspect.signature(fn)
+        self._parameters = tuple(self._signature.parameters.values())
+        hints = self._hints(fn)
+        for p in self._parameters:
+            if p.default is None and hints.get(p.name, Any) is not Raw:
+                hints[p.name] = typing.Optional[hints.get(p.name, Any)]  # noqa: UP045 - a hint need not know `|`
+        self._readers = {p.name: self._reader(p.name, hints.get(p.name, Any)) for p in self._parameters}
+        self._bind = _binder(self._parameters)
+        self._read, self._unpack = _unpacker(self._parameters, hints)
+        self._read_result = _lenient_decoder(hints.get("return", Any))
+
+    def __repr__(self) -> str:
+        return f"<Signature {self.name}{self._signature}>"
+
+    # A call on its way to the store.
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Bind as the function itself would and encode: one object, parameter name → value, given ones only."""
+        if self._bind is None:
+            bound = self._bind_variable(args, kwargs)
+            parts: Collection[Any] = bound.values()
+        else:
+            try:
+                bound = self._bind(*args, **kwargs)
+            except TypeError:
+                raise self._misfit(args, kwargs) from None
+            parts = (*args, *kwargs.values()) if kwargs else args
+        try:
+            return seal(bound, parts, self.name)
+        except InvalidPayload as error:
+            raise self._blame(args, kwargs, error) from error.__cause__
+
+    def _bind_variable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            raise self._misfit(args, kwargs) from None
+        rest: tuple[Any, ...] = ()
+        more: dict[str, Any] = {}
+        for parameter in self._parameters:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                rest = bound.pop(parameter.name, ())
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                more = bound.pop(parameter.name, {})
+        named = {p.name for p in self._parameters if p.kind is p.POSITIONAL_ONLY}
+        if any(p.kind is p.VAR_POSITIONAL for p in self._parameters):
+            named.add(_REST)
+        for key in more:
+            if key in named:
+                why = "is also the name of a positional parameter, a payload cannot carry both"
+                raise InvalidInput(f"{self.name}({key})", more[key], why)
+        return {**bound, **({_REST: rest} if rest else {}), **more}
+
+    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidInput:
+        """The function's own complaint about a call that does not fit it."""
+        given = ", ".join([shown(a) for a in args] + [f"{name}={shown(v)}" for name, v in kwargs.items()])
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return InvalidInput(f"{self.name}()", f"{self.name}({given})", str(error))
+        return InvalidInput(f"{self.name}()", f"{self.name}({given})", "these arguments cannot be bound")
+
+    def _blame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: InvalidPayload) -> InvalidPayload:
+        """The same refusal, naming the parameter where one of them alone is to blame."""
+        for name, value in self._signature.bind(*args, **kwargs).arguments.items():
+            try:
+                seal(value, (value,), f"{self.name}({name})")
+            except InvalidPayload as narrower:
+                return narrower
+        return error
+
+    # A payload on its way to the handler.
+
+    def decode(self, payload: bytes) -> Call:
+        """The arguments as the type hints want them; raises `InvalidPayload` naming parameter and reason."""
+        if self._read is not None:
+            try:
+                return self._unpack(self._read(payload))
+            except Exception:  # noqa: BLE001, S110 - whatever went wrong, the slow way finds out and says it
+                pass
+        return self._decode_parts(payload)
+
+    def _decode_parts(self, payload: bytes) -> Call:
+        """Parameter by parameter: for variable arguments, for payloads that are lists, and to tell what is wrong."""
+        parts, rest = self._split(payload)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for p in self._parameters:
+            if p.kind is p.VAR_POSITIONAL:
+                args.extend(self._value(p.name, raw) for raw in rest)
+            elif p.kind is p.VAR_KEYWORD:
+                kwargs.update({key: self._value(p.name, raw) for key, raw in parts.items()})
+                parts = {}
+            else:
+                if p.name in parts:
+                    value = self._value(p.name, parts.pop(p.name))
+                elif p.default is not p.empty:
+                    value = p.default
+                else:
+                    raise InvalidPayload(f"{self.name}({p.name})", payload, "a required argument is missing")
+                if p.kind is p.KEYWORD_ONLY:
+                    kwargs[p.name] = value
+                else:
+                    args.append(value)
+        for name in parts:
+            raise InvalidPayload(f"{self.name}({name})", payload, "got an unexpected argument")
+        return tuple(args), kwargs
+
+    def _split(self, payload: bytes) -> tuple[dict[str, Raw], list[Raw]]:
+        """The payload's values by parameter name, and those left over for *args; none of them decoded."""
+        try:
+            parts = _decode_parts(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidPayload(self.name, payload, reason(error)) from None
+        takes_rest = any(p.kind is p.VAR_POSITIONAL for p in self._parameters)
+        if parts is None:
+            return {}, []
+        if isinstance(parts, list):
+            names = [p.name for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            if len(parts) > len(names) and not takes_rest:
+                why = f"takes {len(names)} positional arguments, the payload has {len(parts)}"
+                raise InvalidPayload(f"{self.name}()", payload, why)
+            return dict(zip(names, parts, strict=False)), parts[len(names) :]
+        if takes_rest and _REST in parts:
+            try:
+                return parts, _decode_rest(parts.pop(_REST))
+            except msgspec.MsgspecError as error:
+                raise InvalidPayload(f"{self.name}({_REST})", payload, reason(error)) from None
+        return parts, []
+
+    def _value(self, name: str, raw: Raw) -> Any:
+        try:
+            return self._readers[name](raw)
+        except Exception as error:
+            raise InvalidPayload(f"{self.name}({name})", bytes(raw), reason(error)) from error
+
+    # A result, both ways.
+
+    def encode_result(self, value: Any, limit: int = PAYLOAD_LIMIT) -> tuple[bytes | None, str | None]:
+        """The result's JSON, or None and the reason why there is none: the work is done, so this never raises."""
+        if value is None:
+            return None, None
+        try:
+            return seal(value, (value,), f"{self.name} result", limit), None
+        except InvalidPayload as error:
+            return None, error.why
+
+    def decode_result(self, data: bytes | None) -> Any:
+        """A stored result as the return hint wants it."""
+        if data is None:
+            return None
+        try:
+            return self._read_result(data)
+        except Exception as error:
+            raise InvalidPayload(f"{self.name} result", data, reason(error)) from error
+
+    # Reading the hints.
+
+    def _hints(self, fn: Callable[..., Any]) -> dict[str, Any]:
+        target: Any = fn
+        while isinstance(target, functools.partial):
+            target = target.func
+        target = inspect.unwrap(target)
+        if not inspect.isroutine(target):
+            target = type(target).__call__
+        try:
+            return typing.get_type_hints(target, include_extras=True)
+        except Exception as error:
+            why = f"its type hints cannot be resolved ({error}); Stoker reads them when the task is registered"
+            raise InvalidInput(f"{self.name}()", fn, why) from error
+
+    def _reader(self, parameter: str, hint: Any) -> Callable[[Raw], Any]:
+        try:
+            return msgspec.json.Decoder(hint, dec_hook=revive).decode
+        except Exception as error:
+            why = f"this type hint cannot be decoded from JSON ({error}); use Any or Raw to take it as it comes"
+            raise InvalidInput(f"{self.name}({parameter})", hint, why) from error
+
+
+def _binder(parameters: Collection[inspect.Parameter]) -> Callable[..., Any] | None:
+    """A Struct that takes arguments as the function does; None where only `inspect` can imitate the function.
+
+    Its defaults are UNSET, which msgspec leaves out of the JSON: what the caller did not give is not stored, what he
+    gave is, even where it equals today's default.
+    """
+    positional: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    keyword: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for p in parameters:
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            return None
+        fields = keyword if p.kind is p.KEYWORD_ONLY else positional
+        fields.append((p.name, Any) if p.default is p.empty else (p.name, Any, UNSET))
+    base = msgspec.defstruct("Positional", positional, gc=False)
+    return msgspec.defstruct("Arguments", keyword, bases=(base,), kw_only=True, gc=False) if keyword else base
+
+
+def _unpacker(
+    parameters: Collection[inspect.Parameter], hints: Mapping[str, Any]
+) -> tuple[Callable[[bytes], Any] | None, Callable[[Any], Call]]:
+    """A typed decoder for the whole payload, and what turns its Struct into a call; None for variable arguments."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            return None, lambda _: ((), {})
+        hint = hints.get(p.name, Any)
+        fields.append((p.name, hint) if p.default is p.empty else (p.name, hint, _default(p.default)))
+    struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+    read = msgspec.json.Decoder(struct, dec_hook=revive).decode
+    keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    count = len(parameters) - len(keywords)
+    if not keywords:
+        return read, lambda arguments: (astuple(arguments), {})
+    if not count:
+        return read, lambda arguments: ((), asdict(arguments))
+
+    def unpack(arguments: Any) -> Call:
+        values = astuple(arguments)
+        return values[:count], dict(zip(keywords, values[count:]))  # noqa: B905 - strict costs, and lengths are ours
+
+    return read, unpack
+
+
+def _default(value: Any) -> Any:
+    """The function's own default object, never a copy of it: msgspec would copy or refuse a mutable one."""
+    return value if type(value) in PLAIN else msgspec.field(default_factory=lambda: value)
+
+
+def _lenient_decoder(hint: Any) -> Callable[[bytes], Any]:
+    """A result is a by-product: a return hint that JSON cannot honour reads as plain JSON."""
+    try:
+        return msgspec.json.Decoder(hint, dec_hook=revive).decode
+    except Exception:  # noqa: BLE001 - msgspec and users' metaclasses raise what they like
+        return msgspec.json.Decoder().decode

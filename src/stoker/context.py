@@ -1,0 +1,175 @@
+"""`current()`: what a handler may know and say about its own run.
+
+The worker makes one `Context` per run and sets it in a contextvars context of the run's own, so two jobs never see
+each other's. What is said here (progress, metadata, log lines) reaches the record fenced: a run that lost its claim
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from stoker.codec import Call
+from stoker.model import ids
+from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.job import Claim, Draft, check_metadata
+from stoker.model.time import SECOND
+
+logger = logging.getLogger("stoker.job")
+
+
+class Host(Protocol):
+    """What a run needs of the worker it runs in."""
+
+    states: dict[Any, Any]
+
+    def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
+        """Put something on the job's record soon; may be called from any thread."""
+        ...
+
+
+class CancelToken:
+    """Asks whether the run should stop, and why: the user, a shutdown, a timeout or a lost claim.
+
+    An async handler is also interrupted by CancelledError; a sync one in its thread has to look here.
+    """
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Should this run stop?"""
+        return self.reason is not None
+
+    def __bool__(self) -> bool:
+        return self.reason is not None
+
+
+class Context:
+    """One run of one job, seen from inside its handler."""
+
+    __slots__ = ("_metadata", "call", "cancel", "claim", "followups", "host", "started")
+
+    def __init__(self, claim: Claim, host: Host, call: Call = ((), {})) -> None:
+        self.claim = claim
+        self.host = host
+        self.call = call
+        self.started = time.monotonic()
+        self.cancel = CancelToken()
+        self.followups: list[Draft] = []
+        self._metadata: dict[str, str] | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return ids.text(self.claim.id)
+
+    @property
+    def kind(self) -> str:
+        """The task's name."""
+        return self.claim.kind
+
+    @property
+    def queue(self) -> str:
+        """The queue the job came from."""
+        return self.claim.queue
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant the job belongs to."""
+        return self.claim.tenant
+
+    @property
+    def attempt(self) -> int:
+        """Which start of the job this is; 1 on the first run."""
+        return self.claim.attempt
+
+    @property
+    def is_retry(self) -> bool:
+        """Has an earlier run of this job failed?"""
+        return self.claim.last_error is not None
+
+    @property
+    def token(self) -> int:
+        """The fence of this run: it only grows, so sinks of your own can refuse an older run's writes."""
+        return self.claim.token
+
+    @property
+    def previous_error(self) -> str | None:
+        """What the run before this one died of."""
+        return self.claim.last_error
+
+    @property
+    def worker(self) -> str:
+        """The id of the worker that holds the claim."""
+        return self.claim.worker
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since this run started."""
+        return time.monotonic() - self.started
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the timeout, never below zero; None without one."""
+        limit = self.claim.options.timeout
+        return None if limit is None else max(0.0, limit / SECOND - self.elapsed)
+
+    @property
+    def state(self) -> Any:
+        """What the app's lifespan opened for this worker process; the first one's, when there are several."""
+        return next(iter(self.host.states.values()), None)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Text-to-text notes of this run, kept on the record under keys prefixed `exec_`."""
+        if self._metadata is None:
+            self._metadata = {}
+        return self._metadata
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that says which job speaks."""
+        return logging.LoggerAdapter(
+            logger, {"job": self.id, "kind": self.kind, "queue": self.queue, "attempt": self.attempt}
+        )
+
+    def progress(self, fraction: float) -> None:
+        """Say how far the run has come, between 0 and 1."""
+        if not 0 <= fraction <= 1:
+            raise InvalidInput("progress", fraction, "must be between 0 and 1")
+        self.host.note(self.claim, float(fraction), ())
+
+    def log(self, *lines: str) -> None:
+        """Put lines on the job's own record, where operators look first."""
+        self.host.note(self.claim, None, tuple(lines))
+
+    def follow_up(self, *drafts: Draft | Iterable[Draft]) -> None:
+        """Enqueue jobs together with this one's success: stored in the same write, or not at all."""
+        for draft in drafts:
+            self.followups.extend([draft] if isinstance(draft, Draft) else draft)
+
+    def executed(self) -> dict[str, str] | None:
+        """The run's metadata as the record keeps it."""
+        if not self._metadata:
+            return None
+        check_metadata(self._metadata)
+        return {f"exec_{key}": value for key, value in self._metadata.items()}
+
+
+running: ContextVar[Context] = ContextVar("stoker.running")
+
+
+def current() -> Context:
+    """The run this code is part of. Raises outside a handler."""
+    try:
+        return running.get()
+    except LookupError:
+        raise StokerError("current() is only meaningful inside a handler that a worker runs") from None

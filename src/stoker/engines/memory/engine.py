@@ -1,0 +1,335 @@
+"""The async face of the store: every method of the contract, each one call through `Access`.
+
+Capacity is the one place where a call waits: with `when_full="wait"` callers stand in line, first come first served,
+and each looks again when a job has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import ClassVar, Literal, Self
+
+import msgspec
+
+from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.memory import actions, controls, doors, leases, questions
+from stoker.engines.memory.access import Access, Door
+from stoker.engines.memory.record import as_job
+from stoker.engines.memory.store import Store
+from stoker.engines.memory.timeline import Samples
+from stoker.engines.memory.transaction import MemoryTransaction, own
+from stoker.engines.memory.waiting import Hub, Waiter
+from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
+from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.ids import JobId
+from stoker.model.job import (
+    Claim,
+    Demand,
+    Draft,
+    Job,
+    Note,
+    Receipt,
+    Renewal,
+    Settled,
+    Settlement,
+    Verdict,
+    check_span,
+)
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.throttle import Grant
+from stoker.model.time import Instant, Span
+
+WhenFull = Literal["raise", "wait"]
+
+HISTORY = 1_000
+DURABILITY = "none: jobs, timers and history live in this process and are lost when it exits"
+WARNING = (
+    "memory:// is not durable: every waiting job, retry timer and result is lost when this process exits. "
+    "Use sqlite:///jobs.db, Postgres or Redis for work that must survive."
+)
+
+
+class MemoryEngine:
+    """Jobs in this process. At most `capacity` active ones, and the last `history` finished ones."""
+
+    name: ClassVar[str] = "memory"
+    gives: ClassVar[frozenset[Gives]] = frozenset({Gives.OWN_TRANSACTION, Gives.REPEATED})
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        capacity: int | None = None,
+        when_full: WhenFull = "raise",
+        history: int = HISTORY,
+    ) -> None:
+        if capacity is not None and capacity < 1:
+            raise InvalidOption("capacity", capacity, "must be at least 1, or None for no limit")
+        if when_full not in ("raise", "wait"):
+            raise InvalidOption("when_full", when_full, "must be one of raise, wait")
+        if history < 1:
+            raise InvalidOption("history", history, "must be at least 1")
+        self._join(Store(clock, capacity, history), when_full)
+
+    def _join(self, store: Store, when_full: WhenFull) -> None:
+        self._store = store
+        self._when_full = when_full
+        self._hub = Hub()
+        self._samples = Samples()
+        self._door = Door()
+        self._read = Access(store, self._samples, self._door, write=False)
+        self._write = Access(store, self._samples, self._door, write=True)
+        self._queueing: set[Waiter] = set()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        with self._store.lock:
+            if not self._door.open:
+                self._door.open = True
+                self._store.hubs.append(self._hub)
+
+    async def close(self) -> None:
+        with self._store.lock:
+            if self._door.open:
+                self._door.open = False
+                self._store.hubs.remove(self._hub)
+                self._hub.dismiss()
+                for waiter in self._queueing:
+                    waiter.release()
+
+    def twin(self) -> Self:
+        twin = object.__new__(type(self))
+        twin._join(self._store, self._when_full)
+        return twin
+
+    def transaction(self) -> AbstractAsyncContextManager[MemoryTransaction]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[MemoryTransaction]:
+        with self._read as store:
+            tx = MemoryTransaction(store)
+        try:
+            yield tx
+        except BaseException:
+            tx.forget()
+            raise
+        with self._write as store:
+            tx.perform(store.now())
+
+    async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema
+        return []
+
+    async def describe(self) -> Description:
+        with self._read as store:
+            capacity = "unlimited" if store.capacity is None else f"{store.capacity}, then {self._when_full}"
+            facts = {
+                "capacity": capacity,
+                "active": str(store.active),
+                "finished": f"{len(store.finished)} of at most {store.history}",
+                "engines": str(len(store.hubs)),
+                "clock marks dropped": str(store.clock.dropped),
+            }
+        return Description(
+            engine=self.name,
+            version=f"Python {platform.python_version()}",
+            durable=False,
+            durability=DURABILITY,
+            facts=facts,
+            warnings=(WARNING,),
+        )
+
+    async def now(self) -> Instant:
+        with self._read as store:
+            return store.now()
+
+    # --- doors and leases ---------------------------------------------------------------------------------------
+
+    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+        try:
+            with self._write as store:
+                if tx is not None:
+                    return own(tx, store).insert(drafts, store.now())
+                if not store.crowd:
+                    return doors.insert(store, drafts, store.now())
+        except EngineFull:
+            if tx is not None or self._when_full == "raise":
+                raise
+        return await self._insert_in_turn(drafts)
+
+    async def _insert_in_turn(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Stand in line for room. Only the first in line tries, so that nobody is overtaken for ever."""
+        waiter = Waiter()
+        with self._write as store:
+            store.crowd.append(waiter)
+        self._queueing.add(waiter)
+        try:
+            while True:
+                with self._write as store:
+                    waiter.rearm()
+                    if store.crowd[0] is waiter:
+                        try:
+                            return doors.insert(store, drafts, store.now())
+                        except EngineFull:
+                            if store.capacity is None or len(drafts) > store.capacity:
+                                raise
+                await waiter.future
+        finally:
+            self._queueing.discard(waiter)
+            with self._store.lock:
+                self._store.crowd.remove(waiter)
+                self._store.admit()
+
+    async def claim(self, demand: Demand) -> list[Claim]:
+        with self._write as store:
+            return doors.claim(store, demand, store.now())
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        with self._write as store:
+            now = store.now()
+            if tx is None:
+                verdicts = doors.settle(store, settlements, now)
+                return Settled(verdicts, doors.claim(store, demand, now) if demand is not None else [])
+            if demand is not None:
+                raise InvalidInput("demand", demand, "cannot go with tx=: a claim must not depend on a later commit")
+            return Settled(own(tx, store).settle(settlements, now), [])
+
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[tuple[JobId, int]],
+        *,
+        lease: Span = LEASE,
+        first: bool = False,
+    ) -> Renewal:
+        check_span("lease", lease)
+        with self._write as store:
+            return leases.renew(store, worker, held, lease, store.now(), first=first)
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        with self._write as store:
+            return doors.note(store, notes)
+
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        with self._write as store:
+            return leases.reap(store, by, limit, dead, store.now())
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        with self._read:
+            heard = self._hub.recall(topics)
+            waiter = Waiter(topics)
+            if not heard:
+                self._hub.join(waiter)
+        if heard:
+            return heard
+        timer = asyncio.get_running_loop().call_later(max(timeout, 0), waiter.fire)
+        try:
+            await waiter.future
+        except asyncio.CancelledError:
+            with self._store.lock:
+                self._hub.leave(waiter)
+                if waiter.heard is not None:
+                    self._hub.wake(waiter.heard)
+            raise
+        finally:
+            timer.cancel()
+        with self._store.lock:
+            self._hub.leave(waiter)
+            return frozenset() if waiter.heard is None else frozenset({waiter.heard})
+
+    async def wake(self, topics: Sequence[str]) -> None:
+        with self._write as store:
+            for topic in topics:
+                store.wake(topic)
+
+    # --- operator -----------------------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        with self._read as store:
+            found = [store.jobs.get(job) for job in ids]
+            return [None if record is None else as_job(record) for record in found]
+
+    async def find(self, query: Query) -> Page:
+        with self._read as store:
+            return questions.find(store, query, store.now())
+
+    async def census(self) -> Census:
+        with self._read as store:
+            return questions.census(store, store.now())
+
+    async def alter(self, selection: Selection, change: Change) -> Tally:
+        with self._write as store:
+            return actions.Action(store, store.now()).run(selection, change)
+
+    async def expire(self, retention: Retention) -> Expired:
+        with self._write as store:
+            return actions.expire(store, retention, store.now())
+
+    # --- control ------------------------------------------------------------------------------------------------
+
+    async def queues(self) -> list[Queue]:
+        with self._read as store:
+            return controls.queues(store)
+
+    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
+        with self._write as store:
+            if isinstance(tuning, Rate):
+                return controls.tune_budget(store, name, tuning, store.now(), if_absent=if_absent)
+            return controls.tune_queue(store, name, tuning, if_absent=if_absent)
+
+    async def budgets(self) -> list[Budget]:
+        with self._read as store:
+            return [budget for _, budget in sorted(store.budgets.items())]
+
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        with self._write as store:
+            return controls.take_tokens(store, name, n, store.now())
+
+    async def drain(self, name: str) -> bool:
+        with self._write as store:
+            return controls.drain(store, name, store.now())
+
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        with self._write as store:
+            return controls.lock(store, name, owner, lease, store.now())
+
+    async def unlock(self, name: str, owner: str) -> bool:
+        with self._write as store:
+            return controls.unlock(store, name, owner)
+
+    async def beat(self, presence: Presence) -> None:
+        with self._write as store:
+            store.presences[presence.worker] = msgspec.structs.replace(presence, seen_at=store.now())
+
+    async def workers(self) -> list[Presence]:
+        with self._read as store:
+            return [presence for _, presence in sorted(store.presences.items())]
+
+    # --- timeline -----------------------------------------------------------------------------------------------
+
+    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
+        with self._write as store:
+            return store.ledger.write(events, points, store.now() - now)
+
+    async def events(self, window: Window) -> list[Event]:
+        with self._read as store:
+            return store.ledger.read(window)
+
+    async def points(
+        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+    ) -> list[Point]:
+        with self._read as store:
+            return store.ledger.points(since, until, metrics, queue)
+
+    def timings(self) -> Timings:
+        return self._samples.drain()

@@ -1,0 +1,164 @@
+"""The waiting jobs of one queue, in the order claims take them.
+
+Jobs of the future stand apart in a heap by time and are moved over when they are due, so a claim never walks past one
+that it may not take. Due jobs stand in one run per priority and status. A run is a queue with a heap beside it: most
+jobs arrive in the order they will leave and cost a constant, the others cost a logarithm.
+
+A job that leaves from the middle (canceled, moved, replaced) leaves its place behind: a place counts only while the
+record carries its ticket. Empty places are skipped when met and swept when they are the majority.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from stoker.engines.memory.record import NOWHERE, Record
+from stoker.model.ids import JobId
+from stoker.model.job import Status
+from stoker.model.time import Instant
+
+Place: TypeAlias = tuple[Instant, JobId, int, Record]
+"""Scheduled time, id, ticket, record. Tickets are unique, so a comparison never reaches the record."""
+
+SWEEP_AT = 1_000
+"""Fewer empty places than this are not worth a sweep."""
+
+_tickets = itertools.count(NOWHERE + 1)
+
+
+class Run:
+    """Due jobs of one priority and status."""
+
+    __slots__ = ("heap", "straight")
+
+    def __init__(self) -> None:
+        self.straight: deque[Place] = deque()
+        self.heap: list[Place] = []
+
+    def push(self, place: Place) -> None:
+        straight = self.straight
+        if not straight or straight[-1] < place:
+            straight.append(place)
+        else:
+            heappush(self.heap, place)
+
+    def head(self) -> Place | None:
+        """The first place that counts."""
+        straight, heap = self.straight, self.heap
+        while straight and straight[0][3].ticket != straight[0][2]:
+            straight.popleft()
+        while heap and heap[0][3].ticket != heap[0][2]:
+            heappop(heap)
+        if straight and (not heap or straight[0] < heap[0]):
+            return straight[0]
+        return heap[0] if heap else None
+
+    def pop(self, head: Place) -> None:
+        """Take away what `head` answered."""
+        if self.straight and self.straight[0] is head:
+            self.straight.popleft()
+        else:
+            heappop(self.heap)
+
+
+class Line:
+    """All waiting jobs of one queue. `scheduled` counts the pending ones among those of the future."""
+
+    __slots__ = ("_later", "_left", "_priorities", "_runs", "_standing", "scheduled")
+
+    def __init__(self) -> None:
+        self._runs: dict[int, tuple[Run, Run]] = {}
+        self._priorities: list[int] = []
+        self._later: list[Place] = []
+        self._standing = 0
+        self._left = 0
+        self.scheduled = 0
+
+    def add(self, record: Record, now: Instant) -> None:
+        """Give a waiting record its place."""
+        ticket = record.ticket = next(_tickets)
+        place = (record.scheduled_at, record.id, ticket, record)
+        self._standing += 1
+        if record.scheduled_at > now:
+            record.later = True
+            heappush(self._later, place)
+            if record.status is Status.PENDING:
+                self.scheduled += 1
+        else:
+            record.later = False
+            self._run(record).push(place)
+
+    def leave(self, record: Record, now: Instant) -> None:
+        """Give up a record's place."""
+        if record.later and record.status is Status.PENDING:
+            self.scheduled -= 1
+        record.ticket = NOWHERE
+        self._standing -= 1
+        self._left += 1
+        if self._left > SWEEP_AT and self._left > self._standing:
+            self.rebuild(now)
+
+    def take(self, n: int, now: Instant) -> list[Record]:
+        """The first `n` due records, removed from the line."""
+        self.promote(now)
+        taken: list[Record] = []
+        for priority in self._priorities:
+            pending, retrying = self._runs[priority]
+            while len(taken) < n:
+                run, head, other = pending, pending.head(), retrying.head()
+                if head is None or (other is not None and other < head):
+                    run, head = retrying, other
+                # A run that was filled before the clock was set back may hold jobs of the future.
+                if head is None or head[0] > now:
+                    break
+                run.pop(head)
+                head[3].ticket = NOWHERE
+                taken.append(head[3])
+        self._standing -= len(taken)
+        return taken
+
+    def promote(self, now: Instant) -> None:
+        """Move what has become due to its run."""
+        later = self._later
+        while later and later[0][0] <= now:
+            place = heappop(later)
+            record = place[3]
+            if record.ticket != place[2]:
+                continue
+            record.later = False
+            if record.status is Status.PENDING:
+                self.scheduled -= 1
+            self._run(record).push(place)
+
+    def oldest(self, now: Instant) -> Instant | None:
+        """The smallest scheduled time of due pending jobs."""
+        self.promote(now)
+        heads = [head[0] for pending, _ in self._runs.values() if (head := pending.head()) is not None]
+        return min(heads, default=None)
+
+    def rebuild(self, now: Instant) -> None:
+        """Sweep the empty places and sort everybody anew, also after the clock was set back."""
+        records = [record for _, _, ticket, record in self._places() if record.ticket == ticket]
+        self._runs, self._priorities, self._later = {}, [], []
+        self._standing = self._left = self.scheduled = 0
+        for record in records:
+            self.add(record, now)
+
+    def _run(self, record: Record) -> Run:
+        runs = self._runs.get(record.priority)
+        if runs is None:
+            runs = self._runs[record.priority] = (Run(), Run())
+            bisect.insort(self._priorities, record.priority)
+        return runs[0] if record.status is Status.PENDING else runs[1]
+
+    def _places(self) -> Iterator[Place]:
+        yield from self._later
+        for runs in self._runs.values():
+            for run in runs:
+                yield from run.straight
+                yield from run.heap

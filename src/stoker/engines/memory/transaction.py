@@ -1,0 +1,110 @@
+"""The engine's own transaction: steps are rehearsed when they are asked for and performed when the block ends.
+
+A rehearsal runs all steps so far against the store as it is now, under the lock, and undoes them before the lock is
+given back. So each step gets its true answer, its neighbours see nothing, and no lock is held between two steps. At the
+end the steps are performed for good, in one go. If the store has moved on meanwhile and would answer otherwise than
+promised (the key was taken, the claim was lost), nothing is performed and `EngineBusy` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from stoker.engines.memory import doors
+from stoker.engines.memory.store import Store
+from stoker.model.errors import EngineBusy, EngineRefused
+from stoker.model.ids import JobId
+from stoker.model.job import Draft, Receipt, Settlement, Stored, Verdict
+from stoker.model.time import Instant
+
+Answer = TypeVar("Answer")
+Step: TypeAlias = Callable[[Store, Instant], Any]
+
+
+class MemoryTransaction:
+    """The handle of one `transaction()` block. Its methods are called with the store's lock held."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._steps: list[tuple[Step, object]] = []
+        self._new: set[JobId] = set()
+        self._ended = False
+
+    def insert(self, drafts: Sequence[Draft], now: Instant) -> list[Receipt]:
+        """Answer as the insert will, and perform it at the end."""
+        step = partial(_insert, drafts=tuple(drafts))
+        if self._is_plain(drafts):
+            self._new.update(draft.id for draft in drafts)
+            receipts = [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
+            self._steps.append((step, receipts))
+            return receipts
+        return self._rehearse(step, now)
+
+    def settle(self, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
+        """Answer as the settlements will, and perform them at the end."""
+        return self._rehearse(partial(_settle, settlements=tuple(settlements)), now)
+
+    def perform(self, now: Instant) -> None:
+        """Make everything true at once, or nothing."""
+        self._ended = True
+        with self._store.atomic():
+            answers = [step(self._store, now) for step, _ in self._steps]
+            if answers != [promised for _, promised in self._steps]:
+                raise EngineBusy(
+                    "another call changed the same jobs or keys while this transaction was open. Nothing of it was "
+                    "stored. Run the whole block again."
+                )
+
+    def forget(self) -> None:
+        """Roll back: nothing was performed, so there is nothing to undo."""
+        self._ended = True
+
+    def check(self, store: Store) -> None:
+        """Refuse a handle that cannot be used here."""
+        if self._store is not store:
+            raise EngineRefused(
+                "tx= is a transaction of another memory store. Nothing was stored. Use this engine's own."
+            )
+        if self._ended:
+            raise EngineRefused("tx= is a transaction that has ended. Nothing was stored. Use it inside its block.")
+
+    def _rehearse(self, step: Callable[[Store, Instant], Answer], now: Instant) -> Answer:
+        with self._store.atomic(rehearsal=True):
+            for earlier, _ in self._steps:
+                earlier(self._store, now)
+            answer = step(self._store, now)
+        self._steps.append((step, answer))
+        return answer
+
+    def _is_plain(self, drafts: Sequence[Draft]) -> bool:
+        """Is the answer clear without a rehearsal? Keeps a transaction of many single inserts linear."""
+        ids = {draft.id for draft in drafts}
+        return (
+            self._store.capacity is None
+            and len(ids) == len(drafts)
+            and not any(draft.unique is not None or draft.id in self._store.jobs for draft in drafts)
+            and self._new.isdisjoint(ids)
+            and all(step.func is _insert for step, _ in self._steps if isinstance(step, partial))
+        )
+
+
+def own(tx: object, store: Store) -> MemoryTransaction:
+    """The handle, if it is one of this store's."""
+    if not isinstance(tx, MemoryTransaction):
+        name = f"{type(tx).__module__}.{type(tx).__qualname__}"
+        raise EngineRefused(
+            f"memory:// takes only its own transaction() as tx=, not {name}: it cannot join another database's "
+            f"transaction. Nothing was stored."
+        )
+    tx.check(store)
+    return tx
+
+
+def _insert(store: Store, now: Instant, *, drafts: Sequence[Draft]) -> list[Receipt]:
+    return doors.insert(store, drafts, now)
+
+
+def _settle(store: Store, now: Instant, *, settlements: Sequence[Settlement]) -> list[Verdict]:
+    return doors.settle(store, settlements, now)

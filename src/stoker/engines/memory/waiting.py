@@ -1,0 +1,98 @@
+"""Sleeping and waking, inside one loop and across the loops of twins.
+
+Each engine has a `Hub`. A wake-up reaches every hub on the store; a hub releases one of its waiters, or remembers the
+wake-up once when nobody waits. `CONTROL` releases all waiters of a hub and is remembered only by a hub that ever waited
+for it. Whoever is released but canceled before it could run passes its wake-up on, so none is lost.
+
+Everything here is called under the store's lock; a waiter of another loop is released through that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from stoker.engines.base import CONTROL
+
+
+class Waiter:
+    """One sleeping coroutine. `heard` is what released it; None means that time ran out."""
+
+    __slots__ = ("_loop", "future", "heard", "topics")
+
+    def __init__(self, topics: Sequence[str] = ()) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+        self.topics = topics
+        self.heard: str | None = None
+
+    def fire(self) -> None:
+        """Let the coroutine go on; on its own loop only."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def release(self, topic: str | None = None) -> bool:
+        """Let the coroutine go on, from any thread. False when its loop is no more."""
+        self.heard = topic
+        if asyncio.get_running_loop() is self._loop:
+            self.fire()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self.fire)
+        except RuntimeError:
+            return False
+        return True
+
+    def rearm(self) -> None:
+        """Get ready to sleep again."""
+        self.future = self._loop.create_future()
+
+
+class Hub:
+    """The waiters of one engine, by topic in the order they came, and what is remembered for the next one."""
+
+    __slots__ = ("_listens", "_remembered", "_waiters")
+
+    def __init__(self) -> None:
+        self._waiters: dict[str, dict[Waiter, None]] = {}
+        self._remembered: set[str] = set()
+        self._listens = False
+
+    def recall(self, topics: Sequence[str]) -> frozenset[str]:
+        """What was remembered of these topics, which is thereby forgotten."""
+        if CONTROL in topics:
+            self._listens = True
+        heard = self._remembered.intersection(topics)
+        self._remembered -= heard
+        return frozenset(heard)
+
+    def join(self, waiter: Waiter) -> None:
+        for topic in waiter.topics:
+            self._waiters.setdefault(topic, {})[waiter] = None
+
+    def leave(self, waiter: Waiter) -> None:
+        for topic in waiter.topics:
+            waiting = self._waiters.get(topic)
+            if waiting is not None:
+                waiting.pop(waiter, None)
+                if not waiting:
+                    del self._waiters[topic]
+
+    def wake(self, topic: str) -> None:
+        """Release one waiter (of `CONTROL` all), or remember."""
+        reached = False
+        while waiting := self._waiters.get(topic):
+            waiter = next(iter(waiting))
+            self.leave(waiter)
+            reached = waiter.release(topic) or reached
+            if reached and topic != CONTROL:
+                return
+        if not reached and (topic != CONTROL or self._listens):
+            self._remembered.add(topic)
+
+    def dismiss(self) -> None:
+        """Send everybody home empty-handed: the engine closes."""
+        for waiter in {waiter for waiting in self._waiters.values() for waiter in waiting}:
+            waiter.release()
+        self._waiters.clear()
+        self._remembered.clear()

@@ -1,0 +1,110 @@
+"""Users' transaction handles: runs our statements inside a transaction that somebody else will commit.
+
+The SQL engines call `run` and `run_many` for everything that was given `tx=`, and compare `sqlite_file` or the
+handle's dialect with their own first. SQLite statements pass unchanged; Postgres statements are written with `$1` and
+are rewritten for drivers that want something else. Handles are recognised by the module and name of their class or one
+of its bases, so no library is imported that the user did not import.
+
+Rule: what is run here exists if and only if the user commits (see `adapters`). A synchronous handle makes `run` finish
+without suspending, so that `drive` needs no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from stoker.engines.sql.adapters import (
+    Adapter,
+    AioSqlite,
+    Asyncpg,
+    AsyncPsycopg,
+    Parameters,
+    Psycopg,
+    Rows,
+    describe_handle,
+)
+from stoker.engines.sql.alchemy import Alchemy, AlchemySession, AsyncAlchemy, AsyncAlchemySession
+from stoker.model.errors import EngineRefused
+
+__all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file"]
+
+T = TypeVar("T")
+ACCEPTED = (
+    "sqlite3.Connection, aiosqlite.Connection, psycopg.Connection and AsyncConnection, asyncpg.Connection, "
+    "SQLAlchemy's Connection, Session, AsyncConnection and AsyncSession, Django's connection"
+)
+
+
+async def run(handle: Any, statement: str, parameters: Parameters = ()) -> Rows:
+    """Run one statement in the handle's transaction and answer its rows. Empty: `[]`."""
+    adapter = adapt(handle)
+    await adapter.begin()
+    return await adapter.execute(statement, parameters)
+
+
+async def run_many(handle: Any, statement: str, rows: Iterable[Parameters]) -> int:
+    """Run one statement per row; answers how many rows it touched, -1 where the driver does not say. Empty: 0."""
+    listed = list(rows)
+    if not listed:
+        return 0
+    adapter = adapt(handle)
+    await adapter.begin()
+    return await adapter.execute_many(statement, listed)
+
+
+async def sqlite_file(handle: Any) -> str:
+    """The path of the handle's main database as SQLite sees it; an empty text for one in memory."""
+    rows = await adapt(handle).execute("PRAGMA database_list", ())
+    return next((str(row[2] or "") for row in rows if row[1] == "main"), "")
+
+
+def dialect_of(handle: Any) -> str:
+    """`sqlite`, `postgresql`, or whatever else the handle says it speaks."""
+    return adapt(handle).dialect
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over a synchronous handle to its end, without a loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise EngineRefused(
+        "this call came without an event loop, but its transaction handle is asynchronous. Nothing of the call may be "
+        "relied upon: roll back, and await the asynchronous form inside the handle's own loop"
+    )
+
+
+def adapt(handle: Any) -> Adapter:
+    """The adapter for a handle; anything unknown is refused by name."""
+    for kind in type(handle).__mro__:
+        adapter = ADAPTERS.get((kind.__module__.partition(".")[0], kind.__name__))
+        if adapter is not None:
+            return adapter(handle)
+    raise EngineRefused(f"tx= cannot be a {describe_handle(handle)}. Accepted are: {ACCEPTED}. Nothing was stored")
+
+
+def django(handle: Any) -> Adapter:
+    """Django's wrapper rewrites placeholders; the connection below it takes statements as they are."""
+    handle.ensure_connection()
+    return adapt(handle.connection)
+
+
+ADAPTERS: dict[tuple[str, str], Callable[[Any], Adapter]] = {
+    ("sqlite3", "Connection"): Adapter,
+    ("aiosqlite", "Connection"): AioSqlite,
+    ("psycopg", "Connection"): Psycopg,
+    ("psycopg", "AsyncConnection"): AsyncPsycopg,
+    ("asyncpg", "Connection"): Asyncpg,
+    ("asyncpg", "PoolConnectionProxy"): Asyncpg,
+    ("sqlalchemy", "Connection"): Alchemy,
+    ("sqlalchemy", "Session"): AlchemySession,
+    ("sqlalchemy", "scoped_session"): AlchemySession,
+    ("sqlalchemy", "AsyncConnection"): AsyncAlchemy,
+    ("sqlalchemy", "AsyncSession"): AsyncAlchemySession,
+    ("sqlalchemy", "async_scoped_session"): AsyncAlchemySession,
+    ("django", "BaseDatabaseWrapper"): django,
+    ("django", "ConnectionProxy"): django,
+}

@@ -1,0 +1,155 @@
+"""The sign of life: a worker's death is known at once on this host, without waiting for its lease.
+
+Each worker holds a flock on a file of its own for as long as its process lives; the kernel drops it with the process.
+The engine holds it from a worker's first renewal to its farewell, and the reaper asks `dead` before each reap.
+
+Rule: only a file that is there and unlocked proves a death. No file proves nothing (another host, an older version, a
+clean farewell), and a frozen process keeps its lock: for these the lease decides. A file appears under its worker's
+name only when it is locked, so that no worker looks dead while it is being born.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import stat
+import uuid
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+from stoker.model.errors import EngineRefused
+
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
+BORN = ".born-"
+OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class SignOfLife:
+    """The signs of one engine's workers, and a look at those of all others. Cheap: a file per worker."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._held: dict[str, int] = {}
+        SIGNS.add(self)
+
+    def hold(self, worker: str) -> None:
+        """Show that this worker lives, until `drop`, `close` or the end of the process. Holding twice is harmless."""
+        if worker in self._held:
+            return
+        self._prepare()
+        path = self._path(worker)
+        if locked(path):
+            raise EngineRefused(f"worker {worker!r} is alive in another process; a worker's id is never used twice")
+        while True:
+            newborn = self.directory / f"{BORN}{uuid.uuid4().hex}"
+            fd = os.open(newborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                newborn.rename(path)
+            except FileNotFoundError:  # swept as a leftover in the moment before it was locked
+                os.close(fd)
+                continue
+            except BaseException:
+                os.close(fd)
+                newborn.unlink(missing_ok=True)
+                raise
+            self._held[worker] = fd
+            return
+
+    def drop(self, worker: str) -> None:
+        """A clean farewell: the file goes first, so that nobody takes it for a death."""
+        fd = self._held.pop(worker, None)
+        if fd is None:
+            return
+        if same(fd, self._path(worker)):
+            self._path(worker).unlink(missing_ok=True)
+        os.close(fd)
+
+    def dead(self, workers: Iterable[str]) -> list[str]:
+        """Those whose process has certainly died on this host, in the order asked. Empty: `[]`."""
+        return [worker for worker in workers if worker not in self._held and locked(self._path(worker)) is False]
+
+    def forget(self, worker: str) -> None:
+        """Remove the file of a dead worker once nothing is stored under it any more. A living one keeps its file."""
+        if worker in self._held:
+            return
+        remove_unlocked(self._path(worker))
+
+    def close(self) -> None:
+        """Bid farewell for every worker held. Closing twice is harmless."""
+        for worker in list(self._held):
+            self.drop(worker)
+
+    def _path(self, worker: str) -> Path:
+        name = worker if PLAIN.fullmatch(worker) else "~" + hashlib.sha256(worker.encode()).hexdigest()
+        return self.directory / f"{name}.alive"
+
+    def _prepare(self) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        if stat.S_ISLNK(self.directory.lstat().st_mode):
+            raise EngineRefused(f"{self.directory} is a symbolic link; remove it, Stoker makes its own folder there")
+        for leftover in self.directory.glob(f"{BORN}*"):
+            remove_unlocked(leftover)
+
+    def _forked(self) -> None:
+        # A child that is not a new program keeps the parent's open files: the parent would seem to live on in it.
+        for fd in self._held.values():
+            os.close(fd)
+        self._held.clear()
+
+
+def locked(path: Path) -> bool | None:
+    """Does a process hold the file? None when there is none or it cannot be asked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | OPEN)
+    except OSError:
+        return None
+    try:
+        # A shared lock: several reapers may look at the same moment without taking one another for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def remove_unlocked(path: Path) -> None:
+    """Remove a file that nobody holds; one that was replaced or locked meanwhile stays."""
+    try:
+        fd = os.open(path, os.O_RDONLY | OPEN)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if same(fd, path):
+            path.unlink(missing_ok=True)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def same(fd: int, path: Path) -> bool:
+    """Is the open file the one at the path?"""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+SIGNS: weakref.WeakSet[SignOfLife] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for sign in list(SIGNS):
+        sign._forked()  # noqa: SLF001 - the module looks after its own
+
+
+os.register_at_fork(after_in_child=_in_child)

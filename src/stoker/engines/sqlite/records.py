@@ -1,0 +1,209 @@
+"""A stored job, wherever it stands: read, shown to people, and the small packing of its rarer fields."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+
+from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import RUNNING, STATUSES
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId, text
+from stoker.model.job import PLAIN, Job, Mishap, Options, unpack
+from stoker.model.time import Instant
+from stoker.model.unique import Hold, Mode, Scope, Unique
+
+CORRUPT = "stoker.corrupt"
+"""Metadata key: what of a record could not be read."""
+
+_BY_ID = sql("get")
+_BY_SEQ = sql("get_by_seq")
+_RUNNING = sql("get_running")
+_ERRORS = sql("errors")
+
+_SCOPES, _MODES, _HOLDS = get_args(Scope), get_args(Mode), get_args(Hold)
+_UNIQUES = [(scope, mode, hold) for scope in _SCOPES for mode in _MODES for hold in _HOLDS]
+
+encode = msgspec.json.Encoder().encode
+_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_lines = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class Record(msgspec.Struct):
+    """One job as its tables have it. `status` is a number; `wid` and `worker` are set while it runs."""
+
+    seq: int
+    id: JobId
+    qid: int
+    kind: str
+    payload: bytes
+    priority: int
+    budget: int
+    created: Instant
+    ukey: str | None
+    utraits: int | None
+    tenant: str | None
+    options: bytes | None
+    status: int
+    token: int
+    attempts: int
+    due: Instant
+    started: Instant | None
+    finished: Instant | None
+    expires: Instant | None
+    cancel: int
+    result: bytes | None
+    successor: JobId | None
+    base: int | None
+    crashes: int | None
+    throttles: int | None
+    progress: float | None
+    metadata: bytes | None
+    log: bytes | None
+    last_error: str | None
+    wid: int | None = None
+    worker: str | None = None
+
+    @property
+    def past(self) -> bool:
+        """Is there more than a fresh job has?"""
+        return self.base is not None
+
+    @property
+    def unique(self) -> Unique | None:
+        return read_unique(self.ukey, self.utraits)
+
+
+# --- finding ----------------------------------------------------------------------------------------------------
+
+
+def by_id(job: JobId) -> Steps[Record | None]:
+    """The record of an id."""
+    return (yield from _complete((yield _BY_ID, (job,))))
+
+
+def by_seq(seq: int) -> Steps[Record | None]:
+    """The record under a row number."""
+    return (yield from _complete((yield _BY_SEQ, (seq,))))
+
+
+def _complete(rows: list[Row]) -> Steps[Record | None]:
+    if not rows:
+        return None
+    record = Record(*rows[0])
+    if record.status is None:
+        held = yield _RUNNING, (record.seq,)
+        if not held:
+            raise CorruptRecord(f"job {text(record.id)} is neither waiting, running nor finished")
+        run(record, held[0])
+    return record
+
+
+def run(record: Record, held: Row) -> None:
+    """Complete a record with its claim."""
+    record.wid, record.worker, record.token, record.attempts, record.started, record.cancel = held
+    record.status = RUNNING
+
+
+def jobs(ids: list[JobId]) -> Steps[list[Job | None]]:
+    """The whole records, in the order asked."""
+    found: list[Job | None] = []
+    queues: dict[int, str] = {}
+    for job in ids:
+        record = yield from by_id(job)
+        found.append(None if record is None else (yield from shown(record, queues)))
+    return found
+
+
+def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
+    """The record as an operator sees it; what cannot be read is left out and said so, so that it can be removed."""
+    if record.qid not in queues:
+        rows = yield _QUEUE_NAMES, ()
+        queues.update(rows)
+    history = () if record.last_error is None else (yield _ERRORS, (record.seq,))
+    options, unique, metadata, log = PLAIN, None, {}, ()
+    try:
+        metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
+        options, unique = read_options(record.options), record.unique
+    except CorruptRecord as error:
+        metadata[CORRUPT] = str(error)
+    return Job(
+        id=record.id,
+        kind=record.kind,
+        queue=queues[record.qid],
+        payload=record.payload,
+        status=STATUSES[record.status],
+        priority=record.priority,
+        attempts=record.attempts,
+        base=record.base or 0,
+        budget=record.budget,
+        created_at=record.created,
+        scheduled_at=record.due,
+        crashes=record.crashes or 0,
+        throttles=record.throttles or 0,
+        options=options,
+        unique=unique,
+        tenant=record.tenant,
+        worker=record.worker,
+        token=record.token,
+        started_at=record.started,
+        finished_at=record.finished,
+        expires_at=record.expires,
+        cancel_requested=bool(record.cancel),
+        last_error=record.last_error,
+        history=tuple(Mishap(*row) for row in history),
+        result=record.result,
+        progress=record.progress,
+        metadata=metadata,
+        log=log,
+        successor=record.successor,
+    )
+
+
+_QUEUE_NAMES = sql("queue_names")
+
+
+# --- packing ----------------------------------------------------------------------------------------------------
+
+
+def pack_unique(unique: Unique | None) -> tuple[str | None, int | None]:
+    """A key and its traits as two columns."""
+    if unique is None:
+        return None, None
+    return unique.key, _UNIQUES.index((unique.scope, unique.mode, unique.hold))
+
+
+def read_unique(key: str | None, traits: int | None) -> Unique | None:
+    """What `pack_unique` wrote."""
+    if key is None:
+        return None
+    try:
+        return Unique(key, *_UNIQUES[traits or 0])
+    except (IndexError, TypeError, ValueError) as error:
+        raise CorruptRecord(f"a unique key cannot be read: {error}") from error
+
+
+def read_options(stored: bytes | None) -> Options:
+    """What `job.pack` wrote."""
+    try:
+        return unpack(stored)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise CorruptRecord(f"the options cannot be read: {error}") from error
+
+
+def read_metadata(stored: bytes | None) -> dict[str, str] | None:
+    """What runs noted; None for nothing."""
+    try:
+        return None if stored is None else _metadata(stored)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise CorruptRecord(f"the metadata cannot be read: {error}") from error
+
+
+def read_log(stored: bytes | None) -> tuple[str, ...]:
+    """The lines a run wrote."""
+    try:
+        return () if stored is None else _lines(stored)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise CorruptRecord(f"the log cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+UPDATE stoker_clock SET high = ?1

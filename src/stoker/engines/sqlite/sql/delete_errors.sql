@@ -1,0 +1,1 @@
+DELETE FROM stoker_errors WHERE seq = ?1

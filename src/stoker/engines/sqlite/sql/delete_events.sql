@@ -1,0 +1,1 @@
+DELETE FROM stoker_events WHERE job = ?1

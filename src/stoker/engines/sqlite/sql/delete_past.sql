@@ -1,0 +1,1 @@
+DELETE FROM stoker_past WHERE seq = ?1

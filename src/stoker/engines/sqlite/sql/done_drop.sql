@@ -1,0 +1,1 @@
+DELETE FROM stoker_done WHERE id = ?1

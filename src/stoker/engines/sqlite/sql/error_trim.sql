@@ -1,0 +1,2 @@
+DELETE FROM stoker_errors
+WHERE seq = ?1 AND n <= (SELECT n FROM stoker_errors WHERE seq = ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)

@@ -1,0 +1,1 @@
+SELECT at, attempt, error FROM stoker_errors WHERE seq = ?1 ORDER BY n

@@ -1,0 +1,1 @@
+DELETE FROM stoker_body WHERE seq BETWEEN ?1 AND ?2

@@ -1,0 +1,1 @@
+SELECT seq FROM stoker_body WHERE id = ?1

@@ -1,0 +1,1 @@
+DELETE FROM stoker_dedupe WHERE slot = ?1 AND seq = ?2

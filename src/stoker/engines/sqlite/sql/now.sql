@@ -1,0 +1,1 @@
+SELECT high FROM stoker_clock

@@ -1,0 +1,1 @@
+SELECT qid, name FROM stoker_queues

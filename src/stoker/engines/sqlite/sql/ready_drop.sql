@@ -1,0 +1,1 @@
+DELETE FROM stoker_ready WHERE qid = ?1 AND priority = ?2 AND due = ?3 AND id = ?4

@@ -1,0 +1,1 @@
+SELECT token, attempts, claimed, cancel FROM stoker_running WHERE wid = ?1 AND seq = ?2

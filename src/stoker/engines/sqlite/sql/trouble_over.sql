@@ -1,0 +1,1 @@
+DELETE FROM stoker_troubles WHERE kind = ?1

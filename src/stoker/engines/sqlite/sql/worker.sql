@@ -1,0 +1,1 @@
+SELECT wid, lease_until FROM stoker_workers WHERE name = ?1

@@ -1,0 +1,172 @@
+"""A unit of work: what one transaction knows while it is being made.
+
+It carries the transaction's one instant, the queues and workers it looked up, what it counted and whom it will wake.
+Counts are written once at the end, one change per touched row, however many jobs a batch holds. Nothing here outlives
+the transaction, so a rollback leaves nothing to repair.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stoker.engines.base import CONTROL
+from stoker.engines.sqlite.steps import Many, Row, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.model.control import Queue
+from stoker.model.job import Status
+from stoker.model.retry import Curve
+from stoker.model.throttle import OPEN, Cooldown
+from stoker.model.time import MILLISECOND, MINUTE, Instant, Span
+
+CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
+STATUSES: tuple[Status, ...] = tuple(Status)
+PENDING, RUNNING, RETRYING, DONE, DEAD, CANCELED, DISCARDED, RETRIED = range(8)
+ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
+"""Totals since the store was made, counted beside the statuses."""
+
+FURTHEST_AHEAD: Span = MINUTE
+MARK_EVERY: Span = 100 * MILLISECOND
+"""The clock's mark is written at most this often: a clock set back shows at most this much time again."""
+
+_HIGH = sql("now")
+_MARK = sql("clock_mark")
+_NUMBERS = sql("numbers")
+_QUEUE = sql("queue")
+_QUEUE_BY_QID = sql("queue_by_qid")
+_QUEUE_MAKE = sql("queue_make")
+_WORKER = sql("worker")
+_COUNT = sql("count")
+
+
+class Shelf(NamedTuple):
+    """A queue and the number its jobs are stored under."""
+
+    qid: int
+    queue: Queue
+
+
+class Unit:
+    """One transaction in the making. `bulk` says that `Many` is understood; a user's handle does not."""
+
+    __slots__ = ("_deltas", "_names", "_qids", "_wids", "bulk", "dropped", "high", "now", "woken")
+
+    def __init__(self, now: Instant, *, bulk: bool) -> None:
+        self.now = now
+        self.bulk = bulk
+        self.high: Instant = 0
+        self.dropped: Span = 0
+        self.woken: set[str] = set()
+        self._deltas: dict[tuple[int, str, int], int] = {}
+        self._names: dict[str, Shelf] = {}
+        self._qids: dict[int, Shelf] = {}
+        self._wids: dict[str, int | None] = {}
+
+    # --- beginning and end --------------------------------------------------------------------------------------
+
+    def begin(self) -> Steps[None]:
+        """Never show an instant before one that was shown, unless that one was clearly wrong."""
+        [(self.high,)] = yield _HIGH, ()
+        ahead = self.high - self.now
+        if ahead > FURTHEST_AHEAD:
+            self.dropped = ahead
+            yield _MARK, (self.now,)
+            self.high = self.now
+        elif ahead > 0:
+            self.now = self.high
+
+    def end(self) -> Steps[None]:
+        """Write what was counted, and how late it is."""
+        rows: list[Row] = [(*key, n) for key, n in self._deltas.items() if n]
+        if rows and self.bulk:
+            yield Many(_COUNT, rows)
+        else:
+            for row in rows:
+                yield _COUNT, row
+        if self.now > self.high + MARK_EVERY:
+            yield _MARK, (self.now,)
+
+    def numbers(self, n: int) -> Steps[int]:
+        """The first of `n` row numbers that nobody had before."""
+        [(last,)] = yield _NUMBERS, (n, self.now)
+        self.high = max(self.high, self.now)
+        return int(last) - n + 1
+
+    # --- counting and waking ------------------------------------------------------------------------------------
+
+    def count(self, qid: int, kind: str, what: int, n: int = 1) -> None:
+        key = (qid, kind, what)
+        self._deltas[key] = self._deltas.get(key, 0) + n
+
+    def moved(self, qid: int, kind: str, before: int, after: int, n: int = 1) -> None:
+        """Jobs went from one status to another."""
+        self.count(qid, kind, before, -n)
+        self.count(qid, kind, after, n)
+
+    def due(self, queue: str, at: Instant) -> None:
+        """A job can be taken from `at` on; one that can be taken now wakes a waiter after the commit."""
+        if at <= self.now:
+            self.woken.add(queue)
+
+    def control(self) -> None:
+        """Somebody's running job was asked to stop."""
+        self.woken.add(CONTROL)
+
+    # --- looking up ---------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> Steps[Shelf | None]:
+        """The queue as stored; None when nobody ever used it."""
+        shelf = self._names.get(name)
+        if shelf is None:
+            rows = yield _QUEUE, (name,)
+            shelf = self._remember(rows[0]) if rows else None
+        return shelf
+
+    def queue_of(self, qid: int) -> Steps[Shelf]:
+        """The queue a job is stored under."""
+        shelf = self._qids.get(qid)
+        if shelf is None:
+            [row] = yield _QUEUE_BY_QID, (qid,)
+            shelf = self._remember(row)
+        return shelf
+
+    def use_queue(self, name: str) -> Steps[Shelf]:
+        """The queue, made with defaults if need be."""
+        shelf = self._names.get(name) or (yield from self.queue(name))
+        return shelf if shelf is not None else (yield from self.write_queue(Queue(name=name)))
+
+    def write_queue(self, queue: Queue) -> Steps[Shelf]:
+        """Store a queue's settings and cool-down."""
+        curve, cool = queue.curve, queue.cooldown
+        settings = (queue.name, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
+        [(qid,)] = yield _QUEUE_MAKE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
+        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue)
+        return shelf
+
+    def _remember(self, row: Row) -> Shelf:
+        shelf = shelved(row)
+        self._names[shelf.queue.name] = self._qids[shelf.qid] = shelf
+        return shelf
+
+    def wid(self, worker: str) -> Steps[int | None]:
+        """The number a worker's claims are stored under; None for one that was never seen."""
+        if worker not in self._wids:
+            rows = yield _WORKER, (worker,)
+            self._wids[worker] = rows[0][0] if rows else None
+        return self._wids[worker]
+
+
+def shelved(row: Row) -> Shelf:
+    """A stored queue."""
+    qid, name, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
+    return Shelf(
+        qid,
+        Queue(
+            name=name,
+            paused=bool(paused),
+            workers=workers,
+            keep_done=keep_done,
+            keep_dead=keep_dead,
+            curve=Curve(bool(on), base, top),
+            cooldown=OPEN if until is None and not count else Cooldown(until, count),
+        ),
+    )

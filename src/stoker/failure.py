@@ -1,0 +1,144 @@
+"""An exception as text: what an operator reads in the job's record.
+
+Called by the worker's runner for every attempt that failed. The rule it keeps: whatever a handler raised, the text
+comes back bounded, without NUL or lone surrogates, and without raising; a job must not hang because its error cannot be
+written down. Only text is kept: no class is ever rebuilt from it, and local variables (secrets) are never shown.
+
+The exception that ended the attempt comes first, then what caused it, then the members of a group, so that cutting the
+end costs the least.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+ERROR_LIMIT: Final = 64 * 1024
+"""Bytes of a stored error."""
+
+FRAMES_FIRST: Final = 10
+FRAMES_LAST: Final = 30
+MEMBERS: Final = 10
+EXCEPTIONS: Final = 40
+LINE: Final = 300
+_CUT: Final = "… (cut)"
+
+
+def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
+    """Type, message, notes and traceback of `error`, its causes and its members: at most `limit` bytes of UTF-8."""
+    lines: list[str] = []
+    room = limit
+    try:
+        for line in _story(error, limit // 4):
+            lines.append(line)
+            room -= len(line) + 1
+            if room < 0:
+                break
+    except Exception as trouble:  # noqa: BLE001 - an exception may override any attribute this module reads
+        lines.append(f"(the rest cannot be described: {type(trouble).__name__})")
+    return _clean("\n".join(lines), limit)
+
+
+def text_of(value: object, limit: int = ERROR_LIMIT) -> str:
+    """`str(value)` fit to be stored, whatever it holds and even if it fails."""
+    return _clean(_text(value, limit), limit)
+
+
+def _story(error: BaseException, longest: int) -> Iterator[str]:
+    """The error and everything it hangs together with, each once, nearest first."""
+    seen = {id(error)}
+    waiting = deque([("", error)])
+    told = 0
+    while waiting:
+        if told == EXCEPTIONS:
+            yield "… further exceptions left out"
+            return
+        label, current = waiting.popleft()
+        told += 1
+        yield from _one(label, current, longest)
+        for label, other in _related(current):
+            if id(other) not in seen:
+                seen.add(id(other))
+                waiting.append((label, other))
+
+
+def _one(label: str, error: BaseException, longest: int) -> Iterator[str]:
+    name, message = _name(error), _text(error, longest)
+    yield f"{label}{name}: {message}" if message else f"{label}{name}"
+    notes = getattr(error, "__notes__", None)
+    if isinstance(notes, list | tuple):
+        yield from (_text(note, longest) for note in notes[:MEMBERS])
+    if error.__traceback__ is not None:
+        yield "Traceback (most recent call last):"
+        yield from _frames(error.__traceback__)
+
+
+def _related(error: BaseException) -> Iterator[tuple[str, BaseException]]:
+    if error.__cause__ is not None:
+        yield "Caused by ", error.__cause__
+    elif error.__context__ is not None and not error.__suppress_context__:
+        yield "While handling ", error.__context__
+    if isinstance(error, BaseExceptionGroup):
+        members = error.exceptions
+        for number, member in enumerate(members[:MEMBERS], 1):
+            yield f"Member {number} of {len(members)}: ", member
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[str]:
+    """The outermost frames and the innermost ones; what lies between is only counted."""
+    first: list[TracebackType] = []
+    last: deque[TracebackType] = deque(maxlen=FRAMES_LAST)
+    passed = 0
+    while traceback is not None:
+        if len(first) < FRAMES_FIRST:
+            first.append(traceback)
+        else:
+            last.append(traceback)
+            passed += 1
+        traceback = traceback.tb_next
+    for step in first:
+        yield from _frame(step)
+    if passed > len(last):
+        yield f"  … {passed - len(last):,} frames left out"
+    for step in last:
+        yield from _frame(step)
+
+
+def _frame(step: TracebackType) -> Iterator[str]:
+    code = step.tb_frame.f_code
+    yield f'  File "{code.co_filename[:LINE]}", line {step.tb_lineno}, in {code.co_qualname[:LINE]}'
+    try:
+        source = linecache.getline(code.co_filename, step.tb_lineno, step.tb_frame.f_globals).strip()
+    except Exception:  # noqa: BLE001 - a loader of the user's; the frame is worth more than its line
+        source = ""
+    if source:
+        yield f"    {source[:LINE]}"
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    try:
+        module, name = str(kind.__module__), str(kind.__qualname__)
+    except BaseException:  # noqa: BLE001 - a metaclass may do anything
+        return "exception of a class without a name"
+    return (name if module in ("builtins", "__main__") else f"{module}.{name}")[:LINE]
+
+
+def _text(value: object, longest: int) -> str:
+    """`str(value)`, shortened before anything copies it: the message may be as large as the memory."""
+    try:
+        text = str(value)
+        return text if len(text) <= longest else text[:longest] + _CUT
+    except BaseException as error:  # noqa: BLE001 - also a SystemExit from __str__: the worker only wanted to read it
+        return f"(its message cannot be read: str() raised {type(error).__name__})"
+
+
+def _clean(text: str, limit: int) -> str:
+    data = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    if len(data) <= limit:
+        return data.decode()
+    mark = _CUT.encode()
+    return (data[: max(limit - len(mark), 0)] + mark)[:limit].decode("utf-8", "ignore")

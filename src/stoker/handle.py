@@ -1,0 +1,105 @@
+"""A handle: the caller's end of a job.
+
+It holds an id, asks the store what became of it, and can ask the job to stop. It holds no state of its own, so it can
+be made from an id that was kept anywhere (`jobs.handle(id)`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from stoker.codec import Signature, display
+from stoker.model import ids
+from stoker.model.errors import JobCanceled, JobFailed, JobGone, NotFound
+from stoker.model.job import Job, Status, Stored
+from stoker.model.query import Cancel, Selection
+from stoker.model.time import Seconds, span
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+
+R_co = TypeVar("R_co", covariant=True)
+
+FIRST_LOOK = 0.005
+LONGEST_PAUSE = 0.25
+
+
+class JobHandle(Generic[R_co]):
+    """One job, by id. `stored` says whether the enqueue made it or met one with the same unique key."""
+
+    __slots__ = ("_app", "_id", "_signature", "stored")
+
+    def __init__(
+        self, app: Stoker, job: ids.JobId, signature: Signature | None = None, stored: Stored = Stored.EXISTING
+    ) -> None:
+        self._app = app
+        self._id = job
+        self._signature = signature
+        self.stored = stored
+
+    @property
+    def id(self) -> str:
+        """The job's id as text."""
+        return ids.text(self._id)
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and self._id == other._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    async def refresh(self) -> Job:
+        """The record as it is now. Raises `NotFound` when it is no longer kept."""
+        engine = await self._app.engine()
+        [job] = await engine.get([self._id])
+        if job is None:
+            raise NotFound(f"job {self.id} is not in the store: it was deleted, or its retention has passed")
+        return job
+
+    async def result(self, timeout: Seconds | None = None) -> R_co:
+        """Wait for the job to end and give what its handler returned.
+
+        Raises `JobFailed` when it is dead, `JobCanceled`, `JobGone` when the record is no longer kept, and
+        `TimeoutError` when it has not ended in time; the job itself goes on.
+        """
+        limit = None if timeout is None else span(timeout, "timeout") / 1e6
+        try:
+            async with asyncio.timeout(limit):
+                return await self._ended()
+        except TimeoutError:
+            raise TimeoutError(f"job {self.id} has not ended within {limit:g} s; it goes on") from None
+
+    async def _ended(self) -> R_co:
+        pause = FIRST_LOOK
+        engine = await self._app.engine()
+        while True:
+            [job] = await engine.get([self._id])
+            if job is None:
+                raise JobGone(f"job {self.id} is no longer kept: deleted, or its retention (keep=) has passed")
+            if job.status is Status.DONE:
+                return self._value(job)
+            if job.status is Status.CANCELED:
+                raise JobCanceled(f"job {self.id} ({job.kind}) was canceled: {job.last_error or 'no reason given'}")
+            if job.status in (Status.DEAD, Status.DISCARDED, Status.RETRIED):
+                raise JobFailed(f"job {self.id} ({job.kind}) is {job.status}: {job.last_error or 'no error recorded'}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+
+    def _value(self, job: Job) -> R_co:
+        signature = self._signature or self._app.signature_of(job.kind)
+        value: R_co = display(job.result) if signature is None else signature.decode_result(job.result)
+        return value
+
+    async def cancel(self, *, force: bool = False, reason: str = "canceled by its owner") -> bool:
+        """Cancel a waiting job, ask a running one to stop. False when it had ended already.
+
+        `force=True` takes the claim away from a handler that ignores the request: the job is canceled now, and
+        whatever the handler still does is refused by the store.
+        """
+        engine = await self._app.engine()
+        tally = await engine.alter(Selection((self._id,)), Cancel(reason, force))
+        return tally.changed + tally.cancel_requested > 0

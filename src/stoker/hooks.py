@@ -1,0 +1,126 @@
+"""Hooks: middleware around a handler, listeners told after the store agreed.
+
+The worker composes a task's middleware once and calls the result for each job; whoever had a write accepted (app,
+worker, admin) emits its events. Two rules are kept: what is not installed costs nothing, and a listener can neither
+change nor delay an outcome that the store already holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from threading import Lock
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from stoker.model.errors import InvalidInput
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+EventT = TypeVar("EventT")
+
+Next: TypeAlias = Callable[[JobT], Awaitable[ResultT]]
+"""The next layer, down to the handler itself."""
+
+Middleware: TypeAlias = Callable[[Next[JobT, ResultT], JobT], Awaitable[ResultT]]
+"""`async def middleware(call, job)`: do something, `return await call(job)`, or return without calling on."""
+
+Listener: TypeAlias = Callable[[EventT], object]
+"""Takes one event; what it returns is ignored."""
+
+logger = logging.getLogger("stoker.hooks")
+
+
+def compose(middlewares: Iterable[Middleware[JobT, ResultT]], innermost: Next[JobT, ResultT]) -> Next[JobT, ResultT]:
+    """Wrap `innermost` so that the first middleware is the outermost; without any it is returned as it is."""
+    call = innermost
+    for middleware in reversed(tuple(middlewares)):
+        call = functools.partial(middleware, call)
+    return call
+
+
+class Listeners(Generic[EventT]):
+    """Functions called with each event after the store accepted it, in the order they were added.
+
+    They are plain functions, not coroutines: events come from the loop, from the keeper's thread and from callers
+    without any loop, and an event that has to wait for a slow observer would hold up the writer or pile up behind it.
+    A listener with something to await puts the event on a queue of its own.
+
+    Emitters ask `if listeners:` before they build an event. Adding and emitting may happen in different threads.
+    """
+
+    __slots__ = ("_failures", "_listeners", "_lock")
+
+    def __init__(self, listeners: Iterable[Listener[EventT]] = ()) -> None:
+        self._listeners: tuple[Listener[EventT], ...] = ()
+        self._failures: dict[str, int] = {}
+        self._lock = Lock()
+        for listener in listeners:
+            self.add(listener)
+
+    def __bool__(self) -> bool:
+        return bool(self._listeners)
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How often each listener raised, by its name."""
+        with self._lock:
+            return dict(self._failures)
+
+    def add(self, listener: Listener[EventT]) -> Listener[EventT]:
+        """Call `listener` from the next event on; returns it, so this is a decorator too."""
+        if not callable(listener):
+            raise InvalidInput("listener", listener, "must be a function of one event")
+        if _is_coroutine_function(listener):
+            raise InvalidInput(
+                "listener",
+                listener,
+                "must be a plain function; let it hand the event to a queue that your coroutine reads",
+            )
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+        return listener
+
+    def remove(self, listener: Listener[EventT]) -> None:
+        """Stop calling `listener`; one that is not there is ignored."""
+        with self._lock:
+            self._listeners = tuple(kept for kept in self._listeners if kept != listener)
+
+    def emit(self, event: EventT) -> None:
+        """Tell every listener; one that raises does not keep the others from hearing, nor the caller from going on."""
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - even SystemExit: the store has agreed, there is nothing left to stop
+                self._report(listener, error)
+
+    def _report(self, listener: Listener[EventT], error: BaseException) -> None:
+        """Log a listener's first failure only: it fails for each event alike and would drown everything else."""
+        name = _name(listener)
+        with self._lock:
+            count = self._failures[name] = self._failures.get(name, 0) + 1
+        if count == 1:
+            logger.error(
+                "listener %s raised; the job's outcome stands and further failures of this listener are only counted",
+                name,
+                exc_info=error,
+            )
+
+
+def _is_coroutine_function(listener: Any) -> bool:
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        getattr(type(listener), "__call__", None)  # noqa: B004 - asks what calling it would run, not whether it can
+    )
+
+
+def _name(listener: Any) -> str:
+    while isinstance(listener, functools.partial):
+        listener = listener.func
+    owner = listener if hasattr(listener, "__qualname__") else type(listener)
+    return f"{owner.__module__}.{owner.__qualname__}"

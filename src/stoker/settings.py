@@ -1,0 +1,262 @@
+"""Settings: one frozen dataclass per room, and the one way their values are found.
+
+`Stoker`, `Worker` and the engines call `resolve` with what they were given. The rule kept here: a keyword beats the URL
+query, the query beats the environment variable `STOKER_<NAME>`, that beats the default; there is one spelling for each
+option, an unknown one is an error that lists those there are, and a bad value is refused with the place it came from.
+
+A field's type says how its text is read: int, float, bool, str, Literal, a mapping of queues to slots, and each of them
+or None. Metadata refines it: `span` marks a duration kept in microseconds, `low` and `high` are bounds in the unit of
+the field. Any dataclass will do, so an engine declares its options without importing this module.
+"""
+
+# ruff: noqa: RUF009 - `duration` and `whole` make dataclass fields, as `field` does
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Span, seconds, span
+
+PREFIX: Final = "STOKER_"
+
+SettingsT = TypeVar("SettingsT")
+
+
+def duration(default: Span | None, low: Span = 0, high: Span | None = None) -> Any:
+    """A field given in seconds or as a timedelta, kept in microseconds; bounds are spans."""
+    return dataclasses.field(default=default, metadata={"span": True, "low": low, "high": high})
+
+
+def whole(default: int | None, low: int = 0, high: int | None = None) -> Any:
+    """A field holding a whole number between two bounds."""
+    return dataclasses.field(default=default, metadata={"low": low, "high": high})
+
+
+# --- the rooms --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker takes, keeps and gives back work."""
+
+    queues: Mapping[str, int] | None = None
+    """Slots by queue, in text `mail:5,default:20`; None: the queues of the registered tasks, `slots` each."""
+
+    slots: int = whole(10, low=1, high=10_000)
+    """Slots of a queue that was named without a number."""
+
+    lease: Span = duration(15 * SECOND, low=SECOND, high=HOUR)
+    """How long a worker that has gone silent keeps its jobs."""
+
+    shutdown_grace: Span = duration(30 * SECOND)
+    """How long running handlers may finish after a stop was asked for; then they are handed back."""
+
+    poll: Span = duration(500 * MILLISECOND, low=10 * MILLISECOND, high=HOUR)
+    """How often an idle worker looks for work that no wake-up announced."""
+
+    claim_batch: int = whole(100, low=1, high=1_000)
+    """Most jobs taken in one claim."""
+
+    settle_batch: int = whole(100, low=1, high=1_000)
+    """Most outcomes written in one settlement."""
+
+    reap_batch: int = whole(100, low=1, high=1_000)
+    """Most lapsed claims taken over at once."""
+
+    unknown_task_grace: Span = duration(HOUR)
+    """How long a job that no worker here understands is put back before it is dead; 0: dead at once."""
+
+    long_running: Span = duration(5 * MINUTE, low=SECOND)
+    """From when on a running job is reported as long-running."""
+
+    @property
+    def renew_every(self) -> Span:
+        """Twice a renewal may fail before the lease is in danger."""
+        return self.lease // 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimelineSettings:
+    """How events travel to the store: in chunks, and never at the cost of a job."""
+
+    event_buffer: int = whole(50_000, low=1, high=10_000_000)
+    """Events held back while the store is slow; beyond it the oldest are dropped and counted."""
+
+    event_flush: Span = duration(2 * SECOND, low=10 * MILLISECOND, high=HOUR)
+    """Longest time an event waits to be written."""
+
+    event_chunk: int = whole(100, low=1, high=1_000)
+    """Most events in one write."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How long what is over stays readable; 0 removes it at once or with the next cleaning."""
+
+    keep_done: Span = duration(7 * DAY)
+    """Jobs that ended well, and those canceled, discarded or retried as a clone."""
+
+    keep_dead: Span = duration(30 * DAY)
+    """Jobs that are dead."""
+
+    keep_events: Span = duration(30 * DAY)
+    """The timeline's events."""
+
+    keep_points: Span = duration(30 * DAY)
+    """The timeline's points, one per minute."""
+
+    clean_every: Span = duration(5 * MINUTE, low=SECOND)
+    """How often the janitor removes what is out of date."""
+
+
+# --- finding a value --------------------------------------------------------------------------------------------
+
+
+def resolve(
+    cls: type[SettingsT],
+    keywords: Mapping[str, Any] | None = None,
+    query: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> SettingsT:
+    """Build `cls` from keywords, else the URL's query, else `STOKER_<NAME>`, else defaults.
+
+    Pure: the environment comes in as an argument. A keyword None means "not given"; so does an empty variable.
+    """
+    keywords, query, environ = keywords or {}, query or {}, environ or {}
+    options = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    check_known(keywords, options, "the keyword")
+    check_known(query, options, "the URL query option")
+    hints = typing.get_type_hints(cls)
+    found = {}
+    for name, field in options.items():
+        variable = PREFIX + name.upper()
+        if keywords.get(name) is not None:
+            given, where = keywords[name], f"the keyword {name}"
+        elif name in query:
+            given, where = query[name], f"the URL query option {name}"
+        elif environ.get(variable):
+            given, where = environ[variable], f"the environment variable {variable}"
+        else:
+            continue
+        try:
+            found[name] = _read(given, hints[name], field.metadata)
+        except ValueError as error:
+            why = error.why if isinstance(error, InvalidInput) else str(error)
+            raise InvalidOption(where, given, why) from None
+    return cls(**found)
+
+
+def check_known(given: Iterable[str], known: Iterable[str], where: str = "the option") -> None:
+    """Refuse a name that no option has, list those there are and guess which one was meant."""
+    names = sorted(known)
+    for name in given:
+        if name in names:
+            continue
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), names, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise InvalidOption(where, name, f"there is no such option{hint}; known are {', '.join(names) or 'none'}")
+
+
+def _read(given: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """One value as its field wants it; raises a ValueError that says what is wanted."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        if isinstance(given, str) and given.strip().lower() == "none":
+            return None
+        (hint,) = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+    if metadata.get("span"):
+        return _bounded(_span(given), metadata, lambda bound: f"{seconds(bound):g} s")
+    origin = typing.get_origin(hint) or hint
+    if origin is typing.Literal:
+        return _choice(given, typing.get_args(hint))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _queues(given)
+    if origin is bool:
+        return _flag(given)
+    if origin is int:
+        return _bounded(_whole(given), metadata, str)
+    if origin is float:
+        return _bounded(_number(given), metadata, str)
+    if not isinstance(given, origin):
+        raise ValueError(f"must be {'text' if origin is str else origin.__name__}")  # noqa: TRY004 - a bad value, to us
+    return given
+
+
+def _bounded(value: Any, metadata: Mapping[str, Any], show: Callable[[Any], str]) -> Any:
+    low, high = metadata.get("low"), metadata.get("high")
+    if low is not None and value < low:
+        raise ValueError(f"must be at least {show(low)}")
+    if high is not None and value > high:
+        raise ValueError(f"must be at most {show(high)}")
+    return value
+
+
+_UNITS: Final = {"": SECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)\s*", re.ASCII)
+
+
+def _span(given: Any) -> Span:
+    if not isinstance(given, str):
+        return span(given)
+    if (match := _DURATION.fullmatch(given)) is None:
+        raise ValueError("must be seconds, or a number with one of the units ms, s, m, h, d")
+    return span(timedelta(microseconds=min(float(match[1]) * _UNITS[match[2]], 1e18)))
+
+
+def _whole(given: Any) -> int:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if isinstance(given, str) and re.fullmatch(r"\s*[+-]?\d{1,18}\s*", given, re.ASCII):
+        return int(given)
+    raise ValueError("must be a whole number")
+
+
+def _number(given: Any) -> float:
+    if isinstance(given, int | float | str) and not isinstance(given, bool):
+        try:
+            number = float(given)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise ValueError("must be a number")
+
+
+_WORDS: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def _flag(given: Any) -> bool:
+    flag = given if isinstance(given, bool) else _WORDS.get(given.strip().lower()) if isinstance(given, str) else None
+    if flag is None:
+        raise ValueError("must be one of true, false, yes, no, on, off, 1, 0")
+    return flag
+
+
+def _choice(given: Any, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if given == choice:
+            return choice
+    raise ValueError(f"must be one of {', '.join(map(str, choices))}")
+
+
+def _queues(given: Any) -> Mapping[str, int]:
+    """Slots by queue: a mapping, or text like `mail:5,default:20`."""
+    if isinstance(given, str):
+        pairs = [entry.rpartition(":") for entry in given.split(",") if entry.strip()]
+        given = {name.strip(): _whole(number) for name, _, number in pairs}
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError("must be queues with their slots, as in mail:5,default:20")
+    for name, slots in given.items():
+        if not name or not isinstance(name, str) or _whole(slots) < 1:
+            raise ValueError("must be queues with their slots, as in mail:5,default:20")
+    return types.MappingProxyType(dict(given))

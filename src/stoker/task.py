@@ -1,0 +1,262 @@
+"""A task: a function that can also be run later, somewhere else.
+
+It stays the function it was (`await resize(7)` just runs it); `enqueue` binds the same arguments, encodes them and puts
+a job into the store. `using` gives a copy with other options, so the signature of `enqueue` is the handler's own and a
+type checker sees every mistake in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from stoker.codec import Signature
+from stoker.model.errors import InvalidInput
+from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name, check_span
+from stoker.model.retry import Backoff, Errors
+from stoker.model.time import Instant, Seconds, Span, instant, span
+from stoker.model.unique import Unique
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+    from stoker.engines.base import Transaction
+    from stoker.handle import JobHandle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a job as far as somebody gave them; None leaves the word to the next in line."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: Span = 0
+    at: Instant | None = None
+    attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout: Span | None = None
+    unique: Unique | Callable[..., str | Unique | None] | None = None
+    tenant: str | None = None
+    expires: Span | None = None
+    keep: Span | None = None
+    metadata: Mapping[str, str] | None = None
+    isolation: Isolation | None = None
+
+
+def wishes(
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    delay: Seconds | None = None,
+    at: datetime | None = None,
+    attempts: int | None = None,
+    backoff: Backoff | None = None,
+    timeout: Seconds | None = None,
+    unique: str | Unique | Callable[..., str | Unique | None] | None = None,
+    tenant: str | None = None,
+    expires: Seconds | None = None,
+    keep: Seconds | None = None,
+    metadata: Mapping[str, str] | None = None,
+    isolation: Isolation | None = None,
+) -> Wishes:
+    """Read options as people write them. Raises `InvalidInput` naming the first that is wrong."""
+    if queue is not None:
+        check_name("queue", queue)
+    if delay is not None and at is not None:
+        raise InvalidInput("at", at, "cannot be combined with a delay")
+    return Wishes(
+        queue=queue,
+        priority=priority,
+        delay=0 if delay is None else span(delay, "delay"),
+        at=None if at is None else instant(at),
+        attempts=attempts,
+        backoff=backoff,
+        timeout=None if timeout is None else span(timeout, "timeout"),
+        unique=Unique(unique) if isinstance(unique, str) else unique,
+        tenant=tenant,
+        expires=None if expires is None else span(expires, "expires"),
+        keep=None if keep is None else span(keep, "keep"),
+        metadata=metadata,
+        isolation=isolation,
+    )
+
+
+def merged(first: Wishes, then: Wishes) -> Wishes:
+    """`first` wins where it says anything; metadata adds up."""
+    given = {name: value for name in Wishes.__struct_fields__ if (value := getattr(first, name)) not in (None, 0)}
+    if first.priority == 0:
+        given["priority"] = 0
+    if first.keep == 0:
+        given["keep"] = 0
+    if first.metadata and then.metadata:
+        given["metadata"] = {**then.metadata, **first.metadata}
+    return msgspec.structs.replace(then, **given)
+
+
+class Task(Generic[P, R]):
+    """A registered handler and the options its jobs start with."""
+
+    def __init__(
+        self,
+        app: Stoker,
+        fn: Callable[..., Any],
+        name: str,
+        options: Wishes,
+        *,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        crashes: int | None = 3,
+        signature: Signature | None = None,
+        tx: Transaction | None = None,
+    ) -> None:
+        check_name("task name", name)
+        self.app = app
+        self.fn = fn
+        self.name = name
+        self.options = options
+        self.retry_on = retry_on
+        self.give_up_on = give_up_on
+        self.retry_if = retry_if
+        self.crashes = crashes
+        self.is_async = is_async_function(fn)
+        self.signature = signature or Signature(fn, name)
+        self.tx = tx
+        self._resolved: tuple[str, int, int, Options] | None = None
+        self.__name__ = getattr(fn, "__name__", name)
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""
+        queue, priority, attempts, options = self._resolved or self._resolve()
+        wish = self.options
+        unique: Unique | None
+        if wish.unique is None or isinstance(wish.unique, Unique):
+            unique = wish.unique
+        else:
+            found = wish.unique(*args, **kwargs)
+            unique = Unique(found) if isinstance(found, str) else found
+        return Draft(
+            self.app.mint(),
+            self.name,
+            self.signature.encode(args, kwargs),
+            queue,
+            priority,
+            wish.delay,
+            wish.at,
+            attempts,
+            unique,
+            wish.tenant or self.app.current_tenant(),
+            options,
+        )
+
+    def _resolve(self) -> tuple[str, int, int, Options]:
+        self._resolved = self.app.resolve(self.name, self.options)
+        return self._resolved
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job that calls this task with these arguments; it exists when this returns."""
+        return await self.app.enqueue_draft(self.draft(*args, **kwargs), self.signature, tx=self.tx)
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue` for code without a loop: scripts, Flask, Django views."""
+        return self.app.enqueue_draft_sync(self.draft(*args, **kwargs), self.signature, tx=self.tx)
+
+    def using(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        attempts: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: Seconds | None = None,
+        unique: str | Unique | Callable[P, str | Unique | None] | None = None,
+        tenant: str | None = None,
+        expires: Seconds | None = None,
+        keep: Seconds | None = None,
+        metadata: Mapping[str, str] | None = None,
+        isolation: Isolation | None = None,
+        tx: Transaction | None = None,
+    ) -> Task[P, R]:
+        """This task with other options for the jobs enqueued through the copy."""
+        wish = wishes(
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            at=at,
+            attempts=attempts,
+            backoff=backoff,
+            timeout=timeout,
+            unique=unique,
+            tenant=tenant,
+            expires=expires,
+            keep=keep,
+            metadata=metadata,
+            isolation=isolation,
+        )
+        return type(self)(
+            self.app,
+            self.fn,
+            self.name,
+            merged(wish, self.options),
+            retry_on=self.retry_on,
+            give_up_on=self.give_up_on,
+            retry_if=self.retry_if,
+            crashes=self.crashes,
+            signature=self.signature,
+            tx=self.tx if tx is None else tx,
+        )
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose handler is a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Just run the handler, here and now."""
+        called: Coroutine[Any, Any, R] = self.fn(*args, **kwargs)
+        return called
+
+
+class SyncTask(Task[P, R]):
+    """A task whose handler is a plain function; a worker runs it in a thread."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Just run the handler, here and now."""
+        value: R = self.fn(*args, **kwargs)
+        return value
+
+
+def packed(wish: Wishes, expires: Span | None = None) -> Options:
+    """The rare options as the job carries them; most jobs carry none."""
+    expires = wish.expires if expires is None else expires
+    if wish.timeout is not None:
+        check_span("timeout", wish.timeout)
+    options = Options(
+        backoff=wish.backoff,
+        timeout=wish.timeout,
+        expires=expires,
+        keep=wish.keep,
+        metadata=None if wish.metadata is None else dict(wish.metadata),
+        isolation=wish.isolation,
+    )
+    return PLAIN if options == PLAIN else options
+
+
+def is_async_function(fn: Callable[..., Any]) -> bool:
+    """Does calling it give a coroutine? Looks through partials and callable objects."""
+    target: Any = fn
+    while isinstance(target, functools.partial):
+        target = target.func
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004

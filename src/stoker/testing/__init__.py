@@ -1,0 +1,1 @@
+"""What a user of Stoker needs to test with it: a virtual clock, a harness, and the conformance suite for engines."""

@@ -1,0 +1,207 @@
+"""Rate budgets: a token bucket per name that many workers spend from, never more than it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from stoker.model.control import Budget, Rate, Tuning
+from stoker.model.errors import InvalidInput
+from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend
+from stoker.model.time import HOUR, MINUTE, SECOND
+from stoker.testing.conformance.harness import Store
+
+
+async def _bucket(store: Store, name: str = "api") -> Bucket:
+    [bucket] = [budget.bucket for budget in await store.engine.budgets() if budget.name == name]
+    return bucket
+
+
+def _close(found: Bucket, wanted: Bucket) -> bool:
+    """Equal but for the last digits of the tokens: engines may compute floats in another place."""
+    return (found.capacity, found.rate, found.refilled_at) == (
+        wanted.capacity,
+        wanted.rate,
+        wanted.refilled_at,
+    ) and found.tokens == pytest.approx(wanted.tokens)
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-01")
+async def test_budgets_of_a_fresh_store_are_none(store: Store) -> None:
+    """No budgets, and tuning queues makes none."""
+    await store.engine.tune("mail", Tuning(workers=1))
+    assert await store.engine.budgets() == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-01")
+async def test_budgets_start_full_and_are_listed_by_name(store: Store) -> None:
+    """A new budget has all its tokens; the list is sorted, and budgets are no queues."""
+    for name in ("sms", "api", "Z"):
+        assert await store.engine.tune(name, Rate(10, 0.5))
+    wanted = full(10, 0.5, store.now())
+    assert await store.engine.budgets() == [Budget(name, wanted) for name in ("Z", "api", "sms")]
+    assert await store.engine.queues() == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-02")
+async def test_budgets_grant_until_they_are_empty(store: Store) -> None:
+    """Each spend takes its tokens or none; a refusal carries a hint and takes nothing."""
+    await store.engine.tune("api", Rate(5, 0.5))
+    assert await store.engine.spend("api", 3) == Grant(granted=True)
+    assert await store.engine.spend("api", 3) == Grant(granted=False, wait=4 * SECOND)
+    assert await store.engine.spend("api") == Grant(granted=True)
+    assert await store.engine.spend("api", 1) == Grant(granted=True)
+    assert not (await store.engine.spend("api")).granted
+    store.pass_time(2 * SECOND - 1)
+    assert not (await store.engine.spend("api")).granted
+    store.pass_time(1)
+    assert (await store.engine.spend("api")).granted
+    assert not (await store.engine.spend("api")).granted
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-03")
+@pytest.mark.parametrize("seed", range(3))
+async def test_budgets_follow_the_rule_book(store: Store, seed: int) -> None:
+    """Over a long random life every answer and every level is the model's."""
+    dice = random.Random(seed)
+    await store.engine.tune("api", Rate(8, 2))
+    model = full(8, 2, store.now())
+    for _ in range(150):
+        match dice.randrange(10):
+            case 0:
+                store.pass_time(dice.choice([0, 1, SECOND // 3, SECOND, HOUR]))
+            case 1:
+                capacity, rate = dice.choice([4.0, 8.0, 12.5]), dice.choice([0.0, 0.25, 2.0, 100.0])
+                assert await store.engine.tune("api", Rate(capacity, rate))
+                model = retuned(model, capacity, rate)
+            case 2:
+                assert await store.engine.drain("api")
+                model = drained(model, store.now())
+            case _:
+                store.pass_time(dice.choice([0, 0, SECOND // 4]))
+                n = dice.randint(1, 3)
+                model, wanted = spend(model, n, store.now())
+                assert await store.engine.spend("api", n) == wanted
+        assert _close(await _bucket(store), model)
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-04")
+async def test_budgets_are_never_overspent_by_many_at_once(store: Store) -> None:
+    """Fifty who ask at the same time for one of ten tokens: exactly ten get one."""
+    await store.engine.tune("api", Rate(10, 0))
+    grants = await asyncio.gather(*(store.engine.spend("api") for _ in range(50)))
+    assert sum(grant.granted for grant in grants) == 10
+    assert {grant.wait for grant in grants if not grant.granted} == {MINUTE}
+    assert (await _bucket(store)).tokens == 0
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-05")
+async def test_budgets_that_do_not_exist_refuse(store: Store) -> None:
+    """An unknown name is a refusal with the longest hint, not an error, and does not come into being."""
+    assert await store.engine.spend("nobody") == Grant(granted=False, wait=MINUTE)
+    assert not await store.engine.drain("nobody")
+    assert await store.engine.budgets() == []
+
+
+@pytest.mark.spec("BUDGET-05")
+async def test_budgets_refuse_more_than_they_can_hold(store: Store) -> None:
+    """A request above the capacity is refused however long one waits."""
+    await store.engine.tune("api", Rate(5, 10))
+    store.pass_time(HOUR)
+    assert not (await store.engine.spend("api", 6)).granted
+    assert (await store.engine.spend("api", 5)).granted
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-06")
+async def test_budgets_can_be_drained(store: Store) -> None:
+    """After a drain there is nothing until the rate has refilled it."""
+    await store.engine.tune("api", Rate(10, 1))
+    store.pass_time(HOUR)
+    assert await store.engine.drain("api")
+    assert await _bucket(store) == Bucket(10, 1, 0, store.now())
+    assert not (await store.engine.spend("api")).granted
+    store.pass_time(2 * SECOND)
+    assert (await store.engine.spend("api", 2)).granted
+    assert not (await store.engine.spend("api")).granted
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-07")
+async def test_budgets_keep_their_tokens_when_retuned(store: Store) -> None:
+    """New settings neither refill nor empty a budget; a smaller capacity keeps what fits."""
+    await store.engine.tune("api", Rate(10, 0))
+    await store.engine.spend("api", 4)
+    await store.engine.tune("api", Rate(100, 0))
+    assert (await _bucket(store)).tokens == 6
+    assert not (await store.engine.spend("api", 7)).granted
+    await store.engine.tune("api", Rate(2, 0))
+    assert (await _bucket(store)).tokens == 2
+    await store.engine.tune("api", Rate(10, 0))
+    assert (await _bucket(store)).tokens == 2
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-07")
+async def test_budgets_seeding_keeps_what_people_tuned(store: Store) -> None:
+    """`if_absent` makes a new budget and leaves an existing one alone, tokens included."""
+    assert await store.engine.tune("api", Rate(10, 0), if_absent=True)
+    await store.engine.spend("api", 4)
+    assert not await store.engine.tune("api", Rate(99, 9), if_absent=True)
+    assert await _bucket(store) == Bucket(10, 0, 6, store.now())
+
+
+@pytest.mark.core
+@pytest.mark.spec("BUDGET-08")
+async def test_budgets_survive_a_clock_that_steps_back(store: Store) -> None:
+    """Going back in time neither takes tokens away nor makes the way forward count twice."""
+    await store.engine.tune("api", Rate(10, 1))
+    await store.engine.spend("api", 4)
+    late = store.now()
+    store.clock.set(late - HOUR)
+    assert (await store.engine.spend("api", 5)).granted
+    assert not (await store.engine.spend("api", 2)).granted
+    store.clock.set(late)
+    assert not (await store.engine.spend("api", 2)).granted
+    assert (await store.engine.spend("api", 1)).granted
+    store.pass_time(3 * SECOND)
+    assert not (await store.engine.spend("api", 4)).granted
+    assert (await store.engine.spend("api", 3)).granted
+
+
+@pytest.mark.spec("BUDGET-09")
+async def test_budgets_with_impossible_settings_are_refused(store: Store) -> None:
+    """Bad names, capacities, rates and amounts raise and change nothing."""
+    await store.engine.tune("api", Rate(2, 1))
+    before = await store.engine.budgets()
+    for rate in (Rate(0, 1), Rate(1, -1), Rate(float("nan"), 1), Rate(1, float("inf"))):
+        for name in ("api", "new"):
+            with pytest.raises(InvalidInput):
+                await store.engine.tune(name, rate)
+    with pytest.raises(InvalidInput):
+        await store.engine.tune("two words", Rate(1, 1))
+    for n in (0, -1):
+        with pytest.raises(InvalidInput):
+            await store.engine.spend("api", n)
+    assert await store.engine.budgets() == before
+
+
+@pytest.mark.spec("BUDGET-04")
+async def test_budgets_are_one_for_every_engine_on_the_store(store: Store) -> None:
+    """Twins spend from the same bucket."""
+    await store.engine.tune("api", Rate(3, 0))
+    twin = store.engine.twin()
+    await twin.open()
+    try:
+        grants = [(await engine.spend("api")).granted for engine in (twin, store.engine) * 2]
+        assert grants == [True, True, True, False]
+    finally:
+        await twin.close()

@@ -1,0 +1,284 @@
+"""Many at once: twins of an engine, each on its own thread and loop, against one store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from stoker.engines.base import Engine
+from stoker.model.control import Rate
+from stoker.model.job import Claim, Demand, Status, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done, Rejected, Snoozed
+from stoker.model.query import Cancel, Clone, Requeue, Selection
+from stoker.model.time import HOUR
+from stoker.model.unique import Unique
+from stoker.testing.conformance.harness import Store
+
+_T = TypeVar("_T")
+_Work = Callable[[Engine], Awaitable[_T]]
+
+
+async def _at_once(store: Store, works: Sequence[_Work[_T]]) -> list[_T]:
+    """Run each piece of work on a twin, thread and loop of its own, all starting at the same moment."""
+    start = threading.Barrier(len(works), timeout=30)
+
+    async def drive(twin: Engine, work: _Work[_T]) -> _T:
+        await twin.open()
+        try:
+            start.wait()
+            return await work(twin)
+        finally:
+            await twin.close()
+
+    def run(twin: Engine, work: _Work[_T]) -> _T:
+        return asyncio.run(drive(twin, work))
+
+    twins = [store.engine.twin() for _ in works]
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(len(works)) as threads:
+        return await asyncio.gather(
+            *(loop.run_in_executor(threads, run, twin, work) for twin, work in zip(twins, works, strict=True))
+        )
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-01")
+async def test_race_of_two_drains_hands_each_job_out_once(store: Store) -> None:
+    """Two workers drain two hundred jobs: no job goes to both, none is left."""
+    jobs = await store.insert(*(store.draft() for _ in range(200)))
+
+    def drain(worker: str) -> _Work[list[Claim]]:
+        async def work(engine: Engine) -> list[Claim]:
+            await engine.renew(worker, [], first=True)
+            taken: list[Claim] = []
+            while claims := await engine.claim(Demand(worker, (("default", 7),))):
+                settled = await engine.settle([conclude(claim, Done()) for claim in claims])
+                assert set(settled.verdicts) == {Verdict.APPLIED}
+                taken += claims
+            return taken
+
+        return work
+
+    first, second = await _at_once(store, [drain("w1"), drain("w2")])
+    assert sorted(claim.id for claim in first + second) == sorted(jobs)
+    assert await store.counts() == {Status.DONE: 200}
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-01")
+async def test_race_for_one_job_has_one_winner(store: Store) -> None:
+    """Eight workers ask at once for the only job; one gets it."""
+    job = await store.add()
+    for n in range(8):
+        await store.enlist(f"w{n}")
+
+    def ask(worker: str) -> _Work[list[Claim]]:
+        async def work(engine: Engine) -> list[Claim]:
+            return await engine.claim(Demand(worker, (("default", 1),)))
+
+        return work
+
+    found = await _at_once(store, [ask(f"w{n}") for n in range(8)])
+    [claim] = [claim for claims in found for claim in claims]
+    record = await store.job(job)
+    assert (record.worker, record.token, record.attempts) == (claim.worker, claim.token, 1)
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-02")
+async def test_race_of_inserts_with_one_key_stores_one_job(store: Store) -> None:
+    """Eight callers enqueue under the same key at once: one job, and everybody is told its id."""
+    drafts = [store.draft(unique=Unique("k")) for _ in range(8)]
+
+    def put(n: int) -> _Work[bytes]:
+        async def work(engine: Engine) -> bytes:
+            return (await engine.insert([drafts[n]]))[0].id
+
+        return work
+
+    ids = await _at_once(store, [put(n) for n in range(8)])
+    assert len(set(ids)) == 1
+    assert await store.counts() == {Status.PENDING: 1}
+    assert await store.status(ids[0]) is Status.PENDING
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-02")
+async def test_race_of_one_insert_repeated_stores_one_job(store: Store) -> None:
+    """The same drafts sent by several callers at once are stored once."""
+    drafts = [store.draft() for _ in range(20)]
+
+    async def put(engine: Engine) -> list[bytes]:
+        return [receipt.id for receipt in await engine.insert(drafts)]
+
+    found = await _at_once(store, [put] * 4)
+    assert found == [[draft.id for draft in drafts]] * 4
+    assert await store.counts() == {Status.PENDING: 20}
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-03")
+async def test_race_of_settlements_of_one_claim_applies_one(store: Store) -> None:
+    """One claim, settled eight ways at once: exactly one applies and the record tells which."""
+    job = await store.add()
+    claim = await store.take()
+
+    def end(n: int) -> _Work[Verdict]:
+        async def work(engine: Engine) -> Verdict:
+            return (await engine.settle([conclude(claim, Done(b"%d" % n))])).verdicts[0]
+
+        return work
+
+    verdicts = await _at_once(store, [end(n) for n in range(8)])
+    counted = Counter(verdicts)
+    assert counted[Verdict.APPLIED] == 1
+    assert set(counted) <= {Verdict.APPLIED, Verdict.LOST, Verdict.REPEATED}
+    record = await store.job(job)
+    assert (record.status, record.result) == (Status.DONE, b"%d" % verdicts.index(Verdict.APPLIED))
+    assert (await store.engine.census()).totals["work"].completed == 1
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-04")
+async def test_race_of_clones_enqueues_one(store: Store) -> None:
+    """Eight operators retry the same dead job at once: one copy."""
+    job = await store.add()
+    await store.finish(await store.take(), Rejected("no"))
+    ids = [store.mint() for _ in range(8)]
+
+    def clone(n: int) -> _Work[tuple[bytes, ...]]:
+        async def work(engine: Engine) -> tuple[bytes, ...]:
+            return (await engine.alter(Selection((job,)), Clone((ids[n],)))).created
+
+        return work
+
+    created = [new for made in await _at_once(store, [clone(n) for n in range(8)]) for new in made]
+    assert len(created) == 1
+    assert (await store.job(job)).successor == created[0]
+    assert await store.counts() == {Status.PENDING: 1, Status.RETRIED: 1}
+
+
+@pytest.mark.spec("RACE-04")
+async def test_race_of_requeues_under_one_key_activates_one(store: Store) -> None:
+    """Dead jobs that share a key, requeued at once by different operators: one becomes active."""
+    jobs = []
+    for _ in range(6):
+        jobs.append(await store.add(unique=Unique("k")))
+        await store.finish(await store.take(), Rejected("no"))
+
+    def requeue(n: int) -> _Work[int]:
+        async def work(engine: Engine) -> int:
+            return (await engine.alter(Selection((jobs[n],)), Requeue())).changed
+
+        return work
+
+    assert sum(await _at_once(store, [requeue(n) for n in range(6)])) == 1
+    assert await store.counts() == {Status.PENDING: 1, Status.DEAD: 5}
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-05")
+async def test_race_of_cancel_and_claim_never_does_both(store: Store) -> None:
+    """A job is either canceled before it starts or handed out and asked to stop, never canceled and run."""
+    jobs = await store.insert(*(store.draft() for _ in range(40)))
+    await store.enlist("w1")
+
+    async def cancel(engine: Engine) -> set[bytes]:
+        changed: set[bytes] = set()
+        for job in reversed(jobs):
+            tally = await engine.alter(Selection((job,), frozenset({Status.PENDING})), Cancel())
+            changed |= set(tally.changed_ids)
+        return changed
+
+    async def claim(engine: Engine) -> set[bytes]:
+        taken: set[bytes] = set()
+        while claims := await engine.claim(Demand("w1", (("default", 1),))):
+            taken |= {claim.id for claim in claims}
+        return taken
+
+    canceled, taken = await _at_once(store, [cancel, claim])
+    assert not canceled & taken
+    assert canceled | taken == set(jobs)
+    assert {job: await store.status(job) for job in jobs} == {
+        job: Status.CANCELED if job in canceled else Status.RUNNING for job in jobs
+    }
+
+
+@pytest.mark.core
+@pytest.mark.spec("RACE-06")
+async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
+    """Four workers reap a dead one at once: each of its claims goes to one of them."""
+    jobs = await store.insert(*(store.draft() for _ in range(30)))
+    assert len(await store.claim("late", 30)) == 30
+    store.pass_time(HOUR)
+    for n in range(4):
+        await store.enlist(f"w{n}")
+
+    def reap(worker: str) -> _Work[list[Claim]]:
+        async def work(engine: Engine) -> list[Claim]:
+            got: list[Claim] = []
+            while claims := await engine.reap(worker, 5):
+                got += claims
+            return got
+
+        return work
+
+    found = await _at_once(store, [reap(f"w{n}") for n in range(4)])
+    reaped = [claim for claims in found for claim in claims]
+    assert sorted(claim.id for claim in reaped) == sorted(jobs)
+    assert await store.counts() == {Status.RUNNING: 30}
+    verdicts = await store.settle(*(conclude(claim, Snoozed(0)) for claim in reaped))
+    assert set(verdicts) == {Verdict.APPLIED}
+
+
+@pytest.mark.spec("RACE-07")
+async def test_race_for_a_budget_grants_what_it_holds(store: Store) -> None:
+    """Five threads of ten requests each for ten tokens: ten are granted."""
+    await store.engine.tune("api", Rate(10, 0))
+
+    async def ask(engine: Engine) -> int:
+        return sum([(await engine.spend("api")).granted for _ in range(10)])
+
+    assert sum(await _at_once(store, [ask] * 5)) == 10
+
+
+@pytest.mark.spec("RACE-08")
+async def test_race_keeps_the_counters_true(store: Store) -> None:
+    """After producers, workers and an operator worked at the same time the counts equal a recount."""
+    batches = [[store.draft(queue=f"q{n % 2}") for n in range(20)] for _ in range(3)]
+    await store.enlist("w1")
+    await store.enlist("w2")
+
+    def produce(n: int) -> _Work[None]:
+        async def work(engine: Engine) -> None:
+            for draft in batches[n]:
+                await engine.insert([draft])
+
+        return work
+
+    def consume(worker: str) -> _Work[None]:
+        async def work(engine: Engine) -> None:
+            for n in range(30):
+                for claim in await engine.claim(Demand(worker, (("q0", 1), ("q1", 1)))):
+                    outcome = (Done(), Rejected("no"), Snoozed(0))[n % 3]
+                    await engine.settle([conclude(claim, outcome)])
+
+        return work
+
+    async def meddle(engine: Engine) -> None:
+        for batch in batches:
+            for draft in batch:
+                await engine.alter(Selection((draft.id,)), Cancel())
+
+    await _at_once(store, [*(produce(n) for n in range(3)), consume("w1"), consume("w2"), meddle])
+    every = [draft.id for batch in batches for draft in batch]
+    recount: Counter[Status] = Counter([await store.status(job) for job in every])
+    assert await store.counts() == recount
+    assert sum(recount.values()) == 60

@@ -1,0 +1,101 @@
+"""What a store says about itself, and the life of an engine: open, close, twins."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.engines.base import Gives
+from stoker.model.errors import EngineClosed
+from stoker.model.job import Status
+from stoker.model.time import SECOND
+from stoker.testing.conformance.harness import Store
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-01")
+async def test_describe_names_the_engine_and_its_version(store: Store) -> None:
+    """Name, version, facts and warnings are texts a person can read."""
+    described = await store.engine.describe()
+    assert described.engine == store.engine.name != ""
+    assert described.version
+    assert all(isinstance(text, str) for pair in described.facts.items() for text in pair)
+    assert all(isinstance(warning, str) and warning for warning in described.warnings)
+    assert described.size is None or described.size >= 0
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-02")
+async def test_describe_tells_the_truth_about_durability(store: Store) -> None:
+    """`durable` agrees with what the engine gives, and the words say so too."""
+    described = await store.engine.describe()
+    assert described.durable == (Gives.DURABLE in store.engine.gives)
+    assert described.durability
+    if not described.durable:
+        assert "not durable" in described.durability.lower()
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-03")
+async def test_describe_time_is_the_injected_clocks(store: Store) -> None:
+    """An engine opened with a clock has no other."""
+    assert await store.engine.now() == store.now()
+    store.pass_time(SECOND)
+    assert await store.engine.now() == store.now()
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-04")
+async def test_life_opening_and_closing_twice_is_harmless(store: Store) -> None:
+    """A second open changes nothing; a second close neither."""
+    job = await store.add()
+    await store.engine.open()
+    assert await store.status(job) is Status.PENDING
+    twin = store.engine.twin()
+    await twin.open()
+    await twin.close()
+    await twin.close()
+    assert await store.status(job) is Status.PENDING
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-05")
+async def test_life_twin_sees_the_same_store(store: Store) -> None:
+    """A twin reads what the other wrote, both ways, by the same clock, and outlives nothing by closing."""
+    twin = store.engine.twin()
+    assert type(twin) is type(store.engine)
+    await twin.open()
+    try:
+        job = await store.add()
+        other = store.draft()
+        await twin.insert([other])
+        assert await twin.get([job, other.id]) == await store.engine.get([job, other.id])
+        assert await twin.census() == await store.engine.census()
+        assert await twin.now() == store.now()
+    finally:
+        await twin.close()
+    assert await store.status(other.id) is Status.PENDING
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-06")
+async def test_life_of_a_closed_engine_is_over(store: Store) -> None:
+    """Using an engine before it is opened or after it is closed is an error that says so."""
+    twin = store.engine.twin()
+    with pytest.raises(EngineClosed):
+        await twin.census()
+    await twin.open()
+    await twin.census()
+    await twin.close()
+    with pytest.raises(EngineClosed):
+        await twin.insert([store.draft()])
+    assert await store.counts() == {}
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-07")
+async def test_life_an_opened_store_needs_no_migration(store: Store) -> None:
+    """Planning and running a migration on a store that is up to date do nothing."""
+    job = await store.add()
+    assert await store.engine.migrate(plan_only=True) == []
+    assert await store.engine.migrate() == []
+    assert await store.status(job) is Status.PENDING

@@ -1,0 +1,258 @@
+"""The timeline: events that are appended, points that are overwritten, and the timing of store calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.model.errors import Duplicate
+from stoker.model.events import MOST_SAMPLES, Event, EventType, Point, Window
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
+from stoker.model.unique import Unique
+from stoker.testing.conformance.harness import Store
+
+
+def _event(store: Store, at: Instant, kind: EventType = EventType.STARTED, queue: str = "q") -> Event:
+    return Event(at, kind, store.mint(), queue, "work")
+
+
+async def _times(store: Store, since: Instant, until: Instant) -> list[Instant]:
+    return [event.at for event in await store.engine.events(Window(since, until))]
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-01")
+async def test_timeline_of_a_fresh_store_is_empty(store: Store) -> None:
+    """No events, no points, and jobs that come and go write none by themselves."""
+    await store.add()
+    await store.take()
+    assert await store.engine.events(Window(0, store.now() + DAY)) == []
+    assert await store.engine.points(0, store.now() + DAY, ["m"]) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-02")
+async def test_timeline_keeps_events_as_recorded(store: Store) -> None:
+    """Every type and every field comes back."""
+    at = store.now()
+    events = [
+        Event(at + n, kind, store.mint(), f"q{n}", f"kind.{n}", attempt=n, duration=None if n % 2 else n * SECOND)
+        for n, kind in enumerate(EventType)
+    ]
+    assert await store.engine.record(events, now=at) == len(events)
+    assert await store.engine.events(Window(at, at + DAY)) == events
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-02")
+async def test_timeline_of_nothing_is_a_no_op(store: Store) -> None:
+    """Recording nothing answers 0 and stores nothing."""
+    assert await store.engine.record([], now=store.now()) == 0
+    assert await store.engine.record([], [], now=store.now()) == 0
+    assert await store.engine.events(Window(0, store.now() + DAY)) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-03")
+async def test_timeline_window_is_half_open(store: Store) -> None:
+    """The beginning belongs to the window, the end does not."""
+    at = store.now()
+    await store.engine.record([_event(store, at + n * SECOND) for n in range(4)], now=at)
+    assert await _times(store, at + SECOND, at + 3 * SECOND) == [at + SECOND, at + 2 * SECOND]
+    assert await _times(store, at + SECOND, at + SECOND) == []
+    assert await _times(store, at + SECOND, at + SECOND + 1) == [at + SECOND]
+    assert await _times(store, at + 3 * SECOND, at) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-04")
+async def test_timeline_is_told_oldest_first(store: Store) -> None:
+    """Events come by their time, whatever order and call they were recorded in."""
+    at = store.now()
+    for batch in ((5, 1), (4,), (2, 3, 0)):
+        await store.engine.record([_event(store, at + n) for n in batch], now=at)
+    assert await _times(store, at, at + 9) == [at + n for n in range(6)]
+
+
+@pytest.mark.spec("TIMELINE-04")
+async def test_timeline_window_gives_no_more_than_its_limit(store: Store) -> None:
+    """A limit cuts the newest off."""
+    at = store.now()
+    await store.engine.record([_event(store, at + n) for n in (3, 1, 2, 0)], now=at)
+    found = await store.engine.events(Window(at, at + 9, limit=3))
+    assert [event.at for event in found] == [at, at + 1, at + 2]
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-05")
+async def test_timeline_narrows_to_a_queue_and_to_a_job(store: Store) -> None:
+    """By queue, by job, by both."""
+    at = store.now()
+    a, b, c = _event(store, at, queue="x"), _event(store, at + 1, queue="y"), _event(store, at + 2, queue="x")
+    again = Event(at + 3, EventType.COMPLETED, a.job, "y", "work", attempt=1)
+    await store.engine.record([a, b, c, again], now=at)
+    assert await store.engine.events(Window(at, at + 9, queue="x")) == [a, c]
+    assert await store.engine.events(Window(at, at + 9, job=a.job)) == [a, again]
+    assert await store.engine.events(Window(at, at + 9, queue="y", job=a.job)) == [again]
+    assert await store.engine.events(Window(at, at + 9, queue="z")) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-06")
+@pytest.mark.parametrize("off", [-HOUR, 0, HOUR], ids=["slow", "right", "fast"])
+async def test_timeline_shifts_events_to_the_stores_clock(store: Store, off: int) -> None:
+    """A recorder whose clock is wrong by an hour still tells the right time."""
+    theirs = store.now() + off
+    await store.engine.record([_event(store, theirs - 5 * SECOND), _event(store, theirs)], now=theirs)
+    assert await _times(store, 0, store.now() + DAY) == [store.now() - 5 * SECOND, store.now()]
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-07")
+async def test_timeline_takes_events_of_jobs_that_are_gone(store: Store) -> None:
+    """The timeline does not ask whether the job exists."""
+    at = store.now()
+    event = _event(store, at)
+    assert await store.gone(event.job)
+    assert await store.engine.record([event], now=at) == 1
+    assert await store.engine.events(Window(at, at + 1)) == [event]
+
+
+@pytest.mark.spec("TIMELINE-07")
+async def test_timeline_takes_many_events_at_once(store: Store) -> None:
+    """Thousands of events in one call are all written and all told."""
+    at = store.now()
+    events = [_event(store, at + n) for n in range(2_500)]
+    assert await store.engine.record(events, now=at) == 2_500
+    assert await store.engine.events(Window(at, at + DAY)) == events
+
+
+@pytest.mark.spec("TIMELINE-07")
+async def test_timeline_keeps_the_same_event_twice(store: Store) -> None:
+    """Events are appended, never merged."""
+    at = store.now()
+    event = _event(store, at)
+    await store.engine.record([event, event], now=at)
+    await store.engine.record([event], now=at)
+    assert await store.engine.events(Window(at, at + 1)) == [event] * 3
+
+
+# --- points -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-08")
+async def test_timeline_points_are_overwritten(store: Store) -> None:
+    """The newest value of a queue, metric and bucket stands, within one call and across calls."""
+    at = store.now()
+    await store.engine.record([], [Point("q", "m", at, 1), Point("q", "m", at, 2.5)], now=at)
+    assert await store.engine.points(at, at, ["m"]) == [Point("q", "m", at, 2.5)]
+    assert await store.engine.record([], [Point("q", "m", at, 0)], now=at) == 0
+    assert await store.engine.points(at, at, ["m"]) == [Point("q", "m", at, 0)]
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-09")
+async def test_timeline_points_window_is_closed(store: Store) -> None:
+    """Both ends belong to the window."""
+    at = store.now()
+    await store.engine.record([], [Point("q", "m", at + n * MINUTE, n) for n in range(5)], now=at)
+    found = await store.engine.points(at + MINUTE, at + 3 * MINUTE, ["m"])
+    assert [point.value for point in found] == [1, 2, 3]
+    assert await store.engine.points(at + MINUTE + 1, at + 2 * MINUTE - 1, ["m"]) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-10")
+async def test_timeline_points_are_filtered_by_metric_and_queue(store: Store) -> None:
+    """Only the metrics named, none when none is named, and one queue if asked."""
+    at = store.now()
+    points = [Point(queue, metric, at, 1.5) for queue in ("x", "y") for metric in ("done", "dead", "lag")]
+    await store.engine.record([], points, now=at)
+    assert await store.engine.points(at, at, []) == []
+    assert await store.engine.points(at, at, ["unknown"]) == []
+    found = await store.engine.points(at, at, ["done", "lag"], "y")
+    assert found == [Point("y", "done", at, 1.5), Point("y", "lag", at, 1.5)]
+    assert len(await store.engine.points(at, at, ["done"])) == 2
+    assert await store.engine.points(at, at, ["done"], "z") == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-10")
+async def test_timeline_points_are_ordered(store: Store) -> None:
+    """By bucket, then queue, then metric."""
+    at = store.now()
+    wanted = [
+        Point(queue, metric, at + n * MINUTE, 1) for n in range(2) for queue in ("a", "b") for metric in ("m", "n")
+    ]
+    await store.engine.record([], wanted[::-1], now=at)
+    assert await store.engine.points(at, at + DAY, ["n", "m"]) == wanted
+
+
+@pytest.mark.spec("TIMELINE-10")
+async def test_timeline_points_are_not_shifted(store: Store) -> None:
+    """A bucket is a name, not a reading of a clock: only events are shifted."""
+    at = store.now()
+    await store.engine.record([_event(store, at - HOUR)], [Point("q", "m", at, 1)], now=at - HOUR)
+    assert [point.bucket for point in await store.engine.points(0, at + DAY, ["m"])] == [at]
+    assert await _times(store, 0, at + DAY) == [at]
+
+
+# --- timings ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-11")
+async def test_timings_are_drained(store: Store) -> None:
+    """Reads and writes are timed apart, and each sample is handed out once."""
+    store.engine.timings()
+    job = await store.add()
+    wrote = store.engine.timings()
+    assert (len(wrote.writes) >= 1, wrote.reads, wrote.dropped) == (True, [], 0)
+    await store.engine.get([job])
+    read = store.engine.timings()
+    assert (len(read.reads) >= 1, read.writes) == (True, [])
+    assert all(isinstance(sample, int) and sample >= 0 for sample in wrote.writes + read.reads)
+    empty = store.engine.timings()
+    assert (empty.reads, empty.writes, empty.dropped) == ([], [], 0)
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-11")
+async def test_timings_include_calls_that_raise(store: Store) -> None:
+    """A write that was refused by the store is timed too."""
+    await store.add(unique=Unique("k"))
+    store.engine.timings()
+    with pytest.raises(Duplicate):
+        await store.add(unique=Unique("k", mode="raise"))
+    assert len(store.engine.timings().writes) >= 1
+
+
+@pytest.mark.spec("TIMELINE-11")
+async def test_timings_belong_to_one_engine(store: Store) -> None:
+    """What a twin does is not in another engine's samples."""
+    twin = store.engine.twin()
+    await twin.open()
+    try:
+        job = await store.add()
+        store.engine.timings()
+        await twin.get([job])
+        assert store.engine.timings().reads == []
+        assert len(twin.timings().reads) >= 1
+    finally:
+        await twin.close()
+
+
+@pytest.mark.spec("TIMELINE-12")
+async def test_timings_are_bounded(store: Store) -> None:
+    """Beyond the cap samples are counted as dropped, not kept; the next drain starts afresh."""
+    job = await store.add()
+    store.engine.timings()
+    for _ in range(MOST_SAMPLES + 5):
+        await store.engine.get([job])
+    timings = store.engine.timings()
+    assert len(timings.reads) == MOST_SAMPLES
+    assert timings.dropped >= 5
+    assert store.engine.timings().dropped == 0

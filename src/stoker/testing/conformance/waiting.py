@@ -1,0 +1,180 @@
+"""Waiting and waking. Waits are in real seconds: where a wake-up must come they are long but end early, where none may
+come they are short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stoker.engines.base import CONTROL
+from stoker.model.query import Cancel, RunNow, Selection
+from stoker.model.time import HOUR
+from stoker.model.unique import Unique
+from stoker.testing.conformance.harness import Store
+
+_SOON = 5.0
+_NEVER = 0.04
+
+
+async def _quiet(store: Store, *topics: str) -> None:
+    """Use up every wake-up that is remembered."""
+    while await store.engine.wait(topics, _NEVER):
+        pass
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-01")
+async def test_wait_without_a_wake_times_out(store: Store) -> None:
+    """Nobody woke: the answer is empty, and time really passed."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    assert loop.time() - began >= _NEVER * 0.9
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-01")
+async def test_wait_ends_when_woken(store: Store) -> None:
+    """A sleeper is released by the wake-up, long before its timeout, and is told by which topic."""
+    sleeper = asyncio.create_task(store.engine.wait(["mail", "post"], _SOON))
+    await asyncio.sleep(0.01)
+    await store.engine.wake(["post"])
+    assert await asyncio.wait_for(sleeper, _SOON - 1) == {"post"}
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-02")
+async def test_wake_without_a_waiter_is_remembered_once(store: Store) -> None:
+    """After any number of wake-ups the next wait returns at once, and the one after it sleeps."""
+    await store.engine.wake(["mail"])
+    await store.engine.wake(["mail"])
+    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-03")
+async def test_wake_is_per_topic(store: Store) -> None:
+    """Waking one queue neither releases the sleepers of another nor is used up by them."""
+    await store.engine.wake(["mail"])
+    assert await store.engine.wait(["post"], _NEVER) == frozenset()
+    assert await store.engine.wait(["post", "mail"], _SOON) == {"mail"}
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-04")
+async def test_wake_releases_one_waiter(store: Store) -> None:
+    """Of three sleepers on a queue one wake-up releases one, and nothing is left over for later."""
+    sleepers = [asyncio.create_task(store.engine.wait(["mail"], 0.25)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    await store.engine.wake(["mail"])
+    woken = await asyncio.gather(*sleepers)
+    assert sorted(map(len, woken)) == [0, 0, 1]
+    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+
+
+@pytest.mark.spec("WAKE-04")
+async def test_wake_is_not_swallowed_by_a_waiter_that_left(store: Store) -> None:
+    """A sleeper that timed out or was canceled does not take a later wake-up along."""
+    await store.engine.wait(["mail"], 0.01)
+    left = asyncio.create_task(store.engine.wait(["mail"], _SOON))
+    await asyncio.sleep(0.01)
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    await store.engine.wake(["mail"])
+    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-05")
+async def test_wake_by_insert_reaches_the_queues_with_new_due_jobs(store: Store) -> None:
+    """Only queues that received a job that is due are woken; one of many jobs is enough."""
+    await store.insert(
+        store.draft(queue="mail"),
+        store.draft(queue="mail"),
+        store.draft(queue="later", delay=HOUR),
+        store.draft(queue="post"),
+    )
+    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    assert await store.engine.wait(["later"], _NEVER) == frozenset()
+    assert await store.engine.wait(["post"], _SOON) == {"post"}
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-05")
+async def test_wake_by_insert_needs_a_new_job(store: Store) -> None:
+    """A deduplicated draft and a repeated call wake nobody."""
+    draft = store.draft(unique=Unique("k"), queue="mail")
+    await store.insert(draft)
+    await _quiet(store, "mail")
+    await store.add(unique=Unique("k"), queue="mail")
+    await store.insert(draft)
+    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+
+
+@pytest.mark.spec("WAKE-05")
+async def test_wake_sent_while_everybody_is_busy_reaches_the_next_waiter(store: Store) -> None:
+    """A job stored while nobody waits is not slept over."""
+    await store.add(queue="mail")
+    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+
+
+@pytest.mark.spec("WAKE-06")
+async def test_wake_by_run_now_reaches_a_sleeper(store: Store) -> None:
+    """A sleeper is released when a scheduled job of its queue is made due."""
+    job = await store.add(queue="mail", delay=HOUR)
+    await _quiet(store, "mail")
+    sleeper = asyncio.create_task(store.engine.wait(["mail"], _SOON))
+    await asyncio.sleep(0.01)
+    await store.engine.alter(Selection((job,)), RunNow())
+    assert await asyncio.wait_for(sleeper, _SOON - 1) == {"mail"}
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-07")
+async def test_wake_of_control_reaches_every_engine(store: Store) -> None:
+    """Canceling a running job wakes the keepers of all engines on the store, not only one of them."""
+    twins = [store.engine.twin() for _ in range(2)]
+    for twin in twins:
+        await twin.open()
+    try:
+        job = await store.add()
+        await store.take()
+        engines = [store.engine, *twins]
+        sleepers = [asyncio.create_task(engine.wait([CONTROL], _SOON)) for engine in engines]
+        await asyncio.sleep(0.05)
+        await store.engine.alter(Selection((job,)), Cancel())
+        assert await asyncio.wait_for(asyncio.gather(*sleepers), _SOON - 1) == [{CONTROL}] * 3
+    finally:
+        for twin in twins:
+            await twin.close()
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-07")
+async def test_wake_of_control_is_remembered_by_each_listener(store: Store) -> None:
+    """An engine that listened before hears, once, of what was said while it did not wait."""
+    twin = store.engine.twin()
+    await twin.open()
+    try:
+        for engine in (store.engine, twin):
+            assert await engine.wait([CONTROL], 0.01) == frozenset()
+        await store.engine.wake([CONTROL])
+        for engine in (store.engine, twin):
+            assert await engine.wait([CONTROL], _SOON) == {CONTROL}
+            assert await engine.wait([CONTROL], _NEVER) == frozenset()
+    finally:
+        await twin.close()
+
+
+@pytest.mark.spec("WAKE-07")
+async def test_wake_of_control_is_spared_when_nothing_runs(store: Store) -> None:
+    """Canceling a job that only waits asks no keeper to look."""
+    job = await store.add()
+    await _quiet(store, CONTROL)
+    await store.engine.alter(Selection((job,)), Cancel())
+    assert await store.engine.wait([CONTROL], _NEVER) == frozenset()

@@ -1,0 +1,162 @@
+"""Python values to JSON that the judge accepts, and the types msgspec leaves to us.
+
+Called by `codec` for arguments, payloads and results. The rule it keeps: a value that JSON would silently change is
+refused. msgspec writes NaN as null, turns numbers used as keys into text and copies `Raw` unread, so the bytes alone
+cannot be trusted; but most calls are made of plain values, and for those a glance at the bytes is enough.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Collection, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from stoker.failure import text_of
+from stoker.judge import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, TOO_DEEP, judge, too_large
+from stoker.model.errors import InvalidPayload
+
+_KEPT: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+_LEAVES: Final[frozenset[type]] = frozenset({str, int, bool, type(None), *_KEPT})
+PLAIN: Final = _LEAVES | {float}
+_TEXT: Final = frozenset({str})
+_LONG_NEGATIVE: Final = re.compile(rb"-[0-9]{%d}" % DIGITS_LIMIT)
+
+NOT_TEXT: Final = "a key must be text, JSON has no other"
+
+
+# --- types that msgspec leaves to us ----------------------------------------------------------------------------
+
+
+def _is_model(kind: Any) -> bool:
+    """A pydantic model? If pydantic was never imported there are none, and it is not imported to find out."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+def simplify(value: Any) -> Any:
+    """Turn a value msgspec does not know into one that it does: models, and subclasses of plain types."""
+    if _is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if value is None or isinstance(value, tuple | frozenset):  # msgspec knows these, except as keys
+        raise NotImplementedError(NOT_TEXT)
+    raise NotImplementedError(f"JSON has no form for {type(value).__qualname__}")
+
+
+def revive(kind: type, value: Any) -> Any:
+    """Build a value of a type msgspec does not know out of plain JSON."""
+    if _is_model(kind):
+        return kind.model_validate_json(_encode(value))  # type: ignore[attr-defined]
+    raise NotImplementedError(f"JSON cannot be read as {kind.__qualname__}")
+
+
+_encode = msgspec.json.Encoder(enc_hook=simplify).encode
+
+
+# --- values to bytes --------------------------------------------------------------------------------------------
+
+
+def seal(value: Any, parts: Collection[Any], field: str, limit: int = PAYLOAD_LIMIT) -> bytes:
+    """Encode `value`, made of `parts`, and judge it; plain parts are judged by a glance at the bytes."""
+    try:
+        data = _encode(value)
+    except Exception as error:
+        raise _refusal(error, value, field) from error
+    if len(data) > limit:
+        raise too_large(field, len(data), limit)
+    plain = PLAIN.issuperset(map(type, parts)) and (b"null" not in data or _LEAVES.issuperset(map(type, parts)))
+    if not plain:
+        _examine(value, parts, data, field, limit)
+    if b"\\u0000" in data or (len(data) > DIGITS_LIMIT and _may_hold_long_integer(data)):
+        judge(data, field, limit)
+    return data
+
+
+def reason(error: BaseException) -> str:
+    """What an error of somebody else's says: one line, fit to be stored."""
+    return "; ".join(text_of(error, 1_000).split("\n")) or type(error).__name__
+
+
+def _refusal(error: Exception, value: Any, field: str) -> InvalidPayload:
+    """Why `value` could not be encoded: msgspec's own reasons, and those of users' models and properties."""
+    if isinstance(error, RecursionError):
+        return InvalidPayload(field, value, TOO_DEEP)
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidPayload(field, value, "contains half of a surrogate pair")
+    return InvalidPayload(field, value, reason(error))
+
+
+def _may_hold_long_integer(data: bytes) -> bool:
+    """Python itself refuses to write longer ones, but not for a sign, nor if its limit was raised."""
+    return not 0 < sys.get_int_max_str_digits() <= DIGITS_LIMIT or _LONG_NEGATIVE.search(data) is not None
+
+
+def _examine(value: Any, parts: Collection[Any], data: bytes, field: str, limit: int) -> None:
+    """Look for what the bytes no longer show: NaN written as null, keys turned into text, `Raw` written unread."""
+    if any(part is UNSET for part in parts):
+        raise InvalidPayload(field, UNSET, "UNSET has no form in JSON")
+    unread: list[Raw] = []
+
+    def unfold(part: Any) -> Any:
+        return unread.append(part) if isinstance(part, Raw) else simplify(part)
+
+    try:
+        tree = msgspec.to_builtins(value, builtin_types=_KEPT, enc_hook=unfold)
+    except Exception as error:
+        raise _refusal(error, value, field) from error
+    if unread:
+        for raw in unread:  # one by one too: `1,"b":2` is no JSON, yet it is where it stands as the value of a key
+            judge(bytes(raw), field, limit)
+        if value is not unread[0]:
+            judge(data, field, limit)
+    # A number that is not finite leaves a null behind; where there is none, no float needs a look.
+    _examine_tree(tree, _LEAVES if b"null" in data else PLAIN, field)
+
+
+def _examine_tree(tree: Any, harmless: frozenset[type], field: str) -> None:
+    """Level by level, so that the depth is counted on the way; lists of plain values cost one set operation."""
+    level: list[Collection[Any]] = [(tree,)]
+    deep = 0
+    while level:
+        below: list[Collection[Any]] = []
+        for group in level:
+            if not harmless.issuperset(map(type, group)):
+                _descend(group, below, field)
+        level = below
+        deep += bool(level)
+        if deep > DEPTH_LIMIT:
+            raise InvalidPayload(field, tree, TOO_DEEP)
+
+
+def _descend(group: Iterable[Any], below: list[Collection[Any]], field: str) -> None:
+    """Add to `below` what the lists and objects in `group` contain, after a look at floats and keys."""
+    for part in group:
+        kind = type(part)
+        if kind in _LEAVES:
+            continue
+        if kind is dict:
+            if not _TEXT.issuperset(map(type, part)):
+                for key in part:
+                    if not isinstance(key, str):
+                        raise InvalidPayload(field, key, NOT_TEXT)
+            below.append(part.values())
+        elif kind is float:
+            if not math.isfinite(part):
+                raise InvalidPayload(field, part, "NaN and infinity have no form in JSON")
+        elif isinstance(part, list | tuple | set | frozenset):
+            below.append(part)

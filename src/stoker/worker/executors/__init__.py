@@ -1,0 +1,5 @@
+"""Where handlers run that must not run on the loop: plain functions in threads, killable ones in processes."""
+
+from stoker.worker.executors.choice import Executors
+
+__all__ = ["Executors"]

@@ -1,0 +1,95 @@
+"""Plain functions in threads.
+
+A thread cannot be killed. One that outlives its job's limit is abandoned together with its place: the job is settled
+without it, a fresh thread takes the place, and `abandoned` counts how many still run somewhere in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import Context as Variables
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any
+
+
+class _Errand:
+    """One call on its way through a thread."""
+
+    __slots__ = ("args", "fn", "future", "kwargs", "loop", "taken", "variables")
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[tuple[Any, BaseException | None]] = self.loop.create_future()
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.variables: Variables = copy_context()
+        self.taken = False
+
+    def run(self) -> None:
+        value, error = None, None
+        try:
+            value = self.variables.run(self.fn, *self.args, **self.kwargs)
+        except BaseException as raised:  # noqa: BLE001 - even SystemExit: it is judged on the loop
+            error = raised
+        try:
+            self.loop.call_soon_threadsafe(self._land, value, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    def _land(self, value: Any, error: BaseException | None) -> None:
+        if not self.future.done():
+            self.future.set_result((value, error))
+
+
+class Threads:
+    """As many threads as calls run at once, made when needed, kept for the next call."""
+
+    def __init__(self) -> None:
+        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._alive = 0
+        self.abandoned = 0
+
+    async def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call in a thread, inside a copy of the caller's context. Cancelling abandons a call that has begun."""
+        errand = _Errand(fn, args, kwargs)
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            else:
+                self._spawn()
+        self._errands.put(errand)
+        try:
+            value, error = await errand.future
+        except asyncio.CancelledError:
+            if errand.taken:
+                self.abandoned += 1
+            raise
+        if error is not None:
+            raise error
+        return value
+
+    def _spawn(self) -> None:
+        self._alive += 1
+        threading.Thread(target=self._serve, name=f"stoker-handler-{self._alive}", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            if errand.future.cancelled():
+                with self._lock:
+                    self._idle += 1
+                continue
+            errand.taken = True
+            errand.run()
+            with self._lock:
+                if errand.future.cancelled():
+                    self.abandoned -= 1
+                self._idle += 1
+
+    def close(self) -> None:
+        """Let idle threads end; abandoned ones die with the process."""
+        for _ in range(self._alive):
+            self._errands.put(None)

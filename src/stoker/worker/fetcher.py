@@ -1,0 +1,98 @@
+"""Turns free slots into a demand, and claims that came back into work for the slots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from random import random
+from typing import Literal, TypeAlias
+
+from stoker.model.errors import InvalidInput
+from stoker.model.job import Claim, Demand
+from stoker.worker.lane import Lane
+
+Order: TypeAlias = Literal["own", "strict", "weighted"]
+"""own: every queue has its own slots · strict: shared slots, queues served in the order given · weighted: shared slots,
+a queue with a larger number is asked first more often."""
+
+STALE_AFTER = 2.0
+"""Seconds a claim may wait in a buffer before it is handed back for somebody with a free slot."""
+
+
+class Fetcher:
+    """The lanes of one worker."""
+
+    def __init__(self, queues: Mapping[str, int], order: Order, batch: int) -> None:
+        if not queues:
+            raise InvalidInput("queues", queues, "must name at least one queue")
+        for queue, slots in queues.items():
+            if slots < 1:
+                raise InvalidInput(f"queues[{queue!r}]", slots, "must be at least one slot")
+        self._batch = batch
+        self._weights = dict(queues)
+        self._order = order
+        if order == "own":
+            self.lanes = [Lane((queue,), slots, batch * 5) for queue, slots in queues.items()]
+        else:
+            self.lanes = [Lane(tuple(queues), sum(queues.values()), batch * 5)]
+        self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
+        self._asked: dict[Lane, int] = {}
+
+    def demand(self, worker: str) -> Demand | None:
+        """What to ask the store for now; None when nothing is wanted or nothing is to be had."""
+        wanted: list[tuple[str, int]] = []
+        total = 0
+        self._asked = {}
+        for lane in self.lanes:
+            room = min(lane.wanted(), self._batch) if lane.hungry else 0
+            if room <= 0 or (room < self._batch and len(lane.buffer) > self._batch // 2):
+                continue
+            self._asked[lane] = room
+            total += room
+            wanted += [(queue, room) for queue in self._sequence(lane)]
+        return Demand(worker, tuple(wanted), total) if wanted else None
+
+    def _sequence(self, lane: Lane) -> Iterable[str]:
+        if self._order != "weighted" or len(lane.queues) == 1:
+            return lane.queues
+        return sorted(lane.queues, key=lambda queue: -(random() ** (1 / self._weights[queue])))  # noqa: S311
+
+    def distribute(self, claims: list[Claim]) -> None:
+        """Give claims to the lanes they were asked for; lanes that got less than they asked for wait for a wake-up."""
+        now = time.monotonic()
+        if len(self._asked) == 1:
+            [(lane, asked)] = self._asked.items()
+            lane.received(claims, asked, now)
+            return
+        sorted_out: dict[Lane, list[Claim]] = {lane: [] for lane in self._asked}
+        for claim in claims:
+            sorted_out[self._lane_of[claim.queue]].append(claim)
+        for lane, mine in sorted_out.items():
+            lane.received(mine, self._asked[lane], now)
+
+    def wake(self, queues: Iterable[str] | None = None) -> None:
+        """There may be work: ask again."""
+        for lane in self.lanes if queues is None else {self._lane_of[q] for q in queues if q in self._lane_of}:
+            lane.hungry = True
+
+    def stale(self) -> list[Claim]:
+        """Claims that waited too long behind slow handlers, taken out of the buffers."""
+        now = time.monotonic()
+        found: list[Claim] = []
+        for lane in self.lanes:
+            if lane.buffer and lane.busy >= lane.slots and now - lane.since > STALE_AFTER:
+                found += lane.buffer
+                lane.buffer.clear()
+        return found
+
+    def empty(self) -> list[Claim]:
+        """Everything that was not started."""
+        found = [claim for lane in self.lanes for claim in lane.buffer]
+        for lane in self.lanes:
+            lane.buffer.clear()
+        return found
+
+    @property
+    def busy(self) -> int:
+        """How many slots are running a job."""
+        return sum(lane.busy for lane in self.lanes)

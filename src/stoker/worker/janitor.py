@@ -1,0 +1,49 @@
+"""Small regular chores of a worker: show presence, write events, remove what is past its time, roll up the minute."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from stoker.engines.base import Engine
+from stoker.model.control import Presence
+from stoker.model.query import Retention
+
+if TYPE_CHECKING:
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+try:
+    VERSION = version("stoker")
+except PackageNotFoundError:  # running from a bare checkout
+    VERSION = "unknown"
+
+
+def presence(worker: Worker) -> Presence:
+    """The worker as it shows itself now."""
+    return Presence(
+        worker=worker.id,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
+        running=len(worker.runs),
+        version=VERSION,
+        state=worker.state,
+    )
+
+
+async def tidy(engine: Engine, retention: Retention) -> int:
+    """Remove what is past its time, batch by batch; answers how many jobs went."""
+    removed = 0
+    while True:
+        expired = await engine.expire(retention)
+        removed += expired.jobs
+        if expired.jobs < retention.limit and expired.events < retention.limit:
+            break
+    if removed:
+        logger.info("removed %d finished jobs whose retention has passed", removed)
+    return removed

@@ -1,0 +1,173 @@
+"""Keeps the worker's lease from a thread of its own, where no handler can block it.
+
+Every third of a lease, and at once when somebody asks a running job to stop, it renews and passes on what the store
+says: claims that are lost, jobs that should stop, orphans whose claim reply never arrived. It also watches the worker's
+loop: a handler that blocks it is named, with its stack, while it still does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stoker.engines.base import CONTROL, Engine
+from stoker.model.errors import StokerError
+from stoker.model.ids import JobId
+from stoker.model.job import Renewal
+from stoker.model.time import SECOND, Span
+
+if TYPE_CHECKING:
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+BLOCKED_AFTER = 1.0
+
+
+class Keeper:
+    """One thread, one loop, one twin of the engine."""
+
+    def __init__(self, worker: Worker, engine: Engine, lease: Span) -> None:
+        self._worker = worker
+        self._engine = engine
+        self._lease = lease
+        self._main = asyncio.get_running_loop()
+        self._main_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="stoker-keeper", daemon=True)
+        self._ready: asyncio.Future[None] = self._main.create_future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._warned = False
+        self._nudge: asyncio.Event | None = None
+        self.pulse = time.monotonic()
+        self.renewed_at = time.monotonic()
+        self.late: list[float] = []
+
+    async def start(self) -> None:
+        """Take the lease; returns when the worker has one."""
+        self._thread.start()
+        await self._ready
+
+    async def stop(self) -> None:
+        """End the thread. The lease stays until it is given up or lapses."""
+        self._stopping = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+        await asyncio.to_thread(self._thread.join)
+
+    def _wake(self) -> None:
+        if self._nudge is not None:
+            self._nudge.set()
+
+    def _run(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._loop.run_until_complete(self._keep())
+        except BaseException as error:  # noqa: BLE001 - the worker must hear of it, whatever it is
+            self._tell(self._worker.keeper_failed, error)
+        finally:
+            self._loop.close()
+
+    async def _keep(self) -> None:
+        self._nudge = asyncio.Event()
+        try:
+            await self._engine.open()
+            await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
+        except BaseException as error:
+            self._tell(self._fail_start, error)
+            await self._engine.close()
+            return
+        self._tell(self._ready.set_result, None)
+        listening = asyncio.ensure_future(self._listen())
+        try:
+            await self._renew_for_ever()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            await self._engine.close()
+
+    def _fail_start(self, error: BaseException) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(error)
+
+    async def _listen(self) -> None:
+        """A control wake-up means that some running job was asked to stop: renew at once to hear which."""
+        while True:
+            try:
+                if await self._engine.wait([CONTROL], 60.0):
+                    self._wake()
+            except StokerError:
+                await asyncio.sleep(1.0)
+
+    async def _renew_for_ever(self) -> None:
+        assert self._nudge is not None
+        pause = self._lease / 3 / SECOND
+        due = time.monotonic() + pause
+        while True:
+            try:
+                await asyncio.wait_for(self._nudge.wait(), min(max(0.0, due - time.monotonic()), BLOCKED_AFTER))
+            except TimeoutError:
+                self._watch_loop()
+                if time.monotonic() < due:
+                    continue
+            self._nudge.clear()
+            if self._stopping:
+                return
+            self.late.append(max(0.0, time.monotonic() - due))
+            del self.late[:-100]
+            due = time.monotonic() + (pause if await self._renew() else min(1.0, pause))
+
+    async def _renew(self) -> bool:
+        worker = self._worker
+        held = list(worker.held.copy().items())
+        asked = worker.id
+        try:
+            renewal = await self._engine.renew(asked, held, lease=self._lease)
+        except StokerError as error:
+            self._tell(worker.renewal_failed, error)
+            return False
+        self.renewed_at = time.monotonic()
+        if not renewal.known:
+            fresh = worker.next_id()
+            await self._engine.renew(fresh, [], lease=self._lease, first=True)
+            self._tell(worker.expelled, asked, fresh)
+        else:
+            self._tell(worker.renewed, renewal, dict(held))
+        return True
+
+    def _tell(
+        self, tell: Callable[..., object], *what: Renewal | BaseException | str | dict[JobId, int] | None
+    ) -> None:
+        try:
+            self._main.call_soon_threadsafe(tell, *what)
+        except RuntimeError:  # the worker's loop is gone, and so is whoever would listen
+            return
+
+    # --- watching the loop --------------------------------------------------------------------------------------
+
+    def _watch_loop(self) -> None:
+        """The worker's loop sets `pulse` when it runs; a stale pulse means that something holds it up."""
+        silent = time.monotonic() - self.pulse
+        if silent > BLOCKED_AFTER and not self._warned:
+            self._warned = True
+            frame = sys._current_frames().get(self._main_thread)
+            stack = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else ""
+            logger.warning(
+                "the event loop has been blocked for %.1f s by a handler; its lease is still renewed, but no other job of "
+                "this worker moves. Make the handler a plain function (it then runs in a thread) or use "
+                'isolation="process".\n%s',
+                silent,
+                stack,
+            )
+        elif silent <= BLOCKED_AFTER:
+            self._warned = False
+        self._tell(self._beat, None)
+
+    def _beat(self, _: None) -> None:
+        self.pulse = time.monotonic()

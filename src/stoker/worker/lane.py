@@ -1,0 +1,66 @@
+"""A lane: slots, the queues they serve and the claims that wait for them.
+
+Usually each queue has a lane of its own. Under strict or weighted order all queues share one lane and its slots.
+
+The buffer is as deep as the lane is fast: it holds what the slots will have run within `HORIZON`, so quick jobs are
+taken in large batches and slow ones are not hoarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from stoker.model.job import Claim
+
+HORIZON = 0.05
+"""Seconds of work a lane takes in advance."""
+
+
+class Lane:
+    """Some slots and what they will run next."""
+
+    def __init__(self, queues: tuple[str, ...], slots: int, deepest: int) -> None:
+        self.queues = queues
+        self.slots = slots
+        self.deepest = deepest
+        self.buffer: deque[Claim] = deque()
+        self.idle: deque[asyncio.Future[None]] = deque()
+        self.busy = 0
+        self.hungry = True
+        self.since = 0.0
+        self._finished = 0
+        self._measured_at = 0.0
+        self._rate = 0.0
+
+    def wanted(self) -> int:
+        """How many claims would be welcome now."""
+        ahead = min(int(self._rate * HORIZON), self.deepest)
+        return self.slots - self.busy + ahead - len(self.buffer)
+
+    def received(self, claims: list[Claim], asked: int, now: float) -> None:
+        """Claims came in; a short answer means that the queue has no more for now."""
+        self.hungry = len(claims) >= asked
+        if not self.buffer:
+            self.since = now
+        self.buffer.extend(claims)
+        for _ in range(min(len(claims), len(self.idle))):
+            sleeper = self.idle.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    def measure(self, finished: int, now: float) -> None:
+        """Learn how fast the lane is; called whenever outcomes are written."""
+        self._finished += finished
+        elapsed = now - self._measured_at
+        if elapsed >= 0.002:
+            fresh = self._finished / elapsed
+            self._rate = fresh if elapsed > 1 else (self._rate + fresh) / 2
+            self._finished, self._measured_at = 0, now
+
+    def wake_all(self) -> None:
+        """Let every idle slot look around: the worker is stopping."""
+        for sleeper in self.idle:
+            if not sleeper.done():
+                sleeper.set_result(None)
+        self.idle.clear()

@@ -1,0 +1,34 @@
+"""Every Python block in the documentation runs: a page in order, in one namespace, in an empty directory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str) -> list[tuple[int, str]]:
+    """First line and text of each Python block of a page."""
+    return [(page.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(page)]
+
+
+PAGES_WITH_CODE = [path for path in PAGES if blocks(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", PAGES_WITH_CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__page__"}
+    for line, block in blocks(path.read_text(encoding="utf-8")):
+        # Blank lines in front make a traceback point to the line of the page.
+        exec(compile("\n" * line + block, str(path), "exec"), namespace)
+
+
+def test_blocks_are_found_with_their_lines() -> None:
+    page = "# Title\n\n```python\na = 1\n```\n\n```sh\nls\n```\n\n```python\nb = a\n```\n"
+    assert blocks(page) == [(3, "a = 1\n"), (11, "b = a\n")]

@@ -1,0 +1,626 @@
+"""Schedules and the expressions they fire by: CRON-01 to CRON-24."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from cronsim import CronSim
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.model import cron, schedule
+from stoker.model.cron import Cron, Every, every, following, parse
+from stoker.model.errors import InvalidInput, InvalidSchedule
+from stoker.model.schedule import (
+    CATCH_UP,
+    LONGEST_SLEEP,
+    MOST_COUNTED,
+    SHORTEST_SLEEP,
+    Action,
+    Schedule,
+    Tick,
+    after_tick,
+    applies,
+    check,
+    edit,
+    ensure,
+    failed,
+    key,
+    nap,
+    next_after,
+    occurrence,
+    skipped,
+    tick,
+    upcoming,
+)
+from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND, Instant, instant
+from stoker.model.unique import Unique
+
+replace = msgspec.structs.replace
+NOON = instant(datetime(2025, 6, 15, 12, 0, tzinfo=UTC))
+FEW = settings(deadline=None, max_examples=settings().max_examples // 3)
+instants = st.integers(0, 4_000_000_000).map(lambda second: second * SECOND)
+
+
+def at(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> Instant:
+    return instant(datetime(year, month, day, hour, minute, second, tzinfo=UTC))
+
+
+def plan(expression: str = "0 * * * *", **more: object) -> Schedule:
+    return msgspec.convert(
+        {"name": "digest", "kind": "mail", "expression": expression, **more}, Schedule, strict=False
+    )
+
+
+def seeded(expression: str, next_fire: Instant, **more: object) -> Schedule:
+    return plan(expression, next_fire=next_fire, **more)
+
+
+# --- expressions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("CRON-01")
+@pytest.mark.parametrize(
+    "expression, expected",
+    [
+        ("30 9 * * mon-fri", at(2025, 6, 16, 9, 30)),
+        ("15 30 9 * * MON-FRI", at(2025, 6, 16, 9, 30, 15)),
+        ("*/5 * * * * *", at(2025, 6, 15, 12, 0, 5)),
+        ("  0 0  L * * ", at(2025, 6, 30)),
+        ("0 0 29 2 *", at(2028, 2, 29)),
+    ],
+)
+def test_five_fields_or_six_with_seconds_first(expression: str, expected: Instant) -> None:
+    assert following(parse(expression), NOON) == expected
+
+
+@pytest.mark.spec("CRON-02")
+@pytest.mark.parametrize(
+    "alias, expected",
+    [
+        ("@hourly", at(2025, 6, 15, 13)),
+        ("@daily", at(2025, 6, 16)),
+        ("@midnight", at(2025, 6, 16)),
+        ("@weekly", at(2025, 6, 22)),
+        ("@monthly", at(2025, 7, 1)),
+        ("@yearly", at(2026, 1, 1)),
+        (" @Annually ", at(2026, 1, 1)),
+    ],
+)
+def test_aliases(alias: str, expected: Instant) -> None:
+    assert following(parse(alias), NOON) == expected
+
+
+@pytest.mark.spec("CRON-03")
+@pytest.mark.parametrize(
+    "text, span",
+    [
+        (every(90), 90 * SECOND),
+        (every(timedelta(hours=6)), 6 * HOUR),
+        ("@every 45", 45 * SECOND),
+        ("@EVERY 10m", 10 * MINUTE),
+        ("@every 2h", 2 * HOUR),
+        ("@every  7d", 7 * DAY),
+    ],
+)
+def test_intervals(text: str, span: int) -> None:
+    assert parse(text) == Every(span)
+
+
+@pytest.mark.spec("CRON-03")
+@given(span=st.integers(1, LONGEST // SECOND), after=instants)
+def test_an_interval_fires_on_the_grid_of_its_multiples(span: int, after: Instant) -> None:
+    found = following(parse(every(span)), after)
+    assert found is not None
+    assert found % (span * SECOND) == 0
+    assert after < found <= after + span * SECOND
+
+
+@pytest.mark.spec("CRON-03", "CRON-05")
+@pytest.mark.parametrize("interval", [0, 0.5, 1.5, -1, float("nan"), True, LONGEST // SECOND + 1])
+def test_intervals_are_whole_seconds_at_least_one(interval: float) -> None:
+    with pytest.raises(InvalidSchedule):
+        every(interval)
+
+
+@pytest.mark.spec("CRON-05")
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "* * * *",
+        "* * * * * * *",
+        "60 * * * *",
+        "0 24 * * *",
+        "0 0 30 2 *",
+        "*/0 * * * *",
+        "@fortnightly",
+        "@every 0s",
+        "@every 999999999d",
+        "@every soon",
+        "9" * 250,
+        "*" * 300,
+        "9" * 5000 + " * * * *",
+        None,
+    ],
+)
+def test_unreadable_expressions_are_refused(expression: str) -> None:
+    with pytest.raises(InvalidSchedule) as caught:
+        parse(expression)
+    assert caught.value.field == "expression"
+
+
+@pytest.mark.spec("CRON-05")
+@given(st.text(st.sampled_from("0123456789*/-,#LWJAN monSUN@every²\0"), max_size=40))
+def test_no_text_ever_breaks_the_parser(expression: str) -> None:
+    try:
+        timetable = parse(expression)
+    except InvalidSchedule:
+        return
+    assert isinstance(timetable, Cron | Every)
+
+
+@pytest.mark.spec("CRON-04", "CRON-05")
+@pytest.mark.parametrize(
+    "tz", ["Mars/Olympus", "", "../etc/passwd", "/etc/localtime", "America", "a\0b", "\ud800", None, 3]
+)
+def test_unknown_zones_are_refused(tz: str) -> None:
+    with pytest.raises(InvalidSchedule) as caught:
+        parse("* * * * *", tz)
+    assert caught.value.field == "tz"
+
+
+@pytest.mark.spec("CRON-04")
+def test_the_fields_are_read_on_the_wall_clock_of_the_zone() -> None:
+    assert next_after(plan("0 9 * * *", tz="Europe/Paris"), at(2025, 1, 10)) == at(2025, 1, 10, 8)
+    assert next_after(plan("0 9 * * *", tz="Europe/Paris"), at(2025, 7, 10)) == at(2025, 7, 10, 7)
+    assert next_after(plan("0 9 * * *", tz="Asia/Kathmandu"), at(2025, 7, 10)) == at(2025, 7, 10, 3, 15)
+
+
+@pytest.mark.spec("CRON-06")
+@pytest.mark.parametrize("expression", ["* * * * *", "30 2 * * *", "@hourly", "* * * * * *", "@every 1s"])
+@given(after=instants, micros=st.integers(0, SECOND - 1))
+@FEW
+def test_next_is_strictly_after_and_nothing_lies_between(
+    expression: str, after: Instant, micros: int
+) -> None:
+    timetable = parse(expression, "America/New_York")
+    found = following(timetable, after + micros)
+    assert found is not None
+    assert found > after + micros
+    assert following(timetable, found - 1) == found
+
+
+@pytest.mark.spec("CRON-06")
+def test_leap_days_skip_a_century_year_and_the_calendar_ends() -> None:
+    assert next_after(plan("0 0 29 2 *"), at(2096, 3, 1)) == at(2104, 2, 29)
+    assert next_after(plan("* * * * *"), at(9950, 1, 1)) is None
+
+
+# --- summer time ----------------------------------------------------------------------------------------------------
+
+SHIFTS = [
+    ("Australia/Lord_Howe", at(2025, 4, 5, 15)),
+    ("Australia/Lord_Howe", at(2025, 10, 4, 15, 30)),
+    ("Pacific/Chatham", at(2025, 4, 5, 14)),
+    ("Pacific/Chatham", at(2025, 9, 27, 14)),
+    ("Antarctica/Troll", at(2025, 3, 30, 1)),
+    ("Antarctica/Troll", at(2025, 10, 26, 1)),
+    ("America/Santiago", at(2025, 4, 6, 3)),
+    ("America/Santiago", at(2025, 9, 7, 4)),
+    ("America/New_York", at(2025, 3, 9, 7)),
+    ("America/New_York", at(2025, 11, 2, 6)),
+    ("Europe/Paris", at(2025, 3, 30, 1)),
+    ("Europe/Paris", at(2025, 10, 26, 1)),
+]
+AROUND = (-3 * HOUR, 4 * HOUR)
+
+
+def matches(fields: CronSim, wall: datetime) -> bool:
+    return wall.minute in fields.minutes and wall.hour in fields.hours and fields.match_day(wall.date())
+
+
+def oracle(expression: str, tz: str, start: Instant, end: Instant) -> list[Instant]:
+    """Look at the wall clock of every single UTC minute, and at the minutes it jumped over to get there."""
+    fields = CronSim(expression, datetime(2000, 1, 1))
+    running = any(field.startswith("*") for field in expression.split()[:2])
+    minute, found = timedelta(minutes=1), []
+    before = datetime.fromtimestamp(start // SECOND - 60, ZoneInfo(tz)).replace(tzinfo=None, fold=0)
+    for now in range(start, end, MINUTE):
+        shown = datetime.fromtimestamp(now // SECOND, ZoneInfo(tz))
+        wall = shown.replace(tzinfo=None, fold=0)
+        jumped = [before + minute * n for n in range(1, (wall - before) // minute)]
+        if running:
+            hit = matches(fields, wall)
+        else:
+            first = shown.fold == 0 and matches(fields, wall)
+            hit = first or any(matches(fields, skipped_wall) for skipped_wall in jumped)
+        if hit:
+            found.append(now)
+        before = wall
+    return found
+
+
+def walk(expression: str, tz: str, start: Instant, end: Instant) -> list[Instant]:
+    found, now = [], following(Cron(expression, tz), start - 1)
+    while now is not None and now < end:
+        found.append(now)
+        now = following(Cron(expression, tz), now)
+    return found
+
+
+minutes = st.one_of(
+    st.sampled_from(["*", "*/7", "*/30", "0", "45", "15,45", "0-20/10"]), st.integers(0, 59).map(str)
+)
+hours = st.one_of(st.sampled_from(["*", "*/2", "0", "0-3", "1,2,3", "23"]), st.integers(0, 4).map(str))
+days = st.sampled_from(["* * *", "* * sun", "* * sat", "1-7 * */6"])
+
+
+@pytest.mark.spec("CRON-07", "CRON-08", "CRON-09")
+@pytest.mark.parametrize("tz, shift", SHIFTS)
+@given(minute=minutes, hour=hours, day=days)
+@FEW
+def test_every_shift_agrees_with_the_oracle(
+    tz: str, shift: Instant, minute: str, hour: str, day: str
+) -> None:
+    start, end = (shift + edge for edge in AROUND)
+    expression = f"{minute} {hour} {day}"
+    assert walk(expression, tz, start, end) == oracle(expression, tz, start, end)
+
+
+@pytest.mark.spec("CRON-06", "CRON-07", "CRON-08")
+@pytest.mark.parametrize("expression", ["30 2 * * *", "*/20 2 * * *", "45 1 * * *"])
+@given(which=st.sampled_from(SHIFTS), offset=st.integers(*AROUND))
+@FEW
+def test_from_any_instant_near_a_shift_the_next_is_the_oracles(
+    expression: str, which: tuple[str, Instant], offset: int
+) -> None:
+    tz, shift = which
+    after, end = shift + offset, shift + offset + 8 * HOUR
+    expected = [one for one in oracle(expression, tz, shift - 4 * HOUR, end) if one > after]
+    found = following(Cron(expression, tz), after)
+    assert found is not None
+    assert found == expected[0] if expected else found >= end - HOUR
+
+
+@pytest.mark.spec("CRON-08")
+@pytest.mark.parametrize("expression", ["30 2 * * *", "0 30 2 * * *", "*/10 30 2 * * *"])
+def test_a_fixed_time_the_clocks_skip_fires_when_they_jump(expression: str) -> None:
+    jump = at(2025, 3, 30, 1)
+    assert following(Cron(expression, "Europe/Paris"), jump - HOUR) == jump
+    after = following(Cron(expression, "Europe/Paris"), jump)
+    assert after == at(2025, 3, 31, 0, 30)
+
+
+@pytest.mark.spec("CRON-08")
+@pytest.mark.parametrize("expression", ["30 2 * * *", "0 30 2 * * *"])
+def test_a_fixed_time_the_clocks_show_twice_fires_the_first_time(expression: str) -> None:
+    timetable = Cron(expression, "Europe/Paris")
+    assert following(timetable, at(2025, 10, 26)) == at(2025, 10, 26, 0, 30)
+    assert following(timetable, at(2025, 10, 26, 1, 15)) == at(2025, 10, 27, 1, 30)
+
+
+@pytest.mark.spec("CRON-08")
+def test_midnight_that_does_not_exist_and_a_day_that_was_left_out() -> None:
+    assert next_after(plan("@daily", tz="America/Santiago"), at(2025, 9, 6, 12)) == at(2025, 9, 7, 4)
+    assert next_after(plan("0 12 30 12 *", tz="Pacific/Apia"), at(2011, 12, 29)) == at(2011, 12, 30, 10)
+
+
+@pytest.mark.spec("CRON-07")
+def test_an_hourly_schedule_runs_in_both_of_the_repeated_hours() -> None:
+    assert walk("30 * * * *", "Europe/Paris", at(2025, 10, 26), at(2025, 10, 26, 3)) == [
+        at(2025, 10, 26, 0, 30),
+        at(2025, 10, 26, 1, 30),
+        at(2025, 10, 26, 2, 30),
+    ]
+
+
+@pytest.mark.spec("CRON-09")
+def test_half_hour_shifts_lose_no_minute() -> None:
+    """Walking in steps of an hour would miss 01:45 for the second time, and all before 03:30."""
+    assert walk("45 * * * *", "Australia/Lord_Howe", at(2025, 4, 5, 14), at(2025, 4, 5, 16, 30)) == [
+        at(2025, 4, 5, 14, 45),
+        at(2025, 4, 5, 15, 15),
+        at(2025, 4, 5, 16, 15),
+    ]
+    assert next_after(plan("* 3 * * *", tz="Australia/Lord_Howe"), at(2025, 10, 4, 14)) == at(2025, 10, 4, 16)
+
+
+# --- making and changing --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("CRON-10")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "no spaces please"},
+        {"kind": ""},
+        {"queue": "a/b"},
+        {"unique": ""},
+        {"attempts": 0},
+        {"misfire": "sometimes"},
+        {"overlap": "queue"},
+        {"grace": -1},
+        {"misfire": "all", "overlap": "skip"},
+        {"misfire": "all", "unique": "one"},
+    ],
+)
+def test_impossible_schedules_cannot_be_made(wrong: dict[str, object]) -> None:
+    given_: dict[str, object] = {"name": "digest", "kind": "mail", "expression": "@daily", **wrong}
+    with pytest.raises(InvalidInput):
+        Schedule(**given_)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("CRON-10")
+def test_a_full_schedule_survives_storage() -> None:
+    full = plan(
+        "@daily", queue="mail", attempts=3, unique="digest", tz="Europe/Paris", overlap="skip", grace=0
+    )
+    assert msgspec.json.decode(msgspec.json.encode(full), type=Schedule) == full
+    assert check(full, NOON) is full
+
+
+@pytest.mark.spec("CRON-11")
+@pytest.mark.parametrize("expression", ["61 * * * *", "0 0 31 2 *", "0 0 */30 2 mon#5", "* 0 */30 2 mon#5"])
+def test_what_never_fires_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidSchedule):
+        check(plan(expression), NOON)
+    with pytest.raises(InvalidSchedule):
+        ensure(None, plan(expression), NOON)
+
+
+@pytest.mark.spec("CRON-12")
+def test_ensuring_adds_follows_the_code_and_repeats_without_effect() -> None:
+    first = ensure(None, plan("@daily", next_fire=5, edited=True), NOON)
+    assert first == plan("@daily")
+    running = replace(first, next_fire=NOON, last_fire=1, last_error="full")
+    assert ensure(running, plan("@daily"), NOON) == running
+    assert ensure(running, plan("@daily", queue="slow"), NOON) == replace(running, queue="slow")
+    assert ensure(running, plan("@hourly"), NOON) == plan("@hourly", last_fire=1)
+
+
+@pytest.mark.spec("CRON-12")
+def test_ensuring_keeps_what_an_operator_edited_unless_told_otherwise() -> None:
+    edited = edit(plan("@daily"), plan("@weekly"), NOON)
+    assert edited.edited
+    assert ensure(edited, plan("@hourly"), NOON) == edited
+    assert ensure(edited, plan("@hourly"), NOON, keep_edited=False) == plan("@hourly")
+
+
+@pytest.mark.spec("CRON-13")
+def test_new_timing_or_switching_on_starts_afresh() -> None:
+    old = plan("@daily", next_fire=NOON, last_fire=1, last_error="full")
+    assert edit(old, replace(old, tz="Europe/Paris"), NOON).next_fire is None
+    off = edit(old, replace(old, enabled=False), NOON)
+    assert (off.next_fire, off.last_error) == (NOON, "full")
+    on = edit(off, replace(off, enabled=True, next_fire=7), NOON)
+    assert (on.next_fire, on.last_error, on.last_fire) == (None, None, 1)
+    assert edit(old, replace(old, name="other", payload=b"[]"), NOON) == replace(
+        old, payload=b"[]", edited=True
+    )
+
+
+@pytest.mark.spec("CRON-13")
+def test_what_cannot_be_read_can_be_switched_off_but_not_on() -> None:
+    broken = plan("nonsense")
+    off = edit(broken, replace(broken, enabled=False), NOON)
+    assert not off.enabled
+    with pytest.raises(InvalidSchedule):
+        edit(off, broken, NOON)
+    with pytest.raises(InvalidSchedule):
+        edit(off, plan("other nonsense", enabled=False), NOON)
+
+
+# --- ticking --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("CRON-14")
+def test_the_first_tick_seeds_and_fires_nothing() -> None:
+    one = tick(plan("@hourly"), NOON)
+    assert (one.action, one.fires, one.next_fire, one.seen) == (Action.SEED, (), NOON + HOUR, None)
+    assert after_tick(plan("@hourly"), one) == plan("@hourly", next_fire=NOON + HOUR)
+
+
+@pytest.mark.spec("CRON-15")
+def test_a_due_schedule_fires_and_an_early_or_disabled_one_rests() -> None:
+    due = seeded("@hourly", NOON)
+    one = tick(due, NOON)
+    assert (one.action, one.fires, one.next_fire, one.missed) == (Action.FIRE, (NOON,), NOON + HOUR, 0)
+    moved = after_tick(replace(due, last_error="full"), one)
+    assert (moved.last_fire, moved.next_fire, moved.last_error, moved.enabled) == (
+        NOON,
+        NOON + HOUR,
+        None,
+        True,
+    )
+    for resting in (tick(due, NOON - 1), tick(replace(due, enabled=False), NOON)):
+        assert (resting.action, resting.fires, resting.next_fire) == (Action.IDLE, (), NOON)
+        assert after_tick(due, resting) is due
+
+
+@pytest.mark.spec("CRON-16")
+def test_missed_occurrences_collapse_into_one_job() -> None:
+    one = tick(seeded("@hourly", NOON), NOON + 5 * HOUR + MINUTE)
+    assert (one.fires, one.missed, one.next_fire) == ((NOON,), 5, NOON + 6 * HOUR)
+    long_ago = tick(seeded("* * * * * *", NOON), NOON + DAY)
+    assert (len(long_ago.fires), long_ago.missed) == (1, MOST_COUNTED)
+
+
+@pytest.mark.spec("CRON-17")
+@pytest.mark.parametrize(
+    "late, fires",
+    [
+        (0, True),
+        (MINUTE, True),
+        (MINUTE + 1, False),
+        (HOUR - 1, False),
+        (HOUR, True),
+        (HOUR + 2 * MINUTE, False),
+    ],
+)
+def test_skip_drops_what_is_older_than_the_grace(late: int, fires: bool) -> None:
+    one = tick(seeded("@hourly", NOON, misfire="skip"), NOON + late)
+    expected = (NOON + late // HOUR * HOUR,) if fires else ()
+    assert (one.fires, one.action) == (expected, Action.FIRE if fires else Action.SKIP)
+    assert one.missed == late // HOUR + 1 - len(expected)
+    assert one.next_fire == NOON + (late // HOUR + 1) * HOUR
+
+
+@pytest.mark.spec("CRON-17")
+def test_skip_without_any_later_occurrence_disables() -> None:
+    end = at(9899, 12, 31, 23)
+    one = tick(seeded("0 23 31 12 *", end, misfire="skip", grace=0), end + DAY)
+    assert (one.action, one.fires, one.next_fire) == (Action.DISABLE, (), None)
+
+
+@pytest.mark.spec("CRON-18")
+def test_all_fires_each_missed_one_in_bounded_steps() -> None:
+    now = NOON + 250 * MINUTE
+    one, steps = seeded("* * * * *", NOON, misfire="all"), 0
+    fired: list[Instant] = []
+    while (decision := tick(one, now)).action is Action.FIRE:
+        assert len(decision.fires) <= CATCH_UP
+        assert decision.missed == 0
+        fired += decision.fires
+        one, steps = after_tick(one, decision), steps + 1
+    assert fired == [NOON + n * MINUTE for n in range(251)]
+    assert (steps, one.next_fire) == (3, NOON + 251 * MINUTE)
+
+
+@pytest.mark.spec("CRON-15", "CRON-16", "CRON-17", "CRON-18")
+@given(
+    misfire=st.sampled_from(["once", "skip", "all"]),
+    expression=st.sampled_from(["*/5 * * * *", "@hourly", "30 2 * * *", "@every 7m"]),
+    gaps=st.lists(st.integers(0, 4 * HOUR), max_size=12),
+)
+@FEW
+def test_whatever_the_pace_of_ticks_occurrences_are_real_ordered_and_never_repeated(
+    misfire: str, expression: str, gaps: list[int]
+) -> None:
+    now = NOON
+    fired: list[Instant] = []
+    one = after_tick(plan(expression, misfire=misfire), tick(plan(expression), now))
+    for gap in gaps:
+        now += gap
+        decision = tick(one, now)
+        assert applies(one, decision)
+        fired += decision.fires
+        one = after_tick(one, decision)
+        assert one.next_fire is not None
+        assert one.next_fire > now or len(decision.fires) == CATCH_UP
+    assert fired == sorted(set(fired))
+    assert all(following(parse(expression), each - 1) == each and NOON < each <= now for each in fired)
+    if misfire == "all":
+        assert fired == [each for each in upcoming(one, NOON, len(fired) + 1) if each <= now][: len(fired)]
+
+
+@pytest.mark.spec("CRON-19")
+@pytest.mark.parametrize("exclusive", [{"overlap": "skip"}, {"unique": "digest"}])
+def test_an_exclusive_schedule_leaves_out_what_would_overlap(exclusive: dict[str, object]) -> None:
+    due = seeded("@hourly", NOON, last_error="full", **exclusive)
+    assert tick(due, NOON).action is Action.FIRE
+    one = tick(due, NOON + HOUR, active=True)
+    assert (one.action, one.fires, one.missed, one.next_fire) == (Action.SKIP, (), 2, NOON + 2 * HOUR)
+    assert after_tick(due, one) == replace(due, next_fire=NOON + 2 * HOUR)
+    assert tick(seeded("@hourly", NOON), NOON, active=True).action is Action.FIRE
+
+
+@pytest.mark.spec("CRON-19", "CRON-20")
+def test_the_key_names_the_occurrence_or_the_exclusive_schedule() -> None:
+    assert occurrence("digest", NOON) == "digest@2025-06-15T12:00:00Z"
+    assert key(plan(), NOON) == Unique("digest@2025-06-15T12:00:00Z")
+    assert key(plan(overlap="skip"), NOON) == Unique("schedule:digest", hold="retrying")
+    assert key(plan(unique="k"), NOON) == Unique("k", hold="retrying")
+
+
+@pytest.mark.spec("CRON-19")
+def test_a_holder_met_by_the_store_turns_a_fire_into_a_skip() -> None:
+    one = tick(seeded("@hourly", NOON, overlap="skip"), NOON)
+    assert skipped(one) == replace(one, action=Action.SKIP, fires=(), missed=1)
+
+
+@pytest.mark.spec("CRON-20")
+def test_of_many_tickers_one_wins() -> None:
+    due = seeded("@hourly", NOON)
+    mine, theirs = tick(due, NOON), tick(due, NOON + SECOND)
+    assert applies(due, mine)
+    assert applies(due, theirs)
+    stored = after_tick(due, mine)
+    assert not applies(stored, theirs)
+    assert not applies(stored, mine)
+
+
+@pytest.mark.spec("CRON-20")
+@pytest.mark.parametrize("change", [{"expression": "@daily"}, {"tz": "Europe/Paris"}, {"enabled": False}])
+def test_a_tick_does_not_apply_to_a_schedule_that_was_edited_meanwhile(change: dict[str, object]) -> None:
+    new = plan("@hourly")
+    assert not applies(replace(new, **change), tick(new, NOON))
+
+
+@pytest.mark.spec("CRON-21")
+@pytest.mark.parametrize("wrong", [{"expression": "nonsense"}, {"tz": "Mars/Olympus"}])
+@pytest.mark.parametrize("next_fire", [None, NOON])
+def test_an_unreadable_schedule_is_disabled_with_its_error(
+    wrong: dict[str, object], next_fire: Instant | None
+) -> None:
+    broken = replace(plan(), next_fire=next_fire, **wrong)
+    one = tick(broken, NOON)
+    stored = after_tick(broken, one)
+    assert (one.action, one.fires) == (Action.DISABLE, ())
+    assert (stored.enabled, stored.next_fire, stored.last_error) == (False, None, one.error)
+    assert one.error
+    assert tick(stored, NOON).action is Action.IDLE
+
+
+@pytest.mark.spec("CRON-21")
+def test_the_last_occurrence_fires_and_then_the_schedule_is_off() -> None:
+    end = at(9900, 1, 1)
+    one = tick(seeded("@yearly", end), end)
+    stored = after_tick(seeded("@yearly", end), one)
+    assert (one.action, one.fires) == (Action.FIRE, (end,))
+    assert (stored.enabled, stored.last_fire) == (False, end)
+    assert "disabled" in (stored.last_error or "")
+    assert tick(plan("@yearly"), end).action is Action.DISABLE
+
+
+@pytest.mark.spec("CRON-22")
+def test_jobs_that_could_not_be_stored_are_recorded_and_not_repeated() -> None:
+    due = seeded("@hourly", NOON, last_fire=1)
+    stored = after_tick(due, failed(tick(due, NOON), "disk full"))
+    assert stored == replace(due, next_fire=NOON + HOUR, last_error="disk full")
+    assert after_tick(stored, tick(stored, NOON + HOUR)).last_error is None
+
+
+@pytest.mark.spec("CRON-23")
+def test_the_ticker_sleeps_until_the_next_fire_within_bounds() -> None:
+    def sleep(*waits: int | None) -> int:
+        return nap([plan(next_fire=None if wait is None else NOON + wait) for wait in waits], NOON)
+
+    assert sleep() == LONGEST_SLEEP == 5 * SECOND
+    assert sleep(HOUR) == LONGEST_SLEEP
+    assert sleep(HOUR, 2 * SECOND) == 2 * SECOND
+    assert sleep(None) == sleep(0) == sleep(-HOUR) == SHORTEST_SLEEP == SECOND // 2
+    assert nap([plan(enabled=False)], NOON) == LONGEST_SLEEP
+
+
+@pytest.mark.spec("CRON-23")
+@given(st.lists(st.integers(-HOUR, HOUR)))
+def test_the_sleep_is_always_bounded(waits: list[int]) -> None:
+    assert SHORTEST_SLEEP <= nap([plan(next_fire=NOON + wait) for wait in waits], NOON) <= LONGEST_SLEEP
+
+
+@pytest.mark.spec("CRON-24")
+def test_upcoming_shows_the_next_few() -> None:
+    assert upcoming(plan("@daily"), NOON, 3) == [at(2025, 6, day) for day in (16, 17, 18)]
+    assert upcoming(plan("@yearly"), at(9898, 6, 1), 5) == [at(9899, 1, 1), at(9900, 1, 1)]
+
+
+def test_a_tick_is_plain_data() -> None:
+    """CRON-20: what a tick rests on travels with it."""
+    one = tick(seeded("@hourly", NOON), NOON)
+    assert msgspec.json.decode(msgspec.json.encode(one), type=Tick) == one
+    assert cron.LONGEST_EXPRESSION == 256
+    assert schedule.CATCH_UP == 100

