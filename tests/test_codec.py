@@ -189,6 +189,9 @@ def test_positional_only_parameters_stay_so() -> None:
 def test_names_that_mean_something_elsewhere_are_only_names() -> None:
     def f(self: int, cls: int, name: int, __init__: int, *, args: int, kwargs: int) -> None: ...
 
+    def g(__private: int, ___: int) -> None: ...  # noqa: PYI063
+
+    assert through(g, 1, 2).args == (1, 2)
     given = {"self": 1, "cls": 2, "name": 3, "__init__": 4, "args": 5, "kwargs": 6}
     assert through(f, **given).arguments == given
 

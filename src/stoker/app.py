@@ -390,7 +390,7 @@ class _Decorator:
 def _as_router(router: Router | Mapping[str, str] | None) -> Router:
     """A function from kind to queue; a mapping goes by the longest prefix that fits."""
     if router is None:
-        return lambda kind: None
+        return lambda _kind: None
     if callable(router):
         return router
     prefixes = sorted(router.items(), key=lambda pair: len(pair[0]), reverse=True)

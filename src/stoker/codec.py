@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict, astuple
 
 from stoker.judge import PAYLOAD_LIMIT
-from stoker.model.errors import InvalidInput, InvalidPayload, shown
+from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, shown
 from stoker.values import PLAIN, reason, revive, seal
 
 __all__ = ["Call", "Raw", "Signature", "display", "encode_payload"]
@@ -61,12 +61,23 @@ def display(data: bytes | None) -> Any:
 class Signature:
     """One task's arguments and result: built once when the task is registered, used for each of its jobs."""
 
-    __slots__ = ("_bind", "_parameters", "_read", "_read_result", "_readers", "_signature", "_unpack", "name")
+    __slots__ = (
+        "_bind",
+        "_parameters",
+        "_read",
+        "_read_result",
+        "_readers",
+        "_signature",
+        "_takes_rest",
+        "_unpack",
+        "name",
+    )
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self.name = name or str(getattr(fn, "__name__", type(fn).__name__))
         self._signature = inspect.signature(fn)
         self._parameters = tuple(self._signature.parameters.values())
+        self._takes_rest = any(p.kind is p.VAR_POSITIONAL for p in self._parameters)
         hints = self._hints(fn)
         for p in self._parameters:
             if p.default is None and hints.get(p.name, Any) is not Raw:
@@ -110,7 +121,7 @@ class Signature:
             elif parameter.kind is parameter.VAR_KEYWORD:
                 more = bound.pop(parameter.name, {})
         named = {p.name for p in self._parameters if p.kind is p.POSITIONAL_ONLY}
-        if any(p.kind is p.VAR_POSITIONAL for p in self._parameters):
+        if self._takes_rest:
             named.add(_REST)
         for key in more:
             if key in named:
@@ -139,7 +150,7 @@ class Signature:
     # A payload on its way to the handler.
 
     def decode(self, payload: bytes) -> Call:
-        """The arguments as the type hints want them; raises `InvalidPayload` naming parameter and reason."""
+        """The arguments as the type hints want them; raises `PayloadMismatch` naming parameter and reason."""
         if self._read is not None:
             try:
                 return self._unpack(self._read(payload))
@@ -164,13 +175,13 @@ class Signature:
                 elif p.default is not p.empty:
                     value = p.default
                 else:
-                    raise InvalidPayload(f"{self.name}({p.name})", payload, "a required argument is missing")
+                    raise PayloadMismatch(f"{self.name}({p.name})", payload, "a required argument is missing")
                 if p.kind is p.KEYWORD_ONLY:
                     kwargs[p.name] = value
                 else:
                     args.append(value)
         for name in parts:
-            raise InvalidPayload(f"{self.name}({name})", payload, "got an unexpected argument")
+            raise PayloadMismatch(f"{self.name}({name})", payload, "got an unexpected argument")
         return tuple(args), kwargs
 
     def _split(self, payload: bytes) -> tuple[dict[str, Raw], list[Raw]]:
@@ -178,28 +189,27 @@ class Signature:
         try:
             parts = _decode_parts(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidPayload(self.name, payload, reason(error)) from None
-        takes_rest = any(p.kind is p.VAR_POSITIONAL for p in self._parameters)
+            raise PayloadMismatch(self.name, payload, reason(error)) from None
         if parts is None:
             return {}, []
         if isinstance(parts, list):
             names = [p.name for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-            if len(parts) > len(names) and not takes_rest:
+            if len(parts) > len(names) and not self._takes_rest:
                 why = f"takes {len(names)} positional arguments, the payload has {len(parts)}"
-                raise InvalidPayload(f"{self.name}()", payload, why)
+                raise PayloadMismatch(f"{self.name}()", payload, why)
             return dict(zip(names, parts, strict=False)), parts[len(names) :]
-        if takes_rest and _REST in parts:
+        if self._takes_rest and _REST in parts:
             try:
                 return parts, _decode_rest(parts.pop(_REST))
             except msgspec.MsgspecError as error:
-                raise InvalidPayload(f"{self.name}({_REST})", payload, reason(error)) from None
+                raise PayloadMismatch(f"{self.name}({_REST})", payload, reason(error)) from None
         return parts, []
 
     def _value(self, name: str, raw: Raw) -> Any:
         try:
             return self._readers[name](raw)
         except Exception as error:
-            raise InvalidPayload(f"{self.name}({name})", bytes(raw), reason(error)) from error
+            raise PayloadMismatch(f"{self.name}({name})", bytes(raw), reason(error)) from error
 
     # A result, both ways.
 
@@ -219,7 +229,7 @@ class Signature:
         try:
             return self._read_result(data)
         except Exception as error:
-            raise InvalidPayload(f"{self.name} result", data, reason(error)) from error
+            raise PayloadMismatch(f"{self.name} result", data, reason(error)) from error
 
     # Reading the hints.
 
@@ -253,7 +263,7 @@ def _binder(parameters: Collection[inspect.Parameter]) -> Callable[..., Any] | N
     positional: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     keyword: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for p in parameters:
-        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or _is_private(p.name):
             return None
         fields = keyword if p.kind is p.KEYWORD_ONLY else positional
         fields.append((p.name, Any) if p.default is p.empty else (p.name, Any, UNSET))
@@ -267,7 +277,7 @@ def _unpacker(
     """A typed decoder for the whole payload, and what turns its Struct into a call; None for variable arguments."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for p in parameters:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or _is_private(p.name):
             return None, lambda _: ((), {})
         hint = hints.get(p.name, Any)
         fields.append((p.name, hint) if p.default is p.empty else (p.name, hint, _default(p.default)))
@@ -285,6 +295,11 @@ def _unpacker(
         return values[:count], dict(zip(keywords, values[count:]))  # noqa: B905 - strict costs, and lengths are ours
 
     return read, unpack
+
+
+def _is_private(name: str) -> bool:
+    """A class, hence a Struct, would store this name under another one."""
+    return name.startswith("__") and not name.endswith("__")
 
 
 def _default(value: Any) -> Any:

@@ -51,4 +51,4 @@ class LoopThread:
 
 
 shared = LoopThread()
-os.register_at_fork(after_in_child=lambda: shared.__init__())  # type: ignore[misc]
+os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The memory engine keeps the contract."""
+"""The conformance suite on the memory engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from stoker.testing.conformance import MakeEngine
 
 @pytest.fixture
 def make_engine() -> MakeEngine:
-    """Twins of one store: memory has no place where a second engine could find it."""
-    engines: list[MemoryEngine] = []
+    made: list[MemoryEngine] = []
 
     def make(clock: Clock | None) -> MemoryEngine:
-        engines.append(engines[0].twin() if engines else MemoryEngine(clock))
-        return engines[-1]
+        made.append(made[0].twin() if made else MemoryEngine(clock))
+        return made[-1]
 
     return make

@@ -20,11 +20,13 @@ class StokerError(Exception):
 class InvalidInput(StokerError, ValueError):
     """A value that Stoker refuses before anything is stored. Names the field and shows the culprit."""
 
+    aftermath = "Nothing was stored."
+
     def __init__(self, field: str, value: Any, why: str) -> None:
         self.field = field
         self.value = value
         self.why = why
-        super().__init__(f"{field}: {why}; got {shown(value)}. Nothing was stored.")
+        super().__init__(f"{field}: {why}; got {shown(value)}. {self.aftermath}")
 
 
 class InvalidName(InvalidInput):
@@ -33,6 +35,12 @@ class InvalidName(InvalidInput):
 
 class InvalidPayload(InvalidInput):
     """Arguments or a result that JSON on every engine cannot carry: NaN, NUL, lone surrogates, too deep."""
+
+
+class PayloadMismatch(InvalidPayload):
+    """A stored payload or result that does not fit the task's type hints."""
+
+    aftermath = "What is stored is unchanged."
 
 
 class PayloadTooLarge(InvalidPayload):

@@ -8,6 +8,7 @@ from random import random
 from typing import Literal, TypeAlias
 
 from stoker.model.errors import InvalidInput
+from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand
 from stoker.worker.lane import Lane
 
@@ -55,7 +56,7 @@ class Fetcher:
     def _sequence(self, lane: Lane) -> Iterable[str]:
         if self._order != "weighted" or len(lane.queues) == 1:
             return lane.queues
-        return sorted(lane.queues, key=lambda queue: -(random() ** (1 / self._weights[queue])))  # noqa: S311
+        return sorted(lane.queues, key=lambda queue: -(random() ** (1 / self._weights[queue])))
 
     def distribute(self, claims: list[Claim]) -> None:
         """Give claims to the lanes they were asked for; lanes that got less than they asked for wait for a wake-up."""
@@ -91,6 +92,26 @@ class Fetcher:
         for lane in self.lanes:
             lane.buffer.clear()
         return found
+
+    def remove(self, job: JobId) -> Claim | None:
+        """Take one claim out of its buffer; None when it is in none."""
+        for lane in self.lanes:
+            for claim in lane.buffer:
+                if claim.id == job:
+                    lane.buffer.remove(claim)
+                    return claim
+        return None
+
+    def lane_of(self, queue: str) -> Lane:
+        """The lane that serves a queue."""
+        return self._lane_of[queue]
+
+    def measure(self, claims: list[Claim]) -> None:
+        """Let lanes learn how fast they are from what was finished."""
+        now = time.monotonic()
+        for lane in self.lanes:
+            mine = len(claims) if len(self.lanes) == 1 else sum(claim.queue in lane.queues for claim in claims)
+            lane.measure(mine, now)
 
     @property
     def busy(self) -> int:

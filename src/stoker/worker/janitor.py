@@ -30,7 +30,7 @@ def presence(worker: Worker) -> Presence:
         host=socket.gethostname(),
         pid=os.getpid(),
         queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
-        running=len(worker.runs),
+        running=worker.runs,
         version=VERSION,
         state=worker.state,
     )

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.model.errors import StokerError
-from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.time import SECOND, Span
 
@@ -45,7 +44,7 @@ class Keeper:
         self._stopping = False
         self._warned = False
         self._nudge: asyncio.Event | None = None
-        self.pulse = time.monotonic()
+        self._asked_at: float | None = None
         self.renewed_at = time.monotonic()
         self.late: list[float] = []
 
@@ -79,7 +78,7 @@ class Keeper:
         try:
             await self._engine.open()
             await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - start() raises it
             self._tell(self._fail_start, error)
             await self._engine.close()
             return
@@ -125,25 +124,23 @@ class Keeper:
 
     async def _renew(self) -> bool:
         worker = self._worker
-        held = list(worker.held.copy().items())
+        held = list(worker.custody.held.copy().items())
         asked = worker.id
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
         except StokerError as error:
-            self._tell(worker.renewal_failed, error)
+            self._tell(worker.custody.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
         if not renewal.known:
             fresh = worker.next_id()
             await self._engine.renew(fresh, [], lease=self._lease, first=True)
-            self._tell(worker.expelled, asked, fresh)
+            self._tell(worker.custody.expelled, asked, fresh)
         else:
-            self._tell(worker.renewed, renewal, dict(held))
+            self._tell(worker.custody.renewed, renewal)
         return True
 
-    def _tell(
-        self, tell: Callable[..., object], *what: Renewal | BaseException | str | dict[JobId, int] | None
-    ) -> None:
+    def _tell(self, tell: Callable[..., object], *what: Renewal | BaseException | str | None) -> None:
         try:
             self._main.call_soon_threadsafe(tell, *what)
         except RuntimeError:  # the worker's loop is gone, and so is whoever would listen
@@ -152,22 +149,24 @@ class Keeper:
     # --- watching the loop --------------------------------------------------------------------------------------
 
     def _watch_loop(self) -> None:
-        """The worker's loop sets `pulse` when it runs; a stale pulse means that something holds it up."""
-        silent = time.monotonic() - self.pulse
+        """Ask the worker's loop for a sign; one that is not answered means that something holds the loop up."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._tell(self._answered, None)
+            return
+        silent = time.monotonic() - self._asked_at
         if silent > BLOCKED_AFTER and not self._warned:
             self._warned = True
-            frame = sys._current_frames().get(self._main_thread)
+            frame = sys._current_frames().get(self._main_thread)  # noqa: SLF001 - the documented way to a stack
             stack = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else ""
             logger.warning(
-                "the event loop has been blocked for %.1f s by a handler; its lease is still renewed, but no other job of "
-                "this worker moves. Make the handler a plain function (it then runs in a thread) or use "
+                "the event loop has been blocked for %.1f s by a handler; its lease is still renewed, but no other job "
+                "of this worker moves. Make the handler a plain function (it then runs in a thread) or use "
                 'isolation="process".\n%s',
                 silent,
                 stack,
             )
-        elif silent <= BLOCKED_AFTER:
-            self._warned = False
-        self._tell(self._beat, None)
 
-    def _beat(self, _: None) -> None:
-        self.pulse = time.monotonic()
+    def _answered(self, _: None) -> None:
+        self._asked_at = None
+        self._warned = False

@@ -49,6 +49,12 @@ class Lane:
             if not sleeper.done():
                 sleeper.set_result(None)
 
+    async def rest(self) -> None:
+        """A slot with nothing to do waits for claims."""
+        sleeper = asyncio.get_running_loop().create_future()
+        self.idle.append(sleeper)
+        await sleeper
+
     def measure(self, finished: int, now: float) -> None:
         """Learn how fast the lane is; called whenever outcomes are written."""
         self._finished += finished

@@ -52,4 +52,4 @@ async def reap(
 def _settlement(claim: Claim, rules: Rules, dead: Sequence[str], crash: str | None) -> Settlement:
     witnessed = crash is not None and claim.former in dead
     outcome: Outcome = Crashed(f"{crash} (worker {claim.former})") if witnessed else Lost()
-    return conclude(claim, outcome, msgspec.structs.replace(rules, roll=random()))  # noqa: S311 - spreads retries
+    return conclude(claim, outcome, msgspec.structs.replace(rules, roll=random()))

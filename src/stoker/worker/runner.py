@@ -89,11 +89,10 @@ def done(task: Task[..., Any], value: Any, context: Context) -> ends.Done:
 NOTHING = ends.Done()
 
 
-def judge(
-    error: BaseException, task: Task[..., Any], cause: Cause | None, claim: Claim, limit: float | None
-) -> Outcome:
+def judge(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None) -> Outcome:
     """What an exception that left the handler (or its middleware) means."""
     error = loudest(error)
+    _forget_own_frames(error)
     if isinstance(error, Signal):
         return _signal(error)
     if isinstance(error, asyncio.CancelledError) and cause is not None:
@@ -109,6 +108,15 @@ def judge(
         if ordinary is not None:
             return _failed(error, task)
     return ends.Panicked(describe_error(error))
+
+
+def _forget_own_frames(error: BaseException) -> None:
+    """A traceback begins in the user's code: how Stoker came to call it tells him nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("stoker."):
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
 
 
 def interrupted(cause: Cause, limit: float | None) -> Outcome:

@@ -41,7 +41,16 @@ class Slot:
         """Has the handler swallowed every interruption so far?"""
         return self.tries > MOST_TRIES
 
-    def settle_down(self) -> None:
-        """Take back interruptions that were delivered, so that the slot's Task can go on."""
+    def begin(self, context: Context, *, on_loop: bool, limit: float | None) -> None:
+        """A run starts."""
+        self.context = context
+        self.cause = None
+        self.on_loop = on_loop
+        self.limit = limit
+        self.tries = 0
+
+    def end(self) -> None:
+        """The run is over. Interruptions that were delivered are taken back, so that the slot's Task can go on."""
+        self.context = None
         while self.task.cancelling():
             self.task.uncancel()

@@ -21,6 +21,13 @@ class Door:
     def __init__(self) -> None:
         self.open = False
 
+    def check(self) -> None:
+        """Refuse a call to an engine that is not open."""
+        if not self.open:
+            raise EngineClosed(
+                "this memory engine is not open. Nothing was done. Call open() first, and not after close()."
+            )
+
 
 class Access:
     """A store call that reads or writes. Belongs to one engine, hence to one loop: its calls never overlap."""
@@ -36,10 +43,7 @@ class Access:
         self._active = 0
 
     def __enter__(self) -> Store:
-        if not self._door.open:
-            raise EngineClosed(
-                "this memory engine is not open. Nothing was done. Await open() first, and not after close()."
-            )
+        self._door.check()
         self._since = perf_counter_ns()
         self._store.lock.acquire()
         self._active = self._store.active

@@ -121,6 +121,7 @@ class Action:
         record.status = Status.PENDING
         record.scheduled_at = self._now
         record.base = record.attempts
+        record.crashes = 0
         record.finished_at = record.expires_at = None
         record.cancel_requested = False
         self._store.place(record, self._now)

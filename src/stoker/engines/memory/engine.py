@@ -1,12 +1,7 @@
-"""The async face of the store: every method of the contract, each one call through `Access`.
-
-Capacity is the one place where a call waits: with `when_full="wait"` callers stand in line, first come first served,
-and each looks again when a job has ended.
-"""
+"""The async face of the store: every method of the contract, each one call through `Access`."""
 
 from __future__ import annotations
 
-import asyncio
 import platform
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +12,7 @@ import msgspec
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
 from stoker.engines.memory import actions, controls, doors, leases, questions
 from stoker.engines.memory.access import Access, Door
+from stoker.engines.memory.capacity import in_turn
 from stoker.engines.memory.record import as_job
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.timeline import Samples
@@ -46,7 +42,7 @@ from stoker.model.time import Instant, Span
 WhenFull = Literal["raise", "wait"]
 
 HISTORY = 1_000
-DURABILITY = "none: jobs, timers and history live in this process and are lost when it exits"
+DURABILITY = "not durable: jobs, timers and history live in this process and are lost when it exits"
 WARNING = (
     "memory:// is not durable: every waiting job, retry timer and result is lost when this process exits. "
     "Use sqlite:///jobs.db, Postgres or Redis for work that must survive."
@@ -77,7 +73,7 @@ class MemoryEngine:
     def _join(self, store: Store, when_full: WhenFull) -> None:
         self._store = store
         self._when_full = when_full
-        self._hub = Hub()
+        self._hub = Hub(store.lock)
         self._samples = Samples()
         self._door = Door()
         self._read = Access(store, self._samples, self._door, write=False)
@@ -159,30 +155,7 @@ class MemoryEngine:
         except EngineFull:
             if tx is not None or self._when_full == "raise":
                 raise
-        return await self._insert_in_turn(drafts)
-
-    async def _insert_in_turn(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Stand in line for room. Only the first in line tries, so that nobody is overtaken for ever."""
-        waiter = Waiter()
-        with self._write as store:
-            store.crowd.append(waiter)
-        self._queueing.add(waiter)
-        try:
-            while True:
-                with self._write as store:
-                    waiter.rearm()
-                    if store.crowd[0] is waiter:
-                        try:
-                            return doors.insert(store, drafts, store.now())
-                        except EngineFull:
-                            if store.capacity is None or len(drafts) > store.capacity:
-                                raise
-                await waiter.future
-        finally:
-            self._queueing.discard(waiter)
-            with self._store.lock:
-                self._store.crowd.remove(waiter)
-                self._store.admit()
+        return await in_turn(self._write, self._queueing, drafts)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         with self._write as store:
@@ -225,27 +198,8 @@ class MemoryEngine:
             return leases.reap(store, by, limit, dead, store.now())
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
-        with self._read:
-            heard = self._hub.recall(topics)
-            waiter = Waiter(topics)
-            if not heard:
-                self._hub.join(waiter)
-        if heard:
-            return heard
-        timer = asyncio.get_running_loop().call_later(max(timeout, 0), waiter.fire)
-        try:
-            await waiter.future
-        except asyncio.CancelledError:
-            with self._store.lock:
-                self._hub.leave(waiter)
-                if waiter.heard is not None:
-                    self._hub.wake(waiter.heard)
-            raise
-        finally:
-            timer.cancel()
-        with self._store.lock:
-            self._hub.leave(waiter)
-            return frozenset() if waiter.heard is None else frozenset({waiter.heard})
+        self._door.check()
+        return await self._hub.wait(topics, timeout)
 
     async def wake(self, topics: Sequence[str]) -> None:
         with self._write as store:

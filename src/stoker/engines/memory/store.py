@@ -64,6 +64,7 @@ class Store:
         self.leases: dict[str, Instant] = {}
         self.retired: set[str] = set()
         self.rows: dict[str, Queue] = {}
+        self._untuned: dict[str, Queue] = {}
         self.tuned: set[str] = set()
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}
@@ -166,7 +167,10 @@ class Store:
 
     def queue(self, name: str) -> Queue:
         """A queue's settings, stored or not."""
-        return self.rows.get(name) or Queue(name=name)
+        found = self.rows.get(name) or self._untuned.get(name)
+        if found is None:
+            found = self._untuned[name] = Queue(name=name)
+        return found
 
     def set_queue(self, queue: Queue) -> None:
         """Store a queue's settings."""
@@ -191,7 +195,10 @@ class Store:
     def conclude(self, active_before: int) -> None:
         """What follows every write: prune the history, let the next one in, wake who has something to do."""
         while len(self.finished) > self.history:
-            self.prune(next(iter(self.finished.values())), self.clock())
+            job, record = self.finished.popitem(last=False)
+            record.cell[record.status] -= 1
+            del self.jobs[job]
+            self.ledger.cross_out(job)
         if self.active < active_before:
             self.admit()
         if self._woken:

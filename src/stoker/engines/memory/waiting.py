@@ -4,12 +4,13 @@ Each engine has a `Hub`. A wake-up reaches every hub on the store; a hub release
 wake-up once when nobody waits. `CONTROL` releases all waiters of a hub and is remembered only by a hub that ever waited
 for it. Whoever is released but canceled before it could run passes its wake-up on, so none is lost.
 
-Everything here is called under the store's lock; a waiter of another loop is released through that loop.
+A waiter of another loop is released through that loop. Whatever is not `async` here is called under the store's lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 from stoker.engines.base import CONTROL
@@ -51,39 +52,42 @@ class Waiter:
 class Hub:
     """The waiters of one engine, by topic in the order they came, and what is remembered for the next one."""
 
-    __slots__ = ("_listens", "_remembered", "_waiters")
+    __slots__ = ("_listens", "_lock", "_remembered", "_waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
         self._waiters: dict[str, dict[Waiter, None]] = {}
         self._remembered: set[str] = set()
         self._listens = False
 
-    def recall(self, topics: Sequence[str]) -> frozenset[str]:
-        """What was remembered of these topics, which is thereby forgotten."""
-        if CONTROL in topics:
-            self._listens = True
-        heard = self._remembered.intersection(topics)
-        self._remembered -= heard
-        return frozenset(heard)
-
-    def join(self, waiter: Waiter) -> None:
-        for topic in waiter.topics:
-            self._waiters.setdefault(topic, {})[waiter] = None
-
-    def leave(self, waiter: Waiter) -> None:
-        for topic in waiter.topics:
-            waiting = self._waiters.get(topic)
-            if waiting is not None:
-                waiting.pop(waiter, None)
-                if not waiting:
-                    del self._waiters[topic]
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        """Sleep until a topic is woken, or as long as allowed."""
+        waiter = Waiter(topics)
+        with self._lock:
+            heard = self._recall(topics)
+            if heard:
+                return heard
+            self._join(waiter)
+        timer = asyncio.get_running_loop().call_later(max(timeout, 0), waiter.fire)
+        try:
+            await waiter.future
+        except asyncio.CancelledError:
+            with self._lock:
+                if waiter.heard is not None:
+                    self.wake(waiter.heard)
+            raise
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._leave(waiter)
+        return frozenset() if waiter.heard is None else frozenset({waiter.heard})
 
     def wake(self, topic: str) -> None:
         """Release one waiter (of `CONTROL` all), or remember."""
         reached = False
         while waiting := self._waiters.get(topic):
             waiter = next(iter(waiting))
-            self.leave(waiter)
+            self._leave(waiter)
             reached = waiter.release(topic) or reached
             if reached and topic != CONTROL:
                 return
@@ -96,3 +100,23 @@ class Hub:
             waiter.release()
         self._waiters.clear()
         self._remembered.clear()
+
+    def _recall(self, topics: Sequence[str]) -> frozenset[str]:
+        """What was remembered of these topics, which is thereby forgotten."""
+        if CONTROL in topics:
+            self._listens = True
+        heard = self._remembered.intersection(topics)
+        self._remembered -= heard
+        return frozenset(heard)
+
+    def _join(self, waiter: Waiter) -> None:
+        for topic in waiter.topics:
+            self._waiters.setdefault(topic, {})[waiter] = None
+
+    def _leave(self, waiter: Waiter) -> None:
+        for topic in waiter.topics:
+            waiting = self._waiters.get(topic)
+            if waiting is not None:
+                waiting.pop(waiter, None)
+                if not waiting:
+                    del self._waiters[topic]

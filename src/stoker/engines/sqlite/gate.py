@@ -85,6 +85,7 @@ class Gate:
 
     def try_enter(self) -> bool:
         """Enter if nobody is in and nobody waits. Never blocks: two locks, one stat, a few microseconds."""
+        self._check()
         if not self._taken.acquire(blocking=False):
             return False
         return self._settled(self._attempt(NOW))
@@ -96,6 +97,7 @@ class Gate:
         line and this thread waits for it: no polling, no signals, and no place lost. A caller that gave up and comes
         back finds its place kept; if nobody comes back, the helper passes through and leaves at once.
         """
+        self._check()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._guard:
             place, self._adrift = self._adrift, None
@@ -127,6 +129,10 @@ class Gate:
                 self._shut()
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._closed:
+            raise EngineClosed(f"the gate {self.path} is closed")
 
     def _settled(self, entered: bool) -> bool:
         if not entered:
@@ -164,7 +170,8 @@ class Gate:
             if not self._closed and not gate.moved() and (how == NOW or not turn.moved()):
                 return True
             self._shut()
-        raise EngineClosed(f"the gate {self.path} is closed")
+        self._check()
+        return False
 
     def _stand_in_line(self, place: Place) -> None:
         try:

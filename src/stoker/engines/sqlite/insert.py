@@ -29,9 +29,8 @@ _INSERTED = Stored.INSERTED
 
 def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
     """Store drafts; receipts in their order. `Duplicate` leaves the undoing to the transaction."""
-    if unit.bulk and len({draft.id for draft in drafts if draft.unique is None}) == len(drafts):
-        if (yield from _together(unit, drafts)):
-            return [Receipt(draft.id, _INSERTED) for draft in drafts]
+    if all(draft.unique is None for draft in drafts) and (yield from _together(unit, drafts)):
+        return [Receipt(draft.id, _INSERTED) for draft in drafts]
     receipts = []
     for draft in drafts:
         receipts.append((yield from admit(unit, draft)))
@@ -105,7 +104,7 @@ def store(unit: Unit, draft: Draft, due: Instant) -> Steps[None]:
     yield _ONE, (seq, draft.id, qid, draft.priority, due, *described)
     yield _READY, (seq, seq)
     if draft.unique is not None:
-        yield moves._HOLD, (draft.unique.slot(draft.kind), seq, 0)
+        yield moves.HOLD, (draft.unique.slot(draft.kind), seq, 0)
     unit.count(qid, draft.kind, PENDING)
     unit.count(qid, draft.kind, ENQUEUED)
     unit.due(draft.queue, due)

@@ -115,7 +115,8 @@ def locked(path: Path) -> bool | None:
     except OSError:
         return None
     else:
-        return False
+        # Between opening and locking it may have said farewell: then the file is gone, or another one's by now.
+        return False if same(fd, path) else None
     finally:
         os.close(fd)
 

@@ -40,10 +40,9 @@ _ERROR_PUT = sql("error_put")
 _ERROR_TRIM = sql("error_trim")
 _TROUBLE = sql("trouble")
 _TROUBLE_OVER = sql("trouble_over")
-_HOLD = sql("hold")
+HOLD = sql("hold")
 _LET_GO = sql("let_go")
 _ERASE = tuple(sql(f"delete_{table}") for table in ("body", "past", "errors"))
-_ERASE_EVENTS = sql("delete_events")
 
 
 def leave(record: Record) -> Steps[None]:
@@ -121,13 +120,12 @@ def write_done(record: Record) -> Steps[None]:
 
 
 def erase(unit: Unit, record: Record) -> Steps[None]:
-    """Remove every trace of a job that stands nowhere."""
+    """Remove the record of a job that stands nowhere. Its events are another matter."""
     unit.count(record.qid, record.kind, record.status, -1)
     if record.ukey is not None:
         yield _LET_GO, (slot(record), record.seq)
     for statement in _ERASE:
         yield statement, (record.seq,)
-    yield _ERASE_EVENTS, (record.id,)
 
 
 def write_past(record: Record) -> Steps[None]:
@@ -157,7 +155,7 @@ def grip(record: Record) -> Steps[None]:
         yield _LET_GO, (slot(record), record.seq)
     else:
         weak = record.status == RETRYING and unique.hold == "active"
-        yield _HOLD, (slot(record), record.seq, int(weak))
+        yield HOLD, (slot(record), record.seq, int(weak))
 
 
 def slot(record: Record) -> str:
@@ -166,11 +164,12 @@ def slot(record: Record) -> str:
     return record.unique.slot(record.kind)
 
 
-def blame(unit: Unit, record: Record, error: str) -> Steps[None]:
-    """One more entry of a job's history, the oldest making room."""
+def blame(unit: Unit, record: Record, error: str, attempt: int | None = None) -> Steps[None]:
+    """A job's last error; with the attempt that failed it is also an entry of the history, the oldest making room."""
     record.last_error = error
-    yield _ERROR_PUT, (record.seq, unit.now, record.attempts, error)
-    yield _ERROR_TRIM, (record.seq, LONGEST_HISTORY)
+    yield _ERROR_PUT, (record.seq, unit.now, attempt, error)
+    if attempt is not None:
+        yield _ERROR_TRIM, (record.seq, LONGEST_HISTORY)
 
 
 def total(unit: Unit, record: Record, status: int, error: str | None = None) -> Steps[None]:

@@ -33,26 +33,35 @@ _MARK = sql("clock_mark")
 _NUMBERS = sql("numbers")
 _QUEUE = sql("queue")
 _QUEUE_BY_QID = sql("queue_by_qid")
-_QUEUE_MAKE = sql("queue_make")
+_QUEUE_WRITE = sql("queue_write")
 _WORKER = sql("worker")
 _COUNT = sql("count")
 
 
+class Mismatch(Exception):
+    """A batch met something unusual after it had begun to write: roll back and go one by one."""
+
+
 class Shelf(NamedTuple):
-    """A queue and the number its jobs are stored under."""
+    """A queue and the number its jobs are stored under. `tuned`: somebody chose its settings."""
 
     qid: int
     queue: Queue
+    tuned: bool
 
 
 class Unit:
-    """One transaction in the making. `bulk` says that `Many` is understood; a user's handle does not."""
+    """One transaction in the making.
 
-    __slots__ = ("_deltas", "_names", "_qids", "_wids", "bulk", "dropped", "high", "now", "woken")
+    `swift` says that it can be rolled back and run again: batches may then bet on the usual case and raise `Mismatch`
+    when they lose. In somebody else's transaction there is no second try.
+    """
 
-    def __init__(self, now: Instant, *, bulk: bool) -> None:
+    __slots__ = ("_deltas", "_names", "_qids", "_wids", "dropped", "high", "now", "swift", "woken")
+
+    def __init__(self, now: Instant, *, swift: bool = False) -> None:
         self.now = now
-        self.bulk = bulk
+        self.swift = swift
         self.high: Instant = 0
         self.dropped: Span = 0
         self.woken: set[str] = set()
@@ -77,11 +86,8 @@ class Unit:
     def end(self) -> Steps[None]:
         """Write what was counted, and how late it is."""
         rows: list[Row] = [(*key, n) for key, n in self._deltas.items() if n]
-        if rows and self.bulk:
+        if rows:
             yield Many(_COUNT, rows)
-        else:
-            for row in rows:
-                yield _COUNT, row
         if self.now > self.high + MARK_EVERY:
             yield _MARK, (self.now,)
 
@@ -134,12 +140,12 @@ class Unit:
         shelf = self._names.get(name) or (yield from self.queue(name))
         return shelf if shelf is not None else (yield from self.write_queue(Queue(name=name)))
 
-    def write_queue(self, queue: Queue) -> Steps[Shelf]:
+    def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[Shelf]:
         """Store a queue's settings and cool-down."""
         curve, cool = queue.curve, queue.cooldown
-        settings = (queue.name, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
-        [(qid,)] = yield _QUEUE_MAKE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
-        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue)
+        settings = (queue.name, tuned, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
+        [(qid,)] = yield _QUEUE_WRITE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
+        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue, tuned)
         return shelf
 
     def _remember(self, row: Row) -> Shelf:
@@ -157,7 +163,7 @@ class Unit:
 
 def shelved(row: Row) -> Shelf:
     """A stored queue."""
-    qid, name, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
+    qid, name, tuned, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
     return Shelf(
         qid,
         Queue(
@@ -169,4 +175,5 @@ def shelved(row: Row) -> Shelf:
             curve=Curve(bool(on), base, top),
             cooldown=OPEN if until is None and not count else Cooldown(until, count),
         ),
+        bool(tuned),
     )

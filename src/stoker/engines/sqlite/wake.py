@@ -30,6 +30,7 @@ from stoker.model.errors import EngineRefused
 EVERYTHING = "*"
 """The topic that stands for all: more was said than fits, or something may have been missed."""
 
+OPEN_FILES = Path("/proc/self/fd")
 LARGEST = 4096
 LONGEST_PATH = 103  # what every system takes as a socket's address; Linux alone would take 107
 CLUTTERED = 8  # datagrams at once that mean: the socket may have been full; Linux queues at least 10 by default
@@ -80,8 +81,8 @@ class Bell:
                 for name in self._listeners():
                     if name != self._name:
                         self._send(message, name)
-            except OSError:
-                # The folder was taken away: the listeners are woken by `watch` and by their own next look.
+            except (OSError, EngineRefused):
+                # The folder was taken away or spoilt: the listeners are woken by `watch` and by their own next look.
                 self._forget_folder()
 
     def watch(
@@ -201,9 +202,9 @@ def reachable(directory: Path) -> tuple[str, int]:
     room = LONGEST_PATH - len("/4194304-01234567")
     if len(os.fsencode(directory)) <= room:
         return str(directory), -1
-    if Path("/proc/self/fd").is_dir():
+    if OPEN_FILES.is_dir():
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        return f"/proc/self/fd/{fd}", fd
+        return f"{OPEN_FILES}/{fd}", fd
     key = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
     short = Path(tempfile.gettempdir()) / f"stoker-{os.getuid()}-{key}"
     own_folder(short)

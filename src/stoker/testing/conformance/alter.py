@@ -48,7 +48,10 @@ async def _alter(store: Store, change: Change, *jobs: JobId, statuses: Sequence[
 
 async def _each_status(store: Store) -> dict[Status, JobId]:
     """One job in every status, each brought there by the steps that lead to it, in a queue named after it."""
-    jobs = {status: await store.add(queue=status.value) for status in Status}
+    jobs: dict[Status, JobId] = {
+        status: await store.add(queue=status.value) for status in Status if status is not Status.PENDING
+    }
+    jobs = {Status.PENDING: await store.add(queue=Status.PENDING.value, delay=HOUR), **jobs}
     for status, outcome in (
         (Status.RETRYING, Failed("again", after=HOUR)),
         (Status.DONE, Done(b"1")),

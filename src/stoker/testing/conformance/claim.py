@@ -21,9 +21,7 @@ def _ids(claims: list[Claim]) -> list[JobId]:
     return [claim.id for claim in claims]
 
 
-async def _demand(
-    store: Store, *queues: tuple[str, int], total: int | None = None, worker: str = "w1"
-) -> list[Claim]:
+async def _demand(store: Store, *queues: tuple[str, int], total: int | None = None, worker: str = "w1") -> list[Claim]:
     """Claim from several queues, with a live lease."""
     await store.enlist(worker)
     return await store.engine.claim(Demand(worker, queues, total))

@@ -95,7 +95,9 @@ async def test_every_field_of_a_draft_reaches_the_record(store: Store) -> None:
     [None, Never(), Fixed(2.5, 3), Linear(1, 2), Exponential(0.1, 3, 7, 4, "full")],
     ids=["none", "never", "fixed", "linear", "exponential"],
 )
-async def test_a_backoff_travels_with_the_job(store: Store, backoff: Never | Fixed | Linear | Exponential | None) -> None:
+async def test_a_backoff_travels_with_the_job(
+    store: Store, backoff: Never | Fixed | Linear | Exponential | None
+) -> None:
     """Every retry strategy comes back equal, from the record and from the claim."""
     job = await store.add(options=Options(backoff=backoff))
     assert (await store.job(job)).options.backoff == backoff

@@ -258,6 +258,16 @@ async def test_a_reaped_worker_is_unknown_for_ever(store: Store) -> None:
 
 
 @pytest.mark.spec("LEASE-07")
+async def test_a_reaped_worker_cannot_start_over_under_its_old_name(store: Store) -> None:
+    """A first renewal is for workers never seen: one that was reaped must take a new name."""
+    await _lapse(store)
+    await _reap(store)
+    await store.add()
+    assert not (await store.engine.renew("lapsed", [], first=True)).known
+    assert await store.engine.claim(Demand("lapsed", (("default", 5),))) == []
+
+
+@pytest.mark.spec("LEASE-07")
 async def test_a_partly_reaped_worker_loses_the_rest_later(store: Store) -> None:
     """A limit may leave claims behind; the next reap takes them and then the worker is unknown."""
     claims = await _lapse(store, 3)

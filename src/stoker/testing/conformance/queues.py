@@ -107,6 +107,19 @@ async def test_queues_seeding_keeps_what_people_tuned(store: Store) -> None:
     assert (await _queue(store, "mail")).workers == 9
 
 
+@pytest.mark.spec("QUEUE-05")
+async def test_queues_seeding_reaches_a_queue_that_was_only_used(store: Store) -> None:
+    """A producer that came first or a limiter that cooled the queue does not keep the seeding out."""
+    await store.add(queue="used")
+    await store.add(queue="cooled")
+    await store.finish(await store.take(queue="cooled"), Throttled())
+    for name in ("used", "cooled"):
+        assert await store.engine.tune(name, Tuning(workers=3), if_absent=True)
+        assert (await _queue(store, name)).workers == 3
+        assert not await store.engine.tune(name, Tuning(workers=4), if_absent=True)
+    assert (await _queue(store, "cooled")).cooldown.count == 1
+
+
 @pytest.mark.core
 @pytest.mark.spec("QUEUE-06")
 async def test_queues_paused_hand_out_nothing(store: Store) -> None:

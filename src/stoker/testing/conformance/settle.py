@@ -7,6 +7,7 @@ import pytest
 
 from stoker.engines.base import LEASE
 from stoker.model.control import Tuning
+from stoker.model.errors import InvalidTransition
 from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Demand, Mishap, Options, Status, Verdict
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, RESULT_WARNING, UNFIT_SINCE, Rules, conclude
 from stoker.model.outcome import (
@@ -480,9 +481,7 @@ async def test_a_hundred_settlements_go_in_one_call(store: Store) -> None:
     await store.insert(*(store.draft() for _ in range(100)))
     claims = await store.claim(n=100)
     ends = [outcomes[index % 5] for index in range(100)]
-    verdicts = await store.settle(
-        *(conclude(claim, outcome) for claim, (outcome, _) in zip(claims, ends, strict=True))
-    )
+    verdicts = await store.settle(*(conclude(claim, outcome) for claim, (outcome, _) in zip(claims, ends, strict=True)))
     assert verdicts == [Verdict.APPLIED] * 100
     assert [await store.status(claim.id) for claim in claims] == [status for _, status in ends]
     assert await store.counts() == {status: 20 for _, status in outcomes}
@@ -504,6 +503,19 @@ async def test_totals_tell_what_became_of_a_kind(store: Store) -> None:
     totals = (await store.engine.census()).totals["mail"]
     assert (totals.completed, totals.retried, totals.failed, totals.canceled) == (1, 1, 1, 1)
     assert totals.last_error is None
+
+
+@pytest.mark.spec("SETTLE-16", "STATUS-01")
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.DISCARDED, Status.RETRIED])
+async def test_a_settlement_cannot_ask_for_an_impossible_status(store: Store, status: Status) -> None:
+    """A status no run can end in is refused by name, and nothing of the call is settled."""
+    await store.insert(store.draft(), store.draft())
+    good, bad = await store.claim(n=2)
+    before = await store.snapshot([good.id, bad.id])
+    wrong = msgspec.structs.replace(conclude(bad, Done()), status=status)
+    with pytest.raises(InvalidTransition, match=f"running to {status}"):
+        await store.engine.settle([conclude(good, Done()), wrong])
+    assert await store.snapshot([good.id, bad.id]) == before
 
 
 # --- together with the settlement -----------------------------------------------------------------------------------
@@ -554,6 +566,16 @@ async def test_a_follow_up_obeys_the_key_rule(store: Store) -> None:
     assert await store.finish(claim, Done(followups=(child,))) is Verdict.APPLIED
     assert await store.gone(child.id)
     assert await store.status(claim.id) is Status.DONE
+
+
+@pytest.mark.spec("SETTLE-13", "KEY-12")
+async def test_a_refusing_follow_up_does_not_keep_the_claim_from_ending(store: Store) -> None:
+    """Nobody is left to hear a Duplicate: a follow-up of mode raise whose key is held is simply not stored."""
+    await store.insert(store.draft("parent"), store.draft("child", unique=Unique("k"), delay=HOUR))
+    child, sibling = store.draft("child", unique=Unique("k", mode="raise")), store.draft("sibling")
+    assert await store.finish(await store.take(), Done(followups=(child, sibling))) is Verdict.APPLIED
+    assert await store.gone(child.id)
+    assert await store.status(sibling.id) is Status.PENDING
 
 
 @pytest.mark.spec("SETTLE-13", "KEY-12")

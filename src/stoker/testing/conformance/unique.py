@@ -8,7 +8,7 @@ from stoker.model.errors import Duplicate
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Options, Receipt, Status, Stored, Verdict
 from stoker.model.lifecycle import KEEP_DEAD
-from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Rejected, Snoozed
+from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Outcome, Rejected, Snoozed
 from stoker.model.query import Cancel, Clone, Delete, Requeue, Selection
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import SUPERSEDED, Hold, Mode, Unique
@@ -82,8 +82,8 @@ async def test_a_key_is_free_after_its_job_ended(store: Store, end: str) -> None
         await store.engine.alter(Selection((job,)), Delete())
     else:
         claim = await store.take()
-        outcome = {"dead": Rejected("no"), "canceled": Canceled()}.get(end, Done())
-        await store.finish(claim, outcome)
+        ends: dict[str, Outcome] = {"dead": Rejected("no"), "canceled": Canceled()}
+        await store.finish(claim, ends.get(end, Done()))
     receipt = await _put(store)
     assert receipt.stored is Stored.INSERTED
     assert receipt.id != job

@@ -12,6 +12,7 @@ INSERT INTO stoker_clock (one, high, seq) VALUES (1, 0, 0);
 CREATE TABLE stoker_queues (
     qid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
+    tuned INTEGER NOT NULL CHECK (tuned IN (0, 1)),
     paused INTEGER NOT NULL CHECK (paused IN (0, 1)),
     workers INTEGER,
     keep_done INTEGER NOT NULL,
@@ -108,11 +109,12 @@ CREATE TABLE stoker_past (
     log BLOB
 );
 
+-- The newest is the job's last error. Without an attempt it was no run's error (canceled, superseded) and no history.
 CREATE TABLE stoker_errors (
     n INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
     at INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
+    attempt INTEGER,
     error TEXT NOT NULL
 );
 CREATE INDEX stoker_errors_job ON stoker_errors (seq, n);

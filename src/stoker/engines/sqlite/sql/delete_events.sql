@@ -1,1 +1,1 @@
-DELETE FROM stoker_events WHERE job = ?1
+DELETE FROM stoker_events WHERE job = ?1 RETURNING 1

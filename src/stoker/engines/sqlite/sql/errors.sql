@@ -1,1 +1,1 @@
-SELECT at, attempt, error FROM stoker_errors WHERE seq = ?1 ORDER BY n
+SELECT at, attempt, error FROM stoker_errors WHERE seq = ?1 AND attempt IS NOT NULL ORDER BY n

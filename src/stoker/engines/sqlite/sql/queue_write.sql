@@ -1,6 +1,8 @@
-INSERT INTO stoker_queues (name, paused, workers, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+INSERT INTO stoker_queues
+    (name, tuned, paused, workers, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (name) DO UPDATE SET
+    tuned = max(tuned, excluded.tuned),
     paused = excluded.paused,
     workers = excluded.workers,
     keep_done = excluded.keep_done,

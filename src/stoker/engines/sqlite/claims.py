@@ -1,0 +1,138 @@
+"""The second door: due jobs become claims.
+
+A claim walks a queue priority by priority and takes the head of each: four statements whatever the number, and never a
+step over a job that is not due. A claim's `ref` holds what a plain settlement needs to know, so that ending a run that
+went well reads nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.engines.sqlite import moves
+from stoker.engines.sqlite.records import by_seq, read_metadata, read_options, read_unique
+from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import DEAD, RETRYING, RUNNING, Shelf, Unit
+from stoker.model.errors import CorruptRecord
+from stoker.model.job import PLAIN, Claim, Demand
+
+_WORKER = sql("worker")
+_PRIORITY = sql("claim_priority")
+_PICK = sql("claim_pick")
+_TAKE = sql("claim_take")
+_DROP = sql("claim_drop")
+_PAST = sql("claim_past")
+_STRONG = sql("hold_strong")
+_CLAIM = sql("running_claim")
+_LET_GO_OF_ALL = sql("let_go_of_all")
+
+BEFORE_ALL = -1_000_000
+"""Less than any priority."""
+
+
+def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
+    """Hand due jobs to a worker with a live lease."""
+    wid = yield from living(unit, demand.worker)
+    claims: list[Claim] = []
+    if wid is None:
+        return claims
+    left = sum(n for _, n in demand.queues if n > 0) if demand.total is None else demand.total
+    for name, wanted in demand.queues:
+        n = min(wanted, left - len(claims))
+        if n <= 0:
+            continue
+        shelf = yield from unit.queue(name)
+        if shelf is None or shelf.queue.paused or shelf.queue.cooldown.shut(unit.now):
+            continue
+        claims += yield from _from_queue(unit, shelf, wid, demand.worker, n)
+    return claims
+
+
+def living(unit: Unit, worker: str) -> Steps[int | None]:
+    """The number of a worker whose lease has not lapsed."""
+    rows = yield _WORKER, (worker,)
+    if not rows or rows[0][1] is None or rows[0][1] < unit.now:
+        return None
+    return int(rows[0][0])
+
+
+def _from_queue(unit: Unit, shelf: Shelf, wid: int, worker: str, n: int) -> Steps[list[Claim]]:
+    claims: list[Claim] = []
+    priority, qid, now = BEFORE_ALL, shelf.qid, unit.now
+    while len(claims) < n:
+        found = yield _PRIORITY, (qid, priority)
+        if not found:
+            break
+        priority = found[0][0]
+        picked = yield _PICK, (qid, priority, now, n - len(claims))
+        if not picked:
+            continue
+        last = picked[-1]
+        yield _TAKE, (qid, priority, last[7], last[0], wid, now)
+        yield _DROP, (qid, priority, last[7], last[0])
+        claims += yield from _handed_over(unit, shelf, worker, priority, picked)
+    return claims
+
+
+def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
+    """Make claims of the rows that were taken; one that cannot be read is set aside and hinders nobody."""
+    claims: list[Claim] = []
+    counts: dict[tuple[str, int], int] = {}
+    qid, name, curve, cool, now = shelf.qid, shelf.queue.name, shelf.queue.curve, shelf.queue.cooldown.count, unit.now
+    for row in picked:
+        id_, kind, payload, attempt, budget, token, created, due, seq, options, key, traits, tenant, status, past = row
+        counts[kind, status] = counts.get((kind, status), 0) + 1
+        base, crashes, throttles, metadata, error = 0, 0, 0, None, None
+        ref: Any = (id_, seq, qid, kind, attempt, now)
+        unique = None
+        try:
+            if past or key is not None:
+                ref = seq
+                unique = read_unique(key, traits)
+                if past:
+                    [(base, crashes, throttles, metadata, error)] = yield _PAST, (seq,)
+                    metadata = read_metadata(metadata)
+                if unique is not None and status == RETRYING:
+                    yield _STRONG, (unique.slot(kind), seq)
+            wishes = PLAIN if options is None else read_options(options)
+        except CorruptRecord as broken:
+            yield from _set_aside(unit, seq, str(broken))
+            continue
+        claims.append(
+            Claim(
+                id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
+                wishes, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
+            )  # fmt: skip
+        )
+    for (kind, status), n in counts.items():
+        unit.moved(qid, kind, status, RUNNING, n)
+    return claims
+
+
+def _set_aside(unit: Unit, seq: int, why: str) -> Steps[None]:
+    """End a job whose record cannot be read: people can look at it, workers never meet it again."""
+    record = yield from by_seq(seq)
+    assert record is not None
+    record.attempts -= 1
+    yield from moves.leave(record)
+    error = f"corrupt record: {why}"
+    yield from moves.blame(unit, record, error)
+    yield _LET_GO_OF_ALL, (seq,)
+    record.ukey = None
+    yield from moves.finish(unit, record, DEAD)
+    yield from moves.total(unit, record, DEAD, error)
+
+
+def stored(unit: Unit, worker: str, wid: int, seq: int) -> Steps[Claim]:
+    """A claim as it is stored, for a worker that does not hold it yet."""
+    [row] = yield _CLAIM, (wid, seq)
+    (id_, kind, payload, attempt, budget, token, claimed, created, due, priority, seq, qid) = row[:12]
+    (options, key, traits, tenant, cancel, past, base, crashes, throttles, metadata, former, former_at, error) = row[12:]
+    queue = (yield from unit.queue_of(qid)).queue
+    ref: Any = seq if past or key is not None else (id_, seq, qid, kind, attempt, claimed)
+    return Claim(
+        id_, kind, queue.name, payload, attempt, base, budget, worker, token, claimed, created, due, priority,
+        read_options(options), read_unique(key, traits), tenant, crashes, throttles, error, bool(cancel),
+        read_metadata(metadata), queue.curve, queue.cooldown.count, former, former_at, ref,
+    )  # fmt: skip

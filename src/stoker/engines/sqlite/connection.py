@@ -1,0 +1,175 @@
+"""The border to the driver: opens connections, plays the doors' steps on them, and translates every error once.
+
+A connection of ours is in autocommit mode and never waits: a busy database is an answer (`EngineBusy`), and whoever
+asked decides whether and where to wait. It may be used from two threads, one after the other, never at once. A write
+transaction always begins as one (`BEGIN IMMEDIATE`), so it can neither deadlock nor fail half-way on a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from stoker.engines.sqlite import checks
+from stoker.engines.sqlite.steps import Many, Row, Step, Steps
+from stoker.model.errors import (
+    CorruptRecord,
+    EngineBusy,
+    EngineClosed,
+    EngineError,
+    EngineFull,
+    EngineReadOnly,
+    EngineRefused,
+    EngineUnavailable,
+    SchemaMismatch,
+)
+
+T = TypeVar("T")
+Journal: TypeAlias = Literal["wal", "delete"]
+
+VERSION = sqlite3.sqlite_version
+VERSION_INFO = sqlite3.sqlite_version_info
+NORMAL, FULL = 1, 2
+LEVELS = {0: "off", NORMAL: "normal", FULL: "full", 3: "extra"}
+
+CACHED_STATEMENTS = 256
+"""More than the engine has: a statement that falls out of the cache costs as much again."""
+
+WAL_PAGES = 1000
+WAL_KEPT = 64 << 20
+PAGE_CACHE = 16 << 10
+
+DriverError = sqlite3.Error
+
+
+class Connection:
+    """One connection of ours. `path` must have been inspected before."""
+
+    def __init__(self, path: str, *, journal: Journal = "wal", read_only: bool = False) -> None:
+        self.path = path
+        self._level = -1
+        try:
+            self._raw = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=CACHED_STATEMENTS
+            )
+        except sqlite3.Error as error:
+            raise translated(error, path) from error
+        self._identity = checks.identity(path)
+        self._execute = self._raw.execute
+        self._executemany = self._raw.executemany
+        try:
+            self._set_up(journal, read_only=read_only)
+        except BaseException:
+            self._raw.close()
+            raise
+
+    def _set_up(self, journal: Journal, *, read_only: bool) -> None:
+        # The first statement meets whoever recovers or converts the file at this moment: a short wait is in order.
+        self.pragma("busy_timeout", 5000)
+        if self.pragma("journal_mode") != journal:
+            self.pragma("journal_mode", journal)
+        self.pragma("wal_autocheckpoint", WAL_PAGES)
+        self.pragma("journal_size_limit", WAL_KEPT)
+        self.pragma("cache_size", -PAGE_CACHE)
+        self.pragma("temp_store", "memory")
+        self.pragma("secure_delete", "off")
+        self.pragma("mmap_size", 0)
+        if read_only:
+            self.pragma("query_only", 1)
+        self.pragma("busy_timeout", 0)
+
+    def pragma(self, name: str, value: Any = None) -> Any:
+        """Set a setting, and read back what it is now."""
+        if value is not None:
+            self.run(f"PRAGMA {name} = {value}")
+        rows = self.run(f"PRAGMA {name}")
+        return rows[0][0] if rows else None
+
+    # --- statements ---------------------------------------------------------------------------------------------
+
+    def run(self, statement: str, values: Row = ()) -> list[Row]:
+        """One statement and all its rows: a statement that is half read would keep the log from being reset."""
+        try:
+            return self._execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def play(self, steps: Steps[T]) -> T:
+        """Run a door to its end and answer what it answers."""
+        execute, executemany = self._execute, self._executemany
+        answer: Any = None
+        try:
+            while True:
+                step: Step = steps.send(answer)
+                if type(step) is Many:
+                    answer = executemany(step.statement, step.rows).rowcount
+                else:
+                    answer = execute(*step).fetchall()  # type: ignore[arg-type]
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    def begin(self, level: int = FULL) -> None:
+        """Start to write, with this much care for the disk. Raises `EngineBusy` at once when somebody else writes."""
+        if checks.identity(self.path) != self._identity:
+            raise EngineUnavailable(
+                f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the file "
+                "back, or close this engine and open it again on the new one"
+            )
+        try:
+            if level != self._level:
+                self._execute(f"PRAGMA synchronous = {level}")
+                self._level = level
+            self._execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def commit(self) -> None:
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def rollback(self) -> None:
+        """Undo what was begun. SQLite may have done so already, on a full disk for instance."""
+        if self._raw.in_transaction:
+            self._raw.rollback()
+
+    def data_version(self) -> int:
+        """A number that changes when another connection commits."""
+        return int(self.run("PRAGMA data_version")[0][0])
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+_ERRORS: dict[int, tuple[type[EngineError], str]] = {
+    sqlite3.SQLITE_BUSY: (EngineBusy, "is locked by another writer; the write did not happen and may be repeated"),
+    sqlite3.SQLITE_LOCKED: (EngineBusy, "is locked by another writer; the write did not happen and may be repeated"),
+    sqlite3.SQLITE_FULL: (EngineFull, "has no room left: the disk is full; nothing was stored"),
+    sqlite3.SQLITE_READONLY: (EngineReadOnly, "cannot be written to; nothing was stored"),
+    sqlite3.SQLITE_IOERR: (EngineUnavailable, "cannot be read or written at this moment"),
+    sqlite3.SQLITE_CANTOPEN: (EngineUnavailable, "cannot be opened"),
+    sqlite3.SQLITE_NOMEM: (EngineUnavailable, "needs more memory than there is"),
+    sqlite3.SQLITE_CORRUPT: (CorruptRecord, "is damaged; restore a backup, or try the sqlite3 shell's .recover"),
+    sqlite3.SQLITE_NOTADB: (CorruptRecord, "is not an SQLite database, or is damaged"),
+    sqlite3.SQLITE_PERM: (EngineRefused, "may not be used by this user"),
+    sqlite3.SQLITE_AUTH: (EngineRefused, "may not be used by this user"),
+}
+
+
+def translated(error: sqlite3.Error, path: str | os.PathLike[str]) -> EngineError:
+    """The driver's error in Stoker's words."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        kind, words = _ERRORS.get(code & 0xFF, (EngineError, "failed"))
+        if str(error).startswith("no such table: stoker_"):
+            return SchemaMismatch(f"the database {path} has no tables of Stoker yet ({error}); open it with Stoker once")
+        return kind(f"the database {path} {words} ({error})")
+    if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+        return EngineClosed(f"the database {path} is closed")
+    return EngineError(f"the database {path} failed ({error})")

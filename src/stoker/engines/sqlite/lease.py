@@ -1,0 +1,81 @@
+"""Who is alive: leases of workers, and what happens to the claims of those that fell silent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.engines.base import ORPHANED_AFTER
+from stoker.engines.sqlite.claims import living, stored
+from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import Unit
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Renewal
+from stoker.model.time import Span
+
+_RENEW = sql("renew")
+_ENLIST = sql("worker_make")
+_RETIRE = sql("worker_retire")
+_HELD = sql("renew_held")
+_LIVING = sql("living")
+_OLDEST = sql("reap_oldest")
+_TAKE = sql("reap_take")
+_FORGET = sql("reap_forget")
+
+
+def renew(
+    unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool
+) -> Steps[Renewal]:
+    """Extend a lease and compare what the worker holds with what is stored under it."""
+    # A lease lapses strictly after its end, and a farewell at once.
+    until = unit.now + lease if lease > 0 else unit.now - 1
+    rows = yield _RENEW, (worker, until)
+    if not rows and first:
+        rows = yield _ENLIST, (worker, until)
+    if not rows:
+        return Renewal(known=False)
+    wid = rows[0][0]
+    mine: dict[JobId, Row] = {row[0]: row for row in (yield _HELD, (wid,))}
+    lost: list[tuple[JobId, int]] = []
+    canceling: list[tuple[JobId, int]] = []
+    for job, token in held:
+        row = mine.get(job)
+        if row is None or row[1] != token:
+            lost.append((job, token))
+            continue
+        if row[2]:
+            canceling.append((job, token))
+        del mine[job]
+    orphaned = []
+    for _, _, _, claimed, seq in mine.values():
+        if unit.now - claimed > ORPHANED_AFTER:
+            orphaned.append((yield from stored(unit, worker, wid, seq)))
+    return Renewal(True, lost, canceling, orphaned)
+
+
+def workers() -> Steps[list[str]]:
+    """Everybody who has a lease, lapsed or not."""
+    return [name for _, name, _ in (yield _LIVING, ())]
+
+
+def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[list[Claim]]:
+    """Pass claims of lapsed and dead workers to a living one, oldest first."""
+    wid = yield from living(unit, by)
+    if wid is None:
+        return []
+    known = {name: (owner, until) for owner, name, until in (yield _LIVING, ())}
+    named = set(dead)
+    owners = [owner for name, (owner, until) in known.items() if name != by and (until < unit.now or name in named)]
+    found: list[Row] = []
+    for owner in owners:
+        found += yield _OLDEST, (owner,)
+    found.sort(key=lambda row: (row[3], row[4]))
+    claims = []
+    for owner, seq, token, _, _ in found[: max(limit, 0)]:
+        yield _TAKE, (owner, seq, wid, max(unit.now, token + 1), unit.now)
+        claims.append((yield from stored(unit, by, wid, seq)))
+    for owner in owners:
+        yield _FORGET, (owner,)
+    for name in named - known.keys() - {by}:
+        yield _RETIRE, (name,)
+    return claims

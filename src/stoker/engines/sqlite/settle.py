@@ -1,0 +1,202 @@
+"""The third door: claims end.
+
+Plain successes, which are nearly all, go as a batch: one statement takes the running rows away and counts them, one
+writes the finished ones. If the count is not the batch's, somebody lost a claim or was asked to stop; then the whole
+transaction is run again, one by one. Every other end goes one by one from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stoker.engines.sqlite import moves
+from stoker.engines.sqlite.insert import admit
+from stoker.engines.sqlite.records import Record, by_seq, encode, read_log, read_metadata
+from stoker.engines.sqlite.steps import Many, Row, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import CODES, COMPLETED, DONE, RUNNING, Mismatch, Unit
+from stoker.model.errors import InvalidTransition
+from stoker.model.ids import text
+from stoker.model.job import LONGEST_LOG, Note, Settlement, Status, Verdict, noted
+from stoker.model.lifecycle import SETTLED, accepts, deletes
+from stoker.model.throttle import Cool, cooled
+
+_FENCE = sql("settle_fence")
+_FINISH = sql("settle_finish")
+_SETTLED = sql("settled")
+_HELD = sql("running_held")
+_KNOWN = sql("known")
+_TROUBLE_OVER = sql("trouble_over")
+_APPLIED = Verdict.APPLIED
+_DONE = Status.DONE
+
+
+def check(settlements: Sequence[Settlement]) -> None:
+    """Refuse a status that no run can end in."""
+    for settlement in settlements:
+        if settlement.status not in SETTLED:
+            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
+
+
+def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+    """End claims; verdicts in their order."""
+    if unit.swift and len({settlement.id for settlement in settlements}) == len(settlements):
+        plain = [settlement for settlement in settlements if _is_plain(settlement)]
+        if plain:
+            yield from _together(unit, plain)
+        if len(plain) == len(settlements):
+            return [_APPLIED] * len(plain)
+        verdicts = []
+        for settlement in settlements:
+            verdicts.append(_APPLIED if _is_plain(settlement) else (yield from _one(unit, settlement)))
+        return verdicts
+    verdicts = []
+    for settlement in settlements:
+        verdicts.append((yield from _one(unit, settlement)))
+    return verdicts
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    """A success with nothing to say but its result, of a job that never had trouble."""
+    ref = settlement.ref
+    return (
+        settlement.status is _DONE
+        and type(ref) is tuple
+        and ref[0] == settlement.id
+        and settlement.error is None
+        and settlement.keep != 0
+        and settlement.cool is None
+        and not settlement.metadata
+        and not settlement.followups
+    )
+
+
+def _together(unit: Unit, settlements: list[Settlement]) -> Steps[None]:
+    """All of them, or `Mismatch`."""
+    now = unit.now
+    fences: list[Row] = []
+    rows: list[Row] = []
+    kinds: dict[tuple[int, str], int] = {}
+    keeps: dict[int, int] = {}
+    wids: dict[str, int | None] = {}
+    for settlement in settlements:
+        id_, seq, qid, kind, attempt, claimed = settlement.ref
+        worker, token, keep = settlement.worker, settlement.token, settlement.keep
+        if worker not in wids:
+            wids[worker] = yield from unit.wid(worker)
+        if qid not in keeps:
+            keeps[qid] = (yield from unit.queue_of(qid)).queue.keep_done
+        fences.append((wids[worker], seq, token))
+        expires = now + (keeps[qid] if keep is None else keep)
+        rows.append((id_, seq, qid, token, attempt, claimed, now, expires, settlement.result))
+        kinds[qid, kind] = kinds.get((qid, kind), 0) + 1
+    applied = yield Many(_FENCE, fences)
+    if applied != len(fences):
+        raise Mismatch
+    yield Many(_FINISH, rows)
+    for (qid, kind), n in kinds.items():
+        unit.moved(qid, kind, RUNNING, DONE, n)
+        unit.count(qid, kind, COMPLETED, n)
+        yield _TROUBLE_OVER, (kind,)
+
+
+# --- one by one -------------------------------------------------------------------------------------------------
+
+
+def _one(unit: Unit, settlement: Settlement) -> Steps[Verdict]:
+    record = yield from held(unit, settlement)
+    if record is None:
+        return (yield from _too_late(settlement))
+    if not accepts(settlement.status, cancel_requested=bool(record.cancel)):
+        return Verdict.CANCELING
+    yield from moves.leave(record)
+    yield from _write_run(unit, record, settlement)
+    status = CODES[settlement.status]
+    if settlement.status in (Status.PENDING, Status.RETRYING):
+        yield from moves.queue_up(unit, record, status, unit.now + settlement.after)
+    elif deletes(settlement):
+        yield from moves.erase(unit, record)
+    else:
+        if record.past:
+            yield from moves.write_past(record)
+        yield from moves.finish(unit, record, status, keep=settlement.keep, result=settlement.result)
+    error = settlement.error if settlement.status is not Status.CANCELED else None
+    yield from moves.total(unit, record, status, error)
+    if settlement.cool is not None:
+        yield from _cool(unit, record.qid, settlement.cool)
+    for draft in settlement.followups:
+        # Nobody is left to hear of a refusal, and a key that is taken must not keep the claim from ending.
+        refusing = draft.unique is not None and draft.unique.mode == "raise"
+        yield from admit(unit, draft, "existing" if refusing else None)
+    return _APPLIED
+
+
+def held(unit: Unit, fence: Settlement | Note) -> Steps[Record | None]:
+    """The record of a claim that is exactly this one; None when it is not (any more)."""
+    wid = yield from unit.wid(fence.worker)
+    seq = fence.ref[1] if type(fence.ref) is tuple else fence.ref
+    if seq is None:
+        rows = yield _KNOWN, (fence.id,)
+        seq = rows[0][0] if rows else None
+    if wid is None or seq is None:
+        return None
+    rows = yield _HELD, (wid, seq)
+    if not rows or rows[0][0] != fence.token:
+        return None
+    record = yield from by_seq(seq)
+    return record if record is not None and record.id == fence.id else None
+
+
+def _too_late(settlement: Settlement) -> Steps[Verdict]:
+    """A job that stands where this settlement would have put it, under its token, was put there by it."""
+    rows = yield _SETTLED, (settlement.id,)
+    same = rows and settlement.token > 0 and rows[0] == (CODES[settlement.status], settlement.token)
+    return Verdict.REPEATED if same else Verdict.LOST
+
+
+def _write_run(unit: Unit, record: Record, settlement: Settlement) -> Steps[None]:
+    """What every settlement leaves on the record, whatever becomes of the job."""
+    if settlement.error is not None:
+        yield from moves.blame(unit, record, settlement.error, record.attempts)
+    if settlement.refund:
+        record.attempts = max(0, record.attempts - 1)
+    if settlement.crash:
+        record.base, record.crashes = record.base or 0, (record.crashes or 0) + 1
+    if settlement.throttled:
+        record.base, record.throttles = record.base or 0, (record.throttles or 0) + 1
+    if settlement.status is _DONE:
+        record.throttles = 0
+    if settlement.metadata:
+        record.base = record.base or 0
+        record.metadata = encode(noted(read_metadata(record.metadata) or {}, settlement.metadata))
+
+
+def _cool(unit: Unit, qid: int, wish: Cool) -> Steps[None]:
+    queue = (yield from unit.queue_of(qid)).queue
+    cooldown = cooled(unit.now, queue.cooldown, wish)
+    if cooldown != queue.cooldown:
+        yield from unit.write_queue(msgspec.structs.replace(queue, cooldown=cooldown))
+
+
+# --- notes ------------------------------------------------------------------------------------------------------
+
+
+def note(unit: Unit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
+    """Write on running jobs what their handlers want to be known."""
+    verdicts = []
+    for one in notes:
+        record = yield from held(unit, one)
+        if record is None:
+            verdicts.append(Verdict.LOST)
+            continue
+        if one.progress is not None:
+            record.progress = one.progress
+        if one.metadata:
+            record.metadata = encode(noted(read_metadata(record.metadata) or {}, one.metadata))
+        if one.lines:
+            record.log = encode((*read_log(record.log), *one.lines)[-LONGEST_LOG:])
+        yield from moves.write_past(record)
+        verdicts.append(_APPLIED)
+    return verdicts

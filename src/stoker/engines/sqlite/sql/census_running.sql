@@ -1,0 +1,1 @@
+SELECT qid, min(claimed) FROM stoker_running GROUP BY qid

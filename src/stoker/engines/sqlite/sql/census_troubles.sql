@@ -1,0 +1,1 @@
+SELECT kind, error FROM stoker_troubles

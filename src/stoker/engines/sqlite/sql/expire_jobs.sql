@@ -1,0 +1,1 @@
+SELECT id, seq FROM stoker_done WHERE expires < ?1 ORDER BY expires LIMIT ?2

@@ -1,0 +1,1 @@
+DELETE FROM stoker_locks WHERE until <= ?1 RETURNING 1

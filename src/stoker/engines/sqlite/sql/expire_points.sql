@@ -1,0 +1,1 @@
+DELETE FROM stoker_points WHERE bucket < ?1 RETURNING 1

@@ -1,0 +1,1 @@
+DELETE FROM stoker_presences WHERE seen < ?1 RETURNING 1

@@ -1,0 +1,1 @@
+SELECT id, seq FROM stoker_body WHERE id > ?1 ORDER BY id ASC LIMIT ?2

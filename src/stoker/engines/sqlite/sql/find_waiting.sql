@@ -1,0 +1,1 @@
+SELECT id, seq FROM stoker_ready WHERE qid = ?1

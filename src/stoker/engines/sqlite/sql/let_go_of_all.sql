@@ -1,0 +1,1 @@
+DELETE FROM stoker_dedupe WHERE seq = ?1

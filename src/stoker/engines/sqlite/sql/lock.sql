@@ -1,0 +1,1 @@
+SELECT owner, until FROM stoker_locks WHERE name = ?1

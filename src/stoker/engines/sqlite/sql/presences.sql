@@ -1,0 +1,1 @@
+SELECT presence FROM stoker_presences ORDER BY worker

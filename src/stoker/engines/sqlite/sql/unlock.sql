@@ -1,0 +1,1 @@
+DELETE FROM stoker_locks WHERE name = ?1

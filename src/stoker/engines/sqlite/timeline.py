@@ -1,0 +1,73 @@
+"""What happened and how much: events, points, and samples of the store's own calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.engines.sqlite.steps import Many, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import Unit
+from stoker.model.events import MOST_SAMPLES, Event, EventType, Point, Timings, Window
+from stoker.model.time import Instant
+
+_EVENT = sql("record_event")
+_POINT = sql("record_point")
+_EVENTS = sql("events")
+_OF_QUEUE = sql("events_of_queue")
+_OF_JOB = sql("events_of_job")
+_POINTS = sql("points")
+
+
+def record(unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant) -> Steps[int]:
+    """Append events, shifted to the store's clock, and overwrite points."""
+    shift = unit.now - recorded
+    if events:
+        yield Many(
+            _EVENT,
+            [
+                (event.at + shift, event.type.value, event.job, event.queue, event.kind, event.attempt, event.duration)
+                for event in events
+            ],
+        )
+    if points:
+        yield Many(_POINT, [(point.bucket, point.queue, point.metric, point.value) for point in points])
+    return len(events)
+
+
+def events(window: Window) -> Steps[list[Event]]:
+    """Events of the half-open window, oldest first."""
+    statement = _OF_JOB if window.job is not None else _OF_QUEUE if window.queue is not None else _EVENTS
+    values = (window.since, window.until, max(window.limit, 0), window.queue, window.job)
+    needed = 5 if statement is _OF_JOB else 4 if statement is _OF_QUEUE else 3
+    rows = yield statement, values[:needed]
+    return [Event(at, EventType(type_), *rest) for at, type_, *rest in rows]
+
+
+def points(since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> Steps[list[Point]]:
+    """Points of the closed window, by bucket, queue and metric."""
+    rows = yield _POINTS, (since, until, queue)
+    wanted = set(metrics)
+    return [Point(*row) for row in rows if row[1] in wanted]
+
+
+class Samples:
+    """How long store calls took, in microseconds, until somebody drains them."""
+
+    __slots__ = ("_dropped", "_reads", "_writes")
+
+    def __init__(self) -> None:
+        self._reads: list[int] = []
+        self._writes: list[int] = []
+        self._dropped = 0
+
+    def add(self, micros: int, *, write: bool) -> None:
+        kind = self._writes if write else self._reads
+        if len(kind) < MOST_SAMPLES:
+            kind.append(micros)
+        else:
+            self._dropped += 1
+
+    def drain(self) -> Timings:
+        found = Timings(self._reads, self._writes, self._dropped)
+        self._reads, self._writes, self._dropped = [], [], 0
+        return found

@@ -1,0 +1,454 @@
+"""Two engines in lock-step: random lives of jobs, driven through an engine and through the memory engine at once.
+
+Both get the same ids, the same clock and the same calls; every receipt, claim, verdict, renewal and tally must be the
+same, and after every step every record and every count. A few laws that must hold whatever the rule book says are
+checked on the way: tokens rise, a key has one active job, statuses change only along the table, a finished job stays
+as it finished, counters equal a recount.
+
+    machine = engine_machine(lambda clock: MyEngine(fresh_place(), clock=clock))
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stoker.engines.base import LEASE, Clock, Engine
+from stoker.engines.memory import MemoryEngine
+from stoker.model.control import Tuning
+from stoker.model.errors import Duplicate
+from stoker.model.ids import JobId, Mint
+from stoker.model.job import (
+    ACTIVE,
+    FINISHED,
+    Claim,
+    Demand,
+    Draft,
+    Job,
+    Note,
+    Options,
+    Renewal,
+    Settled,
+    Settlement,
+    Status,
+    Verdict,
+)
+from stoker.model.lifecycle import TRANSITIONS, Rules, conclude
+from stoker.model.outcome import (
+    Canceled,
+    Crashed,
+    Done,
+    Expired,
+    Failed,
+    HandedBack,
+    Lost,
+    Outcome,
+    Panicked,
+    Rejected,
+    Snoozed,
+    Throttled,
+    TimedOut,
+    Unfit,
+)
+from stoker.model.query import (
+    Cancel,
+    Change,
+    Clone,
+    Delete,
+    Discard,
+    Move,
+    Prioritize,
+    Query,
+    Requeue,
+    Retention,
+    RunNow,
+    Selection,
+)
+from stoker.model.retry import Curve
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+
+MakeMachineEngine: TypeAlias = Callable[[Clock], Engine]
+"""Makes an engine that is not opened yet, on a fresh store of its own, each time it is called."""
+
+START = 1_800_000_000_000_000
+QUEUES = ("red", "blue")
+SLOTS = 3
+
+_T = TypeVar("_T")
+_Pair: TypeAlias = tuple[Claim, Claim]
+"""One claim as the memory engine and as the other engine handed it out: only `ref` may differ."""
+
+_spans = st.sampled_from([0, 0, 1, SECOND, 10 * SECOND, HOUR])
+_uniques = st.builds(
+    Unique,
+    key=st.sampled_from(["k", "l"]),
+    scope=st.sampled_from(["kind", "kind", "global"]),
+    mode=st.sampled_from(["existing", "existing", "replace", "raise"]),
+    hold=st.sampled_from(["active", "active", "retrying"]),
+)
+_options = st.builds(
+    Options, keep=st.sampled_from([None, None, 0, SECOND]), expires=st.sampled_from([None, None, MINUTE])
+)
+_wishes = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["send", "push"]),
+        "queue": st.sampled_from(QUEUES),
+        "payload": st.sampled_from([b"{}", b'{"n":1.0,"e":[]}']),
+        "priority": st.sampled_from([0, 0, -1, 1]),
+        "delay": _spans,
+        "attempts": st.integers(1, 3),
+        "unique": st.none() | _uniques,
+        "tenant": st.sampled_from([None, "acme"]),
+        "options": _options,
+    }
+)
+"""A draft but for its id."""
+
+_outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Done, result=st.sampled_from([None, b"1"])),
+    st.builds(Failed, error=st.just("broken"), after=st.none() | _spans),
+    st.builds(Failed, error=st.just("hopeless"), retry=st.just(False)),
+    st.builds(Snoozed, after=_spans),
+    st.builds(Throttled, retry_after=st.none() | _spans, queue=st.booleans()),
+    st.sampled_from(
+        [
+            HandedBack(),
+            Rejected("no"),
+            Panicked("SystemExit"),
+            Crashed("signal 9"),
+            TimedOut(SECOND),
+            Lost(),
+            Canceled(),
+            Expired(),
+            Unfit("unknown task"),
+        ]
+    ),
+)
+_changes = st.one_of(
+    st.builds(Cancel, force=st.booleans()),
+    st.just(Requeue()),
+    st.just(Requeue()),
+    st.just(Discard()),
+    st.just(Delete()),
+    st.just(RunNow()),
+    st.builds(Move, queue=st.sampled_from(QUEUES)),
+    st.builds(Prioritize, priority=st.integers(-2, 2)),
+    st.just(Clone(())),
+)
+_picks = st.integers(0, 40)
+"""Which of the things at hand, counted from the newest and around."""
+
+
+def _bare(claim: Claim) -> Claim:
+    return msgspec.structs.replace(claim, ref=None)
+
+
+def _pairs(mine: list[Claim], theirs: list[Claim]) -> list[_Pair]:
+    """Claims side by side; fails unless they are the same."""
+    assert [_bare(claim) for claim in mine] == [_bare(claim) for claim in theirs]
+    return list(zip(mine, theirs, strict=True))
+
+
+def _told(verdicts: list[Verdict]) -> list[Verdict]:
+    """Not every store can tell a repeated settlement from a lost one."""
+    return [Verdict.LOST if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
+
+
+class LockStep(RuleBasedStateMachine):
+    """The lives of jobs. Make a runnable one with `engine_machine`."""
+
+    make_engine: MakeMachineEngine
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = VirtualClock(START)
+        entropy = itertools.count(1)
+        self.mint = Mint(self.clock, lambda n: next(entropy).to_bytes(n))
+        self.model: Engine = MemoryEngine(self.clock)
+        self.engine: Engine = type(self).make_engine(self.clock)
+        self.ids: list[JobId] = []
+        self.claims: list[_Pair] = []
+        self.workers = [f"w{slot}.0" for slot in range(SLOTS)]
+        self.tokens: dict[JobId, int] = {}
+        self.ended: set[tuple[JobId, int]] = set()
+        self.records: dict[JobId, Job] = {}
+
+    # --- both at once -------------------------------------------------------------------------------------------
+
+    def both(self, call: Callable[[Engine], Awaitable[_T]]) -> tuple[_T, _T]:
+        """The same call on both engines."""
+
+        async def run() -> tuple[_T, _T]:
+            return await call(self.model), await call(self.engine)
+
+        return self.runner.run(run())
+
+    def same(self, call: Callable[[Engine], Awaitable[_T]]) -> _T:
+        """The same call on both engines, with the same answer."""
+        mine, theirs = self.both(call)
+        assert theirs == mine
+        return mine
+
+    @initialize()
+    def begin(self) -> None:
+        self.both(lambda engine: engine.open())
+        for worker in self.workers:
+            self.enlist(worker)
+
+    def enlist(self, worker: str) -> None:
+        assert self.same(lambda engine: engine.renew(worker, [], first=True)).known
+
+    def teardown(self) -> None:
+        async def close() -> None:
+            await self.model.close()
+            await self.engine.close()
+
+        self.runner.run(close())
+        self.runner.close()
+
+    def pick(self, place: int) -> JobId:
+        return self.ids[-1 - place % len(self.ids)]
+
+    def pick_claim(self, place: int) -> _Pair:
+        return self.claims[-1 - place % len(self.claims)]
+
+    def draft(self, wish: dict[str, Any]) -> Draft:
+        draft = Draft(self.mint(), **wish)
+        self.ids.append(draft.id)
+        return draft
+
+    def took(self, pairs: list[_Pair]) -> None:
+        """New claims: each under a higher token than the job ever had, within its budget, of a job never held twice."""
+        for claim, _ in pairs:
+            assert claim.token > self.tokens.get(claim.id, 0)
+            assert 1 <= claim.attempt - claim.base <= claim.budget
+            self.tokens[claim.id] = claim.token
+        self.claims += pairs
+
+    # --- doors --------------------------------------------------------------------------------------------------
+
+    @rule(wishes=st.lists(_wishes, min_size=1, max_size=3))
+    def insert(self, wishes: list[dict[str, Any]]) -> None:
+        drafts = [self.draft(wish) for wish in wishes]
+
+        async def call(engine: Engine) -> Any:
+            try:
+                return await engine.insert(drafts)
+            except Duplicate as error:
+                return error.key, error.holder
+
+        self.same(call)
+
+    @precondition(lambda self: self.ids)
+    @rule(place=_picks, wish=_wishes)
+    def insert_again(self, place: int, wish: dict[str, Any]) -> None:
+        """An id that was used before, be its job there or gone."""
+        draft = Draft(self.pick(place), **{**wish, "unique": None})
+        self.same(lambda engine: engine.insert([draft]))
+
+    @rule(
+        slot=st.integers(0, SLOTS - 1),
+        queues=st.permutations(QUEUES),
+        wanted=st.integers(1, 3),
+        total=st.none() | st.integers(0, 3),
+    )
+    def claim(self, slot: int, queues: list[str], wanted: int, total: int | None) -> None:
+        demand = Demand(self.workers[slot], tuple((queue, wanted) for queue in queues), total)
+        self.took(_pairs(*self.both(lambda engine: engine.claim(demand))))
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        places=st.lists(_picks, min_size=1, max_size=3, unique=True),
+        outcome=_outcomes,
+        roll=st.sampled_from([0.0, 0.5]),
+        followup=st.none() | _wishes,
+        fused=st.none() | st.integers(0, SLOTS - 1),
+    )
+    def settle(
+        self, places: list[int], outcome: Outcome, roll: float, followup: dict[str, Any] | None, fused: int | None
+    ) -> None:
+        """End claims, old and new ones, by one outcome; sometimes take the next ones in the same step."""
+        if isinstance(outcome, Done) and followup is not None:
+            outcome = Done(outcome.result, followups=(self.draft(followup),))
+        pairs = [self.pick_claim(place) for place in places]
+        rules = Rules(roll=roll)
+        demand = None if fused is None else Demand(self.workers[fused], tuple((queue, 1) for queue in QUEUES))
+        settlements = (
+            [conclude(mine, outcome, rules) for mine, _ in pairs],
+            [conclude(theirs, outcome, rules) for _, theirs in pairs],
+        )
+        verdicts = self.settle_both(settlements, demand)
+        for (mine, theirs), verdict in zip(pairs, verdicts, strict=True):
+            if verdict is Verdict.CANCELING:
+                asked = [
+                    conclude(msgspec.structs.replace(one, cancel_requested=True), outcome) for one in (mine, theirs)
+                ]
+                assert self.settle_both(([asked[0]], [asked[1]]), None)[0] in (Verdict.APPLIED, Verdict.LOST)
+
+    def settle_both(
+        self, settlements: tuple[list[Settlement], list[Settlement]], demand: Demand | None
+    ) -> list[Verdict]:
+        async def run() -> tuple[Settled, Settled]:
+            return (
+                await self.model.settle(settlements[0], demand=demand),
+                await self.engine.settle(settlements[1], demand=demand),
+            )
+
+        mine, theirs = self.runner.run(run())
+        assert _told(theirs.verdicts) == _told(mine.verdicts)
+        for settlement, *verdicts in zip(settlements[0], mine.verdicts, theirs.verdicts, strict=True):
+            fence = (settlement.id, settlement.token)
+            if Verdict.APPLIED in verdicts:
+                assert fence not in self.ended, "a claim ended twice"
+                self.ended.add(fence)
+            if Verdict.REPEATED in verdicts:
+                assert fence in self.ended, "called repeated, but never applied"
+        self.took(_pairs(mine.claims, theirs.claims))
+        return mine.verdicts
+
+    @precondition(lambda self: self.claims)
+    @rule(place=_picks, progress=st.sampled_from([None, 0.25, 1.0]), word=st.sampled_from(["a", "b"]))
+    def note(self, place: int, progress: float | None, word: str) -> None:
+        mine, theirs = self.pick_claim(place)
+
+        def written(claim: Claim) -> list[Note]:
+            return [Note(claim.id, claim.worker, claim.token, progress, {word: word}, (word,), claim.ref)]
+
+        async def run() -> tuple[list[Verdict], list[Verdict]]:
+            return await self.model.note(written(mine)), await self.engine.note(written(theirs))
+
+        first, second = self.runner.run(run())
+        assert first == second
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    @rule(slot=st.integers(0, SLOTS - 1), honest=st.booleans(), farewell=st.sampled_from([False, False, False, True]))
+    def renew(self, slot: int, honest: bool, farewell: bool) -> None:
+        """A worker renews what it held, or as one that lost its memory; unknown, it comes back under a new id."""
+        worker = self.workers[slot]
+        held = [(claim.id, claim.token) for claim, _ in self.claims if honest and claim.worker == worker]
+        lease = 0 if farewell else LEASE
+        mine, theirs = self.both(lambda engine: engine.renew(worker, held, lease=lease))
+        orphans = _pairs(*(sorted(one.orphaned, key=lambda claim: claim.id) for one in (mine, theirs)))
+        assert _plain(theirs) == _plain(mine)
+        assert {claim.token for claim, _ in orphans} <= set(self.tokens.values())
+        self.claims += orphans
+        if not mine.known:
+            name, life = worker.split(".")
+            self.workers[slot] = f"{name}.{int(life) + 1}"
+            self.enlist(self.workers[slot])
+
+    @rule(slot=st.integers(0, SLOTS - 1), dead=st.none() | st.integers(0, SLOTS - 1))
+    def reap(self, slot: int, dead: int | None) -> None:
+        """A worker that may itself have lapsed tries to take over from the others."""
+        names = [] if dead is None or dead == slot else [self.workers[dead]]
+        mine, theirs = self.both(lambda engine: engine.reap(self.workers[slot], 100, dead=names))
+        assert [claim.former_at for claim in theirs] == sorted(claim.former_at or 0 for claim in theirs)
+        by_id = [sorted(claims, key=lambda claim: claim.id) for claims in (mine, theirs)]
+        self.took(_pairs(*by_id))
+
+    # --- operators ----------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.ids)
+    @rule(
+        places=st.lists(_picks, min_size=1, max_size=4, unique=True),
+        change=_changes,
+        statuses=st.just(frozenset()) | st.frozensets(st.sampled_from(list(Status)), max_size=3),
+    )
+    def alter(self, places: list[int], change: Change, statuses: frozenset[Status]) -> None:
+        ids = tuple(dict.fromkeys(self.pick(place) for place in places))
+        if isinstance(change, Clone):
+            change = Clone(tuple(self.mint() for _ in ids))
+            self.ids += change.ids
+        self.same(lambda engine: engine.alter(Selection(ids, statuses), change))
+
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        tuning=st.builds(
+            Tuning,
+            paused=st.sampled_from([None, False, False, True]),
+            keep_done=st.sampled_from([None, 0, HOUR]),
+            curve=st.sampled_from([None, Curve(on=True, base=SECOND, max=MINUTE)]),
+        ),
+        if_absent=st.booleans(),
+    )
+    def tune(self, queue: str, tuning: Tuning, if_absent: bool) -> None:
+        self.same(lambda engine: engine.tune(queue, tuning, if_absent=if_absent))
+
+    @rule()
+    def expire(self) -> None:
+        self.same(lambda engine: engine.expire(Retention()))
+
+    @rule(span=st.sampled_from([1, SECOND, 6 * SECOND, LEASE, LEASE + 1, MINUTE, HOUR, 8 * DAY]))
+    def pass_time(self, span: int) -> None:
+        self.clock.set(self.clock() + span)
+
+    # --- laws ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_differs(self) -> None:
+        """Every record, page and count is the same in both, and lawful after what was there a step before."""
+
+        async def look(engine: Engine) -> Any:
+            page = await engine.find(Query(order="oldest", limit=1_000))
+            census = await engine.census()
+            assert page.cursor is None
+            return {
+                "jobs": {job.id: job for job in page.jobs},
+                "order": [job.id for job in page.jobs],
+                "got": await engine.get(self.ids[-5:]),
+                "counts": {(count.queue, count.kind, count.status): count.n for count in census.counts},
+                "census": msgspec.structs.replace(census, counts=()),
+                "queues": await engine.queues(),
+            }
+
+        if not self.records and not self.ids:
+            return
+        seen = self.same(look)
+        jobs: dict[JobId, Job] = seen["jobs"]
+        assert seen["order"] == sorted(jobs)
+        assert seen["counts"] == Counter((job.queue, job.kind, job.status) for job in jobs.values())
+        for job in jobs.values():
+            self.lawful(self.records.get(job.id), job)
+        keyed = Counter(job.unique.slot(job.kind) for job in jobs.values() if job.unique and job.status in ACTIVE)
+        assert all(n == 1 for n in keyed.values()), "two active jobs under one key"
+        for gone in self.records.keys() - jobs.keys():
+            # What is stored under this id from now on is another job.
+            self.tokens.pop(gone, None)
+            self.ended = {fence for fence in self.ended if fence[0] != gone}
+        self.records = jobs
+
+    def lawful(self, before: Job | None, after: Job) -> None:
+        """What must hold for a record, and between it and what it was one step ago."""
+        finished = after.status in FINISHED
+        assert (after.finished_at is not None) == finished
+        assert (after.expires_at is not None) == finished
+        assert (after.worker is not None) == (after.status is Status.RUNNING)
+        assert after.attempts >= after.base >= 0
+        if before is None:
+            return
+        assert after.token >= before.token
+        if after.status is not before.status:
+            assert after.status in TRANSITIONS[before.status], (before.status, after.status)
+        elif finished:
+            assert msgspec.structs.replace(after, successor=before.successor) == before
+
+
+def _plain(renewal: Renewal) -> tuple[bool, list[tuple[JobId, int]], list[tuple[JobId, int]]]:
+    return renewal.known, sorted(renewal.lost), sorted(renewal.canceling)
+
+
+def engine_machine(make_engine: MakeMachineEngine) -> type[LockStep]:
+    """A machine that drives engines made by `make_engine`, one fresh store per example, beside the memory engine."""
+    return type("EngineMachine", (LockStep,), {"make_engine": staticmethod(make_engine)})

@@ -1,0 +1,133 @@
+"""What a worker does beside running jobs: listen for work, reap the dead, write notes and events, tidy up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import random
+from typing import TYPE_CHECKING
+
+from stoker.engines.base import Gives
+from stoker.model.errors import StokerError
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Note
+from stoker.model.query import Retention
+from stoker.model.time import MINUTE, SECOND
+from stoker.worker import janitor
+from stoker.worker.reaper import reap
+
+if TYPE_CHECKING:
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+PROMPT_REAP = 0.4
+"""Seconds between looks for the dead, where the store knows at once who is."""
+
+
+class Chores:
+    """The loops around the exchange."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._app = worker.app
+        self._engine = worker.engine
+        self._settings = worker.settings
+        self._notes: dict[JobId, Note] = {}
+        self._warned: set[JobId] = set()
+
+    async def listen(self) -> None:
+        """Sleep until a queue is woken, or poll: a lost wake-up costs no more than the poll interval."""
+        queues = [queue for lane in self._worker.lanes for queue in lane.queues]
+        poll = self._settings.poll / SECOND
+        while True:
+            try:
+                woken = await self._engine.wait(queues, poll)
+            except StokerError:
+                await asyncio.sleep(poll)
+                woken = frozenset()
+            self._worker.fetcher.wake(woken or None)
+            self._worker.exchange.bell.set()
+
+    async def reap(self) -> None:
+        """Take over from the dead, for ever."""
+        third = self._settings.lease / 3 / SECOND
+        pause = min(PROMPT_REAP, third) if Gives.SIGN_OF_LIFE in self._engine.gives else third
+        while True:
+            await asyncio.sleep(pause * (0.9 + 0.2 * random()))  # so that workers do not reap in step
+            try:
+                while await self._reap_once():
+                    await asyncio.sleep(0)
+            except StokerError as error:
+                logger.warning("could not look for dead workers: %s Trying again.", error)
+
+    async def _reap_once(self) -> bool:
+        worker, limit = self._worker, self._settings.reap_batch
+        claims, settlements, verdicts = await reap(self._engine, worker.id, worker.rules_of, limit=limit)
+        worker.exchange.tell(claims, settlements, verdicts)
+        return len(claims) == limit
+
+    async def tend(self) -> None:
+        """Once a second: notes, stale buffers, long runs; less often: presence, events, retention."""
+        tick = 0
+        clean_every = max(1, self._worker.retention.clean_every // SECOND)
+        while True:
+            try:
+                await self.write_notes()
+                self._worker.exchange.hand_back(self._worker.fetcher.stale())
+                self._name_long_runs()
+                if tick % 5 == 0:
+                    await self._engine.beat(janitor.presence(self._worker))
+                if tick % 2 == 0:
+                    await self.write_events()
+                if tick % clean_every == clean_every // 2:
+                    await janitor.tidy(self._engine, self._retention())
+            except StokerError as error:
+                logger.warning("a chore failed: %s Trying again.", error)
+            tick += 1
+            await asyncio.sleep(1.0)
+
+    def _retention(self) -> Retention:
+        kept = self._worker.retention
+        return Retention(events=kept.keep_events, points=kept.keep_points, presences=MINUTE)
+
+    async def write_events(self) -> None:
+        """Bring the timeline up to date."""
+        buffer = self._app.timeline
+        if buffer is not None:
+            await buffer.flush(self._engine)
+            if dropped := buffer.take_dropped():
+                logger.info("%d events did not fit into the buffer and are missing from the timeline", dropped)
+
+    def _name_long_runs(self) -> None:
+        limit = self._settings.long_running / SECOND
+        for job, slot in list(self._worker.custody.runs.items()):
+            context = slot.context
+            if context is not None and job not in self._warned and context.elapsed > limit:
+                self._warned.add(job)
+                logger.warning(
+                    "job %s (%s) has been running for more than %g s; it has no timeout, or a longer one",
+                    context.id,
+                    context.kind,
+                    limit,
+                )
+        self._warned.intersection_update(self._worker.custody.runs)
+
+    def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
+        """Remember what a handler said; the newest progress wins, lines add up. Any thread."""
+        known = self._notes.get(claim.id)
+        if known is not None and known.token == claim.token:
+            progress = known.progress if progress is None else progress
+            lines = known.lines + lines
+        self._notes[claim.id] = Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref)
+
+    async def write_notes(self, jobs: frozenset[JobId] | None = None) -> None:
+        """Put what handlers said on their records: all of it, or that of some jobs about to be settled."""
+        if not self._notes:
+            return
+        if jobs is None:
+            notes, self._notes = self._notes, {}
+        else:
+            notes = {job: self._notes.pop(job) for job in jobs if job in self._notes}
+        if notes:
+            await self._engine.note(list(notes.values()))

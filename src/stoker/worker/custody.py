@@ -1,0 +1,134 @@
+"""What the worker holds and how a run is interrupted: by its timeout, by request, by a shutdown, by a lost claim.
+
+The keeper reports here what the store says. A handler that ignores every interruption is abandoned with its slot: its
+job is settled without it, and a new slot takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from stoker.context import Context
+from stoker.model import ids
+from stoker.model.errors import StokerError
+from stoker.model.ids import JobId
+from stoker.model.job import Renewal
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Canceled
+from stoker.worker.runner import Cause, interrupted
+from stoker.worker.slot import AGAIN_AFTER, Slot
+
+if TYPE_CHECKING:
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+
+class Custody:
+    """`held`: every claim of this worker by id with its token. `runs`: the slots that are running one."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.held: dict[JobId, int] = {}
+        self.runs: dict[JobId, Slot] = {}
+
+    # --- interrupting -------------------------------------------------------------------------------------------
+
+    def time_is_up(self, slot: Slot, context: Context) -> None:
+        """The timer of a run went off."""
+        if slot.context is context:
+            self.interrupt(slot, Cause.TIMEOUT, f"ran longer than {slot.limit:g} s")
+
+    def interrupt(self, slot: Slot, cause: Cause, reason: str) -> None:
+        """Interrupt, and insist until the handler gives in or is given up."""
+        context = slot.context
+        if context is None:
+            return
+        slot.interrupt(cause, reason)
+        if slot.stuck:
+            self.abandon(slot)
+        elif slot.on_loop or cause is Cause.TIMEOUT:
+            loop = asyncio.get_running_loop()
+            loop.call_later(AGAIN_AFTER, self._insist, slot, context, cause, reason)
+
+    def _insist(self, slot: Slot, context: Context, cause: Cause, reason: str) -> None:
+        if slot.context is context and not slot.abandoned:
+            self.interrupt(slot, cause, reason)
+
+    def interrupt_all(self, cause: Cause, reason: str) -> None:
+        """Interrupt every run."""
+        for slot in list(self.runs.values()):
+            self.interrupt(slot, cause, reason)
+
+    def abandon(self, slot: Slot) -> None:
+        """Settle without the handler: it ignores everything, but its job must not wait for it."""
+        context = slot.context
+        if context is None or slot.abandoned:
+            return
+        slot.abandoned = True
+        claim = context.claim
+        cause = slot.cause or Cause.SHUTDOWN
+        self.runs.pop(claim.id, None)
+        settlement = conclude(claim, interrupted(cause, slot.limit), self._worker.rules_of(claim.kind))
+        logger.error(
+            "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "
+            "background, the job is settled without it, a new slot takes its place",
+            ids.text(claim.id),
+            claim.kind,
+            cause.value,
+        )
+        self._worker.replace_slot(claim, settlement)
+
+    def drop(self, job: JobId, cause: Cause, reason: str) -> None:
+        """Stop a run, or take the claim out of the buffer if it has not begun."""
+        slot = self.runs.get(job)
+        if slot is not None:
+            if slot.cause is not cause:
+                self.interrupt(slot, cause, reason)
+            return
+        claim = self._worker.fetcher.remove(job)
+        if claim is None:
+            return
+        if cause is Cause.CANCEL:
+            settlement = conclude(claim, Canceled("canceled before it started"))
+            self._worker.exchange.finished(claim, settlement, last=True)
+        else:
+            self.held.pop(job, None)
+
+    # --- what the keeper hears ----------------------------------------------------------------------------------
+
+    def renewed(self, renewal: Renewal) -> None:
+        """The lease is good; some claims may not be."""
+        self._worker.store_answers()
+        in_flight = self._worker.settler.in_flight
+        for job, token in renewal.lost:
+            if job not in in_flight and self.held.get(job) == token:
+                self.drop(job, Cause.LOST, "its claim was lost")
+        for job, token in renewal.canceling:
+            if self.held.get(job) == token:
+                self.drop(job, Cause.CANCEL, "a cancel was requested")
+        orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
+        self._worker.exchange.hand_back(orphans)
+
+    def renewal_failed(self, error: StokerError) -> None:
+        """The lease could not be renewed: take nothing new, let handlers run, show it."""
+        if self._worker.healthy:
+            logger.error("the lease cannot be renewed: %s Nothing is claimed until it can.", error)
+        self._worker.healthy = False
+
+    def expelled(self, former: str, fresh: str) -> None:
+        """Others took this worker for dead: its claims are theirs now. Stop the handlers, go on under a new id."""
+        logger.error(
+            "lease lost: worker %s was taken for dead and its jobs were passed on; %d handlers are stopped, "
+            "the worker goes on as %s",
+            former,
+            len(self.runs),
+            fresh,
+        )
+        self._worker.rename(fresh)
+        self._worker.fetcher.empty()
+        self.held.clear()
+        self.interrupt_all(Cause.LOST, "the worker's lease was lost")
+        self._worker.store_answers()

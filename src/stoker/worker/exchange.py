@@ -1,0 +1,184 @@
+"""The worker's one conversation with the store: settle what is finished, claim what fits next, in one call.
+
+While a call is under way the slots go on with what is buffered, and what they finish becomes the next call. A call that
+failed may have happened all the same: settlements are sent again (the store knows them), and claims whose reply was
+lost come back as orphans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from random import random
+from typing import TYPE_CHECKING
+
+from stoker.model import ids
+from stoker.model.errors import StokerError
+from stoker.model.events import Transition, transition_of
+from stoker.model.job import Claim, Settlement, Status, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Canceled, HandedBack
+from stoker.worker.fetcher import Fetcher
+from stoker.worker.settler import Settler
+
+if TYPE_CHECKING:
+    from stoker.engines.base import Engine
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+FLUSH_AFTER = 0.002
+"""Seconds a settlement may wait for company."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Between tries while the store is away."""
+
+
+class Exchange:
+    """Rings, takes, sends, hands out."""
+
+    def __init__(self, worker: Worker, fetcher: Fetcher, settler: Settler) -> None:
+        self._worker = worker
+        self._app = worker.app
+        self._fetcher = fetcher
+        self._settler = settler
+        self._pause = SHORTEST_PAUSE
+        self._armed = False
+        self.bell = asyncio.Event()
+        self.engine: Engine = worker.engine
+
+    def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
+        """A slot is done with a job. Answers whether a whole batch waits, so that the slot lets the loop turn."""
+        settler = self._settler
+        settler.put(claim, settlement)
+        full = settler.full
+        if last or full:
+            self.bell.set()
+        elif not self._armed:
+            self._armed = True
+            asyncio.get_running_loop().call_later(FLUSH_AFTER, self._ring_late)
+        return full
+
+    def _ring_late(self) -> None:
+        self._armed = False
+        self.bell.set()
+
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        """Return what was never started, free of charge."""
+        for claim in claims:
+            self._settler.put(claim, conclude(claim, HandedBack()))
+        if claims:
+            self.bell.set()
+
+    async def pump(self) -> None:
+        """Exchange whenever the bell rings, one call at a time, for ever."""
+        while True:
+            await self.bell.wait()
+            self.bell.clear()
+            await self.turn()
+            if self._settler.full or (len(self._settler) and self._fetcher.busy == 0):
+                self.bell.set()
+
+    async def turn(self) -> None:
+        """One call to the store, if there is anything to say or to ask."""
+        claims, settlements = self._settler.take()
+        demand = self._fetcher.demand(self._worker.id) if self._worker.taking else None
+        if not settlements and demand is None:
+            self._worker.notice_drained()
+            return
+        self._settler.in_flight = frozenset(claim.id for claim in claims)
+        try:
+            if settlements:
+                settled = await self.engine.settle(settlements, demand=demand)
+                fresh, verdicts = settled.claims, settled.verdicts
+            else:
+                assert demand is not None
+                fresh, verdicts = await self.engine.claim(demand), []
+        except StokerError as error:
+            self._settler.put_back(claims, settlements)
+            await self._store_is_away(error)
+            return
+        finally:
+            self._settler.in_flight = frozenset()
+        self._pause = SHORTEST_PAUSE
+        if settlements:
+            self._settled(claims, settlements, verdicts)
+        if demand is not None:
+            self._claimed(fresh)
+        self._worker.notice_drained()
+
+    async def last_words(self) -> None:
+        """Write what is left; a call may still be under way."""
+        end = time.monotonic() + 10.0
+        while (self._settler.in_flight or len(self._settler)) and time.monotonic() < end:
+            if self._settler.in_flight:
+                await asyncio.sleep(0.002)
+            else:
+                await self.turn()
+
+    def _claimed(self, claims: list[Claim]) -> None:
+        held = self._worker.custody.held
+        for claim in claims:
+            held[claim.id] = claim.token
+        if claims and self._app.timeline is not None:
+            self._app.timeline.claimed(claims)
+        if claims and self._app.listeners:
+            for claim in claims:
+                before = Status.PENDING if claim.last_error is None else Status.RETRYING
+                self._app.listeners.emit(
+                    Transition(claim.id, claim.kind, claim.queue, before, Status.RUNNING, claim.attempt)
+                )
+        if self._worker.state != "running":
+            self.hand_back(claims)
+            return
+        self._fetcher.distribute(claims)
+        if any(lane.hungry for lane in self._fetcher.lanes):
+            self.bell.set()
+
+    def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
+        held, counts = self._worker.custody.held, self._worker.counts
+        for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
+            if verdict is Verdict.CANCELING:
+                why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
+                self._settler.put(claim, conclude(claim, Canceled(why)))
+                self.bell.set()
+                continue
+            if held.get(claim.id) == claim.token:
+                del held[claim.id]
+            if verdict is Verdict.LOST:
+                self._say_lost(claim, settlement)
+            else:
+                counts[settlement.status] += 1
+        self._fetcher.measure(claims)
+        self.tell(claims, settlements, verdicts)
+
+    def tell(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
+        """Pass what applied on to the timeline and to listeners."""
+        if self._app.timeline is not None and claims:
+            self._app.timeline.settled(claims, settlements, verdicts)
+        if self._app.listeners:
+            for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
+                if verdict is Verdict.APPLIED:
+                    self._app.listeners.emit(transition_of(claim, settlement))
+
+    def _say_lost(self, claim: Claim, settlement: Settlement) -> None:
+        self._worker.lost += 1
+        logger.warning(
+            "lease lost: the store refused the outcome (%s) of job %s (%s), because the claim has passed to another "
+            "worker or was taken away; the job goes on there",
+            settlement.status,
+            ids.text(claim.id),
+            claim.kind,
+        )
+
+    async def _store_is_away(self, error: StokerError) -> None:
+        """Keep what is to be written, try again later and later, and say so once per outage."""
+        if self._pause == SHORTEST_PAUSE:
+            logger.error("the store does not answer: %s Running jobs go on; Stoker keeps trying.", error)
+        pause = self._pause * (0.5 + random())  # so that workers do not return all at once
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        await asyncio.sleep(pause)
+        self._fetcher.wake()
+        self.bell.set()

@@ -1,0 +1,57 @@
+"""Random lives of jobs, driven through each engine and the memory engine in lock-step."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from stoker.engines.memory import MemoryEngine
+from stoker.testing.machine import MakeMachineEngine, engine_machine
+
+Factory = Callable[[Path], MakeMachineEngine]
+
+
+def _memory(_: Path) -> MakeMachineEngine:
+    """Against itself: whatever differs depends on something that a test cannot hold still."""
+    return MemoryEngine
+
+
+def _sqlite(folder: Path) -> MakeMachineEngine:
+    engine = importlib.import_module("stoker.engines.sqlite").SqliteEngine
+    numbers = itertools.count()
+    return lambda clock: engine(folder / f"{next(numbers)}.db", clock=clock)
+
+
+def _engines(**factories: Factory) -> Iterator[Any]:
+    """One parameter per engine whose package can be imported here."""
+    for name, factory in factories.items():
+        try:
+            found = hasattr(importlib.import_module(f"stoker.engines.{name}"), f"{name.capitalize()}Engine")
+        except ImportError:
+            found = False
+        if found:
+            yield pytest.param(factory, id=name, marks=pytest.mark.engine(name))
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.spec("MODEL-05")
+@pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite)])
+def test_engines_live_in_lock_step(factory: Factory, tmp_path: Path, campaign: bool) -> None:
+    run_state_machine_as_test(
+        engine_machine(factory(tmp_path)),
+        settings=settings(
+            max_examples=1_000 if campaign else 30,
+            stateful_step_count=80 if campaign else 40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            # Explaining a failure runs very many more lives; the shrunk one says enough.
+            phases=[phase for phase in Phase if phase is not Phase.explain],
+        ),
+    )

@@ -1,0 +1,64 @@
+"""Real processes for tests: started with a script, spoken to by lines, ended by signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Child:
+    """A Python process of the test's own. Its script prints a line when it is where the test wants it."""
+
+    def __init__(self, script: str, *args: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line it prints; an empty text when it has ended."""
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+
+
+@contextmanager
+def child(script: str, *args: object) -> Iterator[Child]:
+    started = Child(script, *args)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def eventually(question: Callable[[], T], within: float = 5.0) -> T:
+    """Ask again and again until the answer is a yes; the bound is only there for a test that fails."""
+    deadline = time.monotonic() + within
+    while not (answer := question()):
+        assert time.monotonic() < deadline, f"did not come true within {within} s"
+        time.sleep(0.0005)
+    return answer

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.engines.sqlite.life import SignOfLife
+from stoker.model.errors import EngineRefused
+from tests.engines.sqlite.children import child, eventually
+
+pytestmark = pytest.mark.engine("sqlite")
+
+WORKER = """
+import sys
+from stoker.engines.sqlite.life import SignOfLife
+sign = SignOfLife(sys.argv[1])
+sign.hold(sys.argv[2])
+print("alive", flush=True)
+sys.stdin.readline()
+sign.drop(sys.argv[2])
+print("gone", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "life"
+
+
+@pytest.fixture
+def sign(folder: Path) -> Iterator[SignOfLife]:
+    made = SignOfLife(folder)
+    yield made
+    made.close()
+
+
+@pytest.mark.spec("SQLITE-45")
+def test_a_killed_worker_is_known_dead_at_once(folder: Path, sign: SignOfLife, campaign: bool) -> None:
+    took = []
+    for number in range(50 if campaign else 5):
+        name = f"w{number}"
+        with child(WORKER, folder, name) as worker:
+            assert worker.line() == "alive"
+            assert sign.dead([name]) == []
+            worker.kill(signal.SIGKILL)
+            killed = time.monotonic()
+            eventually(lambda name=name: sign.dead([name]) == [name])  # type: ignore[misc]
+            took.append(time.monotonic() - killed)
+        sign.forget(name)
+        assert sign.dead([name]) == []
+    assert sorted(took)[len(took) // 2] < 0.5
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.spec("SQLITE-45")
+def test_a_frozen_worker_is_not_dead(folder: Path, sign: SignOfLife) -> None:
+    with child(WORKER, folder, "w1") as worker:
+        assert worker.line() == "alive"
+        worker.kill(signal.SIGSTOP)
+        eventually(lambda: os.waitpid(worker.process.pid, os.WUNTRACED | os.WNOHANG)[0])
+        assert sign.dead(["w1"]) == []
+        sign.forget("w1")
+        worker.kill(signal.SIGCONT)
+        assert sign.dead(["w1"]) == []
+        assert [file.name for file in folder.iterdir()] == ["w1.alive"]
+
+
+@pytest.mark.spec("SQLITE-46")
+def test_only_a_file_that_is_there_and_unlocked_proves_a_death(folder: Path, sign: SignOfLife) -> None:
+    other = SignOfLife(folder)
+    assert sign.dead(["unseen"]) == []
+    sign.hold("mine")
+    sign.hold("mine")
+    other.hold("theirs")
+    (folder / "old.alive").touch()
+    assert sign.dead(["mine", "theirs", "old", "unseen"]) == ["old"]
+    assert other.dead(iter(["mine", "theirs", "old", "unseen"])) == ["old"]
+    sign.drop("mine")
+    sign.drop("mine")
+    other.close()
+    other.close()
+    assert sign.dead(["mine", "theirs"]) == []
+    sign.forget("old")
+    sign.forget("old")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.spec("SQLITE-46")
+def test_a_clean_farewell_leaves_nothing(folder: Path, sign: SignOfLife) -> None:
+    with child(WORKER, folder, "w1") as worker:
+        assert worker.line() == "alive"
+        worker.say("go")
+        assert worker.line() == "gone"
+        assert sign.dead(["w1"]) == []
+        assert list(folder.iterdir()) == []
+
+
+@pytest.mark.spec("SQLITE-46")
+def test_a_worker_never_looks_dead_while_it_is_being_born(folder: Path, sign: SignOfLife) -> None:
+    script = """
+import sys
+from stoker.engines.sqlite.life import SignOfLife
+sign = SignOfLife(sys.argv[1])
+print("ready", flush=True)
+for number in range(2000):
+    sign.hold("w1")
+    sign.drop("w1")
+print("done", flush=True)
+sys.stdin.readline()
+"""
+    sign.hold("mine")
+    with child(script, folder) as worker:
+        assert worker.line() == "ready"
+        os.set_blocking(worker.process.stdout.fileno(), False)  # type: ignore[union-attr]
+        looks = 0
+        while worker.line() != "done":
+            assert sign.dead(["w1"]) == []
+            sign.forget("w1")
+            SignOfLife(folder)._prepare()
+            looks += 1
+    assert looks > 50
+
+
+@pytest.mark.spec("SQLITE-46")
+def test_an_id_in_use_is_refused_and_one_of_a_dead_worker_is_not(folder: Path, sign: SignOfLife) -> None:
+    other = SignOfLife(folder)
+    sign.hold("w1")
+    with pytest.raises(EngineRefused, match="w1"):
+        other.hold("w1")
+    sign.forget("w1")
+    other.forget("w1")
+    assert other.dead(["w1"]) == []
+    (folder / "w2.alive").touch()
+    sign.hold("w2")
+    assert other.dead(["w2"]) == []
+
+
+@pytest.mark.parametrize("worker", ["../../escape", "a/b", ".", "", "x" * 300, "naïve wörker", "~" + "0" * 64])
+def test_any_name_stays_inside_the_folder(folder: Path, sign: SignOfLife, worker: str) -> None:
+    sign.hold(worker)
+    assert [file.parent for file in folder.iterdir()] == [folder]
+    assert SignOfLife(folder).dead([worker]) == []
+    sign.drop(worker)
+    assert list(folder.iterdir()) == []
+
+
+def test_files_and_folder_are_for_their_owner_alone(folder: Path, sign: SignOfLife) -> None:
+    old = os.umask(0)
+    try:
+        sign.hold("w1")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "w1.alive").stat().st_mode) == 0o600
+
+
+def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "life").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EngineRefused, match="symbolic link"):
+        SignOfLife(tmp_path / "life").hold("w1")
+
+
+def test_leftovers_of_a_process_killed_in_the_middle_are_swept(folder: Path, sign: SignOfLife) -> None:
+    folder.mkdir()
+    (folder / ".born-1234").touch()
+    sign.hold("w1")
+    assert [file.name for file in folder.iterdir()] == ["w1.alive"]
+
+
+@pytest.mark.spec("SQLITE-47")
+def test_a_forked_or_started_child_does_not_keep_its_parent_alive(folder: Path, sign: SignOfLife) -> None:
+    script = """
+import os, subprocess, sys, time
+from stoker.engines.sqlite.life import SignOfLife
+sign = SignOfLife(sys.argv[1])
+sign.hold("w1")
+started = subprocess.Popen(["sleep", "60"])
+if (forked := os.fork()) == 0:
+    sign.drop("w1")
+    os.write(1, f"{sign.dead(['w1'])}\\n".encode())
+    time.sleep(60)
+os.write(1, f"{started.pid} {forked}\\n".encode())
+time.sleep(60)
+"""
+    with child(script, folder) as parent:
+        lines = sorted((parent.line(), parent.line()))
+        assert lines[1] == "[]"
+        try:
+            assert sign.dead(["w1"]) == []
+            parent.kill(signal.SIGKILL)
+            eventually(lambda: sign.dead(["w1"]) == ["w1"])
+        finally:
+            for pid in lines[0].split():
+                os.kill(int(pid), signal.SIGKILL)

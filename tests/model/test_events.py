@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.model.events import (
+    Event,
+    EventType,
+    Point,
+    Timings,
+    Transition,
+    Window,
+    of_claims,
+    of_insert,
+    of_settlement,
+    transition_of,
+)
+from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.lifecycle import SETTLED
+
+NOW = 5_000_000
+
+
+def claim(**changes: Any) -> Claim:
+    plain = Claim(b"1" * 16, "send", "mail", b"{}", 2, 0, 5, "w1", 9, NOW, NOW - 10, NOW - 5)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def settlement(status: Status) -> Settlement:
+    return Settlement(b"1" * 16, "w1", 9, status)
+
+
+@pytest.mark.spec("EVENT-01")
+def test_only_what_was_inserted_is_news() -> None:
+    drafts = [Draft(bytes([n]) * 16, f"k{n}", queue=f"q{n}") for n in range(3)]
+    receipts = [Receipt(draft.id, stored) for draft, stored in zip(drafts, Stored, strict=True)]
+    assert of_insert(drafts, receipts, NOW) == [Event(NOW, EventType.ENQUEUED, drafts[0].id, "q0", "k0")]
+    assert of_insert([], [], NOW) == []
+
+
+@pytest.mark.spec("EVENT-01")
+def test_receipts_that_do_not_fit_the_drafts_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        of_insert([Draft(b"1" * 16, "k")], [], NOW)
+
+
+@pytest.mark.spec("EVENT-02")
+def test_a_fresh_claim_is_a_start_and_a_reaped_one_is_not() -> None:
+    fresh, reaped = claim(), claim(former="w0", former_at=NOW - 100)
+    assert of_claims([fresh, reaped]) == [Event(NOW, EventType.STARTED, fresh.id, "mail", "send", 2)]
+    assert of_claims([]) == []
+
+
+@pytest.mark.spec("EVENT-03")
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (Status.DONE, EventType.COMPLETED),
+        (Status.DEAD, EventType.FAILED),
+        (Status.RETRYING, EventType.RETRIED),
+        (Status.CANCELED, EventType.CANCELED),
+        (Status.PENDING, EventType.RELEASED),
+    ],
+)
+def test_a_settlement_that_applied_is_one_event(status: Status, kind: EventType) -> None:
+    event = of_settlement(claim(), settlement(status), Verdict.APPLIED, NOW + 30)
+    assert event == Event(NOW + 30, kind, b"1" * 16, "mail", "send", 2, 30)
+
+
+@pytest.mark.spec("EVENT-03")
+def test_every_settlement_has_an_event() -> None:
+    kinds = {of_settlement(claim(), settlement(status), Verdict.APPLIED, NOW) for status in SETTLED}
+    assert len({event.type for event in kinds if event}) == len(SETTLED)
+
+
+@pytest.mark.spec("EVENT-03")
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.APPLIED])
+@pytest.mark.parametrize("status", sorted(SETTLED))
+def test_a_settlement_that_did_not_apply_is_silent(status: Status, verdict: Verdict) -> None:
+    assert of_settlement(claim(), settlement(status), verdict, NOW) is None
+
+
+@pytest.mark.spec("EVENT-03")
+def test_a_clock_that_stepped_back_makes_no_negative_duration() -> None:
+    event = of_settlement(claim(), settlement(Status.DONE), Verdict.APPLIED, NOW - 1)
+    assert event is not None
+    assert event.duration == 0
+
+
+@pytest.mark.spec("EVENT-04")
+def test_starts_and_ends_balance_over_a_life_with_retries() -> None:
+    told: list[Event] = []
+    for attempt, status in enumerate((Status.RETRYING, Status.PENDING, Status.RETRYING, Status.DONE), 1):
+        run = claim(attempt=attempt)
+        told += of_claims([run])
+        ended = of_settlement(run, settlement(status), Verdict.APPLIED, NOW + attempt)
+        assert ended is not None
+        told.append(ended)
+        assert of_settlement(run, settlement(status), Verdict.LOST, NOW + attempt) is None
+    starts = sum(event.type is EventType.STARTED for event in told)
+    assert starts == len(told) - starts == 4
+
+
+@pytest.mark.spec("EVENT-05")
+def test_listeners_hear_one_transition_per_settlement() -> None:
+    ended = msgspec.structs.replace(settlement(Status.RETRYING), error="no luck")
+    heard = transition_of(claim(), ended)
+    assert heard == Transition(b"1" * 16, "send", "mail", Status.RUNNING, Status.RETRYING, 2, "no luck")
+    fresh = Transition(b"1" * 16, "send", "mail", None, Status.PENDING)
+    assert (fresh.before, fresh.attempt, fresh.error) == (None, 0, None)
+
+
+def test_windows_points_and_timings_are_plain_values() -> None:
+    window = Window(1, 2)
+    assert (window.queue, window.job, window.limit) == (None, None, 10_000)
+    assert Point("q", "m", 0, 1.5).value == 1.5
+    assert Timings([], []).dropped == 0

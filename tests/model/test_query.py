@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model.errors import InvalidInput, InvalidName
+from stoker.model.job import Job, Status
+from stoker.model.lifecycle import TRANSITIONS
+from stoker.model.query import (
+    ALLOWED,
+    LARGEST_PAGE,
+    Cancel,
+    Census,
+    Change,
+    Clone,
+    Count,
+    Delete,
+    Discard,
+    Expired,
+    Move,
+    Page,
+    Prioritize,
+    Query,
+    Requeue,
+    Retention,
+    RunNow,
+    Selection,
+    Tally,
+    Totals,
+    allows,
+    matches,
+)
+from stoker.model.time import DAY, MINUTE
+from stoker.model.unique import Unique
+
+NOW = 1_000_000
+CHANGES: list[Change] = [
+    Cancel(),
+    Requeue(),
+    Clone((b"x" * 16,)),
+    Discard(),
+    Delete(),
+    RunNow(),
+    Move("other"),
+    Prioritize(3),
+]
+
+
+def job(**changes: Any) -> Job:
+    fields: dict[str, Any] = {
+        "id": b"0" * 16,
+        "kind": "send",
+        "queue": "mail",
+        "payload": b'{"to":"Ann"}',
+        "status": Status.PENDING,
+        "priority": 0,
+        "attempts": 0,
+        "base": 0,
+        "budget": 5,
+        "created_at": NOW,
+        "scheduled_at": NOW,
+    }
+    return Job(**(fields | changes))
+
+
+# --- queries ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("MODEL-01")
+@pytest.mark.parametrize("limit", [0, -1, LARGEST_PAGE + 1])
+def test_a_page_has_bounds(limit: int) -> None:
+    with pytest.raises(InvalidInput, match="limit"):
+        Query(limit=limit)
+
+
+@pytest.mark.spec("MODEL-01")
+@pytest.mark.parametrize("limit", [1, 25, LARGEST_PAGE])
+def test_limits_within_the_bounds_are_taken(limit: int) -> None:
+    assert Query(limit=limit).limit == limit
+
+
+@pytest.mark.spec("MODEL-02")
+@pytest.mark.parametrize(
+    ("field", "value"), [("statuses", frozenset({"failed"})), ("order", "random"), ("due", "tomorrow")]
+)
+def test_unknown_words_in_a_query_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as error:
+        Query(**{field: value})
+    assert error.value.field == {"statuses": "status"}.get(field, field)
+    assert ascii(error.value.value) in str(error.value)
+
+
+@pytest.mark.spec("MODEL-02")
+def test_the_plain_query_is_the_newest_page_of_everything() -> None:
+    query = Query()
+    assert (query.order, query.limit, query.cursor) == ("newest", 25, None)
+    assert all(matches(job(status=status), query, NOW) for status in Status)
+
+
+@pytest.mark.spec("FIND-05", "FIND-06", "FIND-07", "FIND-11")
+@pytest.mark.parametrize(
+    ("filters", "hit", "miss"),
+    [
+        ({"statuses": frozenset({Status.DEAD, Status.DONE})}, {"status": Status.DEAD}, {}),
+        ({"queues": frozenset({"mail", "post"})}, {}, {"queue": "sms"}),
+        ({"kinds": frozenset({"send"})}, {}, {"kind": "Send"}),
+        ({"tenant": "acme"}, {"tenant": "acme"}, {"tenant": "acm"}),
+        ({"tenant": "acme"}, {"tenant": "acme"}, {}),
+        ({"key": "k"}, {"unique": Unique("k", scope="global")}, {"unique": Unique("K")}),
+        ({"key": "k"}, {"unique": Unique("k")}, {}),
+        ({"since": NOW}, {}, {"created_at": NOW - 1}),
+        ({"until": NOW}, {"created_at": NOW - 1}, {}),
+        ({"text": "ANN"}, {}, {"payload": b"{}"}),
+    ],
+)
+def test_each_filter_lets_its_own_through(filters: Any, hit: Any, miss: Any) -> None:
+    assert matches(job(**hit), Query(**filters), NOW)
+    assert not matches(job(**miss), Query(**filters), NOW)
+
+
+@pytest.mark.spec("FIND-08")
+@pytest.mark.parametrize(
+    ("status", "scheduled", "now", "later"),
+    [
+        (Status.PENDING, NOW - 1, True, False),
+        (Status.PENDING, NOW, True, False),
+        (Status.PENDING, NOW + 1, False, True),
+        (Status.RETRYING, NOW, False, False),
+        (Status.RETRYING, NOW + 1, False, False),
+        (Status.DONE, NOW, False, False),
+    ],
+)
+def test_due_splits_pending_jobs_only(status: Status, scheduled: int, now: bool, later: bool) -> None:
+    found = job(status=status, scheduled_at=scheduled)
+    assert matches(found, Query(due="now"), NOW) is now
+    assert matches(found, Query(due="later"), NOW) is later
+
+
+@pytest.mark.spec("FIND-10")
+@pytest.mark.parametrize(
+    ("payload", "error", "text", "found"),
+    [
+        (b'{"a":"Hello"}', None, "hELLO", True),
+        (b"STRASSE", None, "straße", True),
+        (b"\xff\xfe", None, "x", False),
+        (b"\xffyes", None, "YES", True),
+        (b"{}", "Mailbox FULL", "full", True),
+        (b"{}", "Mailbox FULL", "empty", False),
+        (b"{}", None, "full", False),
+        (b"50%", None, "5_", False),
+        (b"", None, "", True),
+    ],
+)
+def test_text_is_found_in_payload_and_error(payload: bytes, error: str | None, text: str, found: bool) -> None:
+    assert matches(job(payload=payload, last_error=error), Query(text=text), NOW) is found
+
+
+@pytest.mark.spec("FIND-10")
+@given(st.text(), st.text(), st.text())
+def test_text_is_found_wherever_it_stands_and_in_any_case(before: str, text: str, after: str) -> None:
+    found = job(last_error=before + text + after)
+    assert matches(found, Query(text=text), NOW)
+    assert matches(found, Query(text=text.casefold()), NOW)
+
+
+def test_a_page_holds_jobs_a_cursor_and_what_it_cost() -> None:
+    assert Page([], None, 0) == Page(jobs=[], cursor=None, scanned=0)
+
+
+# --- changes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("MODEL-03")
+def test_a_selection_is_bounded() -> None:
+    assert len(Selection((b"x" * 16,) * 1_000).ids) == 1_000
+    with pytest.raises(InvalidInput, match="1001 ids"):
+        Selection((b"x" * 16,) * 1_001)
+
+
+@pytest.mark.spec("MODEL-03")
+def test_changes_refuse_what_no_job_can_have() -> None:
+    with pytest.raises(InvalidName):
+        Move("two words")
+    for priority in (-1_001, 1_001):
+        with pytest.raises(InvalidInput, match="priority"):
+            Prioritize(priority)
+    assert [Prioritize(priority).priority for priority in (-1_000, 1_000)] == [-1_000, 1_000]
+
+
+@pytest.mark.spec("ALTER-01")
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        (Cancel(), {"pending", "retrying", "running"}),
+        (Requeue(), {"retrying", "dead", "canceled", "discarded"}),
+        (CHANGES[2], {"dead"}),
+        (Discard(), {"dead"}),
+        (Delete(), {status.value for status in Status}),
+        (RunNow(), {"pending"}),
+        (Move("other"), {"pending", "retrying"}),
+        (Prioritize(1), {"pending", "retrying"}),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, set) else "",
+)
+def test_the_table_says_who_may_be_changed(change: Change, allowed: set[str]) -> None:
+    assert {status for status in Status if allows(change, status, Selection(()))} == allowed
+
+
+@pytest.mark.spec("ALTER-01")
+def test_every_change_is_in_the_table_and_agrees_with_the_rule_book() -> None:
+    assert {type(change) for change in CHANGES} == set(ALLOWED)
+    target: dict[type[Change], Status] = {
+        Cancel: Status.CANCELED,
+        Requeue: Status.PENDING,
+        Clone: Status.RETRIED,
+        Discard: Status.DISCARDED,
+        RunNow: Status.PENDING,
+    }
+    for change, after in target.items():
+        for status in ALLOWED[change]:
+            assert after in TRANSITIONS[status], (change, status)
+
+
+@pytest.mark.spec("ALTER-02")
+@given(st.sampled_from(CHANGES), st.sampled_from(list(Status)), st.frozensets(st.sampled_from(list(Status))))
+def test_naming_statuses_can_only_narrow(change: Change, status: Status, named: frozenset[Status]) -> None:
+    narrowed = allows(change, status, Selection((), named))
+    assert narrowed == (allows(change, status, Selection(())) and (not named or status in named))
+
+
+def test_an_empty_tally_is_all_zeros() -> None:
+    tally = Tally()
+    assert (tally.changed, tally.cancel_requested, tally.missing, tally.blocked) == (0, 0, 0, 0)
+    assert (tally.refused, tally.created, tally.changed_ids) == ({}, (), ())
+
+
+# --- census -----------------------------------------------------------------------------------------------------
+
+
+CENSUS = Census(
+    at=NOW,
+    counts=(
+        Count("mail", "send", Status.PENDING, 5),
+        Count("mail", "bounce", Status.PENDING, 2),
+        Count("mail", "send", Status.DEAD, 1),
+        Count("sms", "text", Status.PENDING, 4),
+    ),
+    scheduled={"mail": 3},
+    oldest_ready={"mail": NOW - 7},
+    oldest_running={"sms": NOW - 9},
+    totals={"send": Totals(enqueued=6, failed=1, last_error="no")},
+)
+
+
+@pytest.mark.spec("CENSUS-02")
+def test_a_census_adds_up_by_status() -> None:
+    assert CENSUS.by_status() == dict.fromkeys(Status, 0) | {Status.PENDING: 11, Status.DEAD: 1}
+    assert CENSUS.by_status("mail") == dict.fromkeys(Status, 0) | {Status.PENDING: 7, Status.DEAD: 1}
+    assert CENSUS.by_status("unknown") == dict.fromkeys(Status, 0)
+
+
+@pytest.mark.spec("CENSUS-05", "CENSUS-06")
+def test_a_census_tells_ready_lag_and_kinds() -> None:
+    assert [CENSUS.ready(queue) for queue in ("mail", "sms", "unknown")] == [4, 4, 0]
+    assert [CENSUS.lag(queue) for queue in ("mail", "sms", "unknown")] == [7, 0, 0]
+    assert CENSUS.kinds() == ["bounce", "send", "text"]
+    assert CENSUS.kinds("mail") == ["bounce", "send"]
+    assert CENSUS.kinds("unknown") == []
+
+
+@pytest.mark.spec("MODEL-04")
+def test_retention_keeps_a_month_of_history_and_a_minute_of_presence() -> None:
+    plain = Retention()
+    assert (plain.limit, plain.events, plain.points, plain.presences) == (1_000, 30 * DAY, 30 * DAY, MINUTE)
+    assert plain.finished is None
+    assert Expired() == Expired(jobs=0, events=0, points=0, presences=0, locks=0)
