@@ -77,6 +77,12 @@ class WorkerSettings:
     long_running: Span = duration(5 * MINUTE, low=SECOND)
     """From when on a running job is reported as long-running."""
 
+    child_memory: int | None = whole(None, low=16)
+    """Memory of a handler's own process (`isolation="process"`) in MiB of address space; None: as much as there is."""
+
+    child_jobs: int = whole(1_000, low=1)
+    """Jobs after which a handler's own process is replaced by a fresh one."""
+
     @property
     def renew_every(self) -> Span:
         """Twice a renewal may fail before the lease is in danger."""

@@ -78,9 +78,7 @@ def _counted(expression: str, number: str, unit: str | None) -> Every:
 def parse(expression: str, tz: str = "UTC") -> Timetable:
     """Read an expression and its zone; `InvalidSchedule` says which of them is wrong and what is understood."""
     if not isinstance(expression, str) or len(expression) > LONGEST_EXPRESSION:
-        raise InvalidSchedule(
-            "expression", expression, f"must be text of at most {LONGEST_EXPRESSION} characters"
-        )
+        raise InvalidSchedule("expression", expression, f"must be text of at most {LONGEST_EXPRESSION} characters")
     text = expression.strip().lower()
     zone(tz)
     if counted := _EVERY.fullmatch(text):
@@ -105,9 +103,7 @@ def zone(tz: str) -> tzinfo:
         return ZoneInfo(tz)
     except (LookupError, ValueError, TypeError, OSError) as error:
         # a folder of the database is an OSError, a path that leaves it a ValueError
-        raise InvalidSchedule(
-            "tz", tz, "is not a zone of this machine's database; try 'Europe/Paris'"
-        ) from error
+        raise InvalidSchedule("tz", tz, "is not a zone of this machine's database; try 'Europe/Paris'") from error
 
 
 def following(timetable: Timetable, after: Instant) -> Instant | None:
@@ -148,9 +144,7 @@ def _fixed(fields: str, place: tzinfo, after: int) -> int | None:
 
 def _first(place: tzinfo, wall: datetime) -> int:
     """The instant at which a zone's clocks first show a wall time, or jump over it."""
-    before, behind = (
-        _utc(wall, _seconds(wall.replace(tzinfo=place, fold=fold).utcoffset())) for fold in (0, 1)
-    )
+    before, behind = (_utc(wall, _seconds(wall.replace(tzinfo=place, fold=fold).utcoffset())) for fold in (0, 1))
     if _wall(before, _offset(place, before)) == wall:
         return before
     jump = _shift(place, behind, before)

@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidInput, InvalidName, PayloadTooLarge
+from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.ids import JobId
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
-from stoker.model.time import LONGEST, Instant, Span
+from stoker.model.time import LATEST, LONGEST, Instant, Span
 from stoker.model.unique import Unique, check_text
 
 LARGEST_PAYLOAD = 1 << 20
@@ -56,9 +56,7 @@ FINISHED = frozenset(Status) - ACTIVE
 
 def check_name(field: str, value: str) -> None:
     """Kinds, queues, streams, budgets, locks: one alphabet that SQL, Redis, URLs and shells all carry verbatim."""
-    if value in _known_names:
-        return
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    if not isinstance(value, str) or (value not in _known_names and not _NAME.fullmatch(value)):
         raise InvalidName(field, value, "must be 1-128 of letters, digits, _ . : - and start with a letter, digit or _")
     if len(_known_names) < _KNOWN_LIMIT:
         _known_names.add(value)
@@ -147,24 +145,25 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     options: Options = PLAIN
 
     def __post_init__(self) -> None:
-        if self.kind not in _known_names:
+        if not (isinstance(self.kind, str) and self.kind in _known_names):
             check_name("kind", self.kind)
-        if self.queue not in _known_names:
+        if not (isinstance(self.queue, str) and self.queue in _known_names):
             check_name("queue", self.queue)
-        if len(self.id) != 16:
+        if not isinstance(self.id, bytes) or len(self.id) != 16:
             raise InvalidInput("id", self.id, "must be 16 bytes")
+        if not isinstance(self.payload, bytes):
+            raise InvalidPayload("payload", self.payload, "must be JSON bytes")
         if len(self.payload) > LARGEST_PAYLOAD:
             raise PayloadTooLarge("payload", f"{len(self.payload)} bytes", f"must be at most {LARGEST_PAYLOAD} bytes")
-        if not -1000 <= self.priority <= 1000:
+        if not isinstance(self.priority, int) or not -1000 <= self.priority <= 1000:
             raise InvalidInput("priority", self.priority, "must be between -1000 and 1000 (lower runs first)")
-        if self.delay and not 0 <= self.delay <= LONGEST:
-            check_span("delay", self.delay)
-        if not 1 <= self.attempts <= MOST_ATTEMPTS:
+        check_span("delay", self.delay)
+        if not isinstance(self.attempts, int) or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise InvalidInput("attempts", self.attempts, "must be at least 1 (the total number of runs)")
         if self.tenant is not None:
             check_text("tenant", self.tenant)
-        if self.at is not None and (self.delay or self.at < 0):
-            raise InvalidInput("at", self.at, "must be after 1970 and cannot be combined with a delay")
+        if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
+            raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
 
 
 class Stored(enum.StrEnum):

@@ -30,9 +30,7 @@ class LetterStatus(enum.StrEnum):
 
 TABLE: dict[LetterStatus, frozenset[LetterStatus]] = {
     LetterStatus.PENDING: frozenset({LetterStatus.REPROCESSING, LetterStatus.DISCARDED}),
-    LetterStatus.REPROCESSING: frozenset(
-        {LetterStatus.REPROCESSING, LetterStatus.RESOLVED, LetterStatus.PENDING}
-    ),
+    LetterStatus.REPROCESSING: frozenset({LetterStatus.REPROCESSING, LetterStatus.RESOLVED, LetterStatus.PENDING}),
     LetterStatus.RESOLVED: frozenset(),
     LetterStatus.DISCARDED: frozenset(),
 }

@@ -260,7 +260,8 @@ def _throttled(claim: Claim, outcome: Throttled, metadata: dict[str, str] | None
 
 def _unfit(claim: Claim, why: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
     """Put back without cost and with a growing delay, until it has gone on for too long."""
-    since = int((claim.metadata or {}).get(UNFIT_SINCE, claim.claimed_at))
+    noted = (claim.metadata or {}).get(UNFIT_SINCE, "")
+    since = int(noted) if noted.isdecimal() and len(noted) < 20 else claim.claimed_at
     waited = max(0, claim.claimed_at - since)
     if waited >= rules.unfit_grace:
         return _finish(claim, Status.DEAD, why, metadata)

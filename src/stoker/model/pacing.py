@@ -49,9 +49,7 @@ class Pace(msgspec.Struct, frozen=True):
         if not 0 <= self.breath <= self.idle:
             raise InvalidOption("breath", self.breath, f"must be between nothing and idle ({self.idle} µs)")
         if not 0 < self.retry_base <= LONGEST:
-            raise InvalidOption(
-                "retry_base", self.retry_base, "must be longer than nothing and at most ten years"
-            )
+            raise InvalidOption("retry_base", self.retry_base, "must be longer than nothing and at most ten years")
         if not self.retry_base <= self.retry_max <= LONGEST:
             why = f"must be between retry_base ({self.retry_base} µs) and ten years"
             raise InvalidOption("retry_max", self.retry_max, why)
@@ -61,9 +59,7 @@ PROFILES: dict[Profile, Pace] = {
     "default": Pace(),
     "low_latency": Pace(batch=1, idle=50 * MILLISECOND, retry_base=100 * MILLISECOND, retry_max=10 * SECOND),
     "high_throughput": Pace(batch=500, idle=500 * MILLISECOND, threshold=3),
-    "relaxed": Pace(
-        batch=50, breath=100 * MILLISECOND, idle=10 * SECOND, retry_base=5 * SECOND, retry_max=10 * MINUTE
-    ),
+    "relaxed": Pace(batch=50, breath=100 * MILLISECOND, idle=10 * SECOND, retry_base=5 * SECOND, retry_max=10 * MINUTE),
 }
 
 

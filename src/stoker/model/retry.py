@@ -13,7 +13,6 @@ Randomness comes in as `roll`, a number in [0, 1).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal, TypeAlias
@@ -37,8 +36,8 @@ def _check(strategy: msgspec.Struct, limit: int | None, *durations: str) -> None
     for field in durations:
         micros = span(getattr(strategy, field), f"{name}.{field}")
         msgspec.structs.force_setattr(strategy, field, micros / SECOND)
-    if limit is not None and limit < 0:
-        raise InvalidInput(f"{name}.limit", limit, "must not be negative")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidInput(f"{name}.limit", limit, "must be a whole number, 0 or more")
 
 
 class Never(msgspec.Struct, frozen=True, tag="never"):
@@ -78,7 +77,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
 
     def __post_init__(self) -> None:
         _check(self, self.limit, "base", "max")
-        if not math.isfinite(self.factor) or not 1 <= self.factor <= 1000:
+        if not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1000:
             raise InvalidInput("Exponential.factor", self.factor, "must be between 1 and 1000")
         if self.jitter not in ("none", "some", "full"):
             raise InvalidInput("Exponential.jitter", self.jitter, "must be none, some or full")
@@ -101,16 +100,12 @@ def backoff_delay(strategy: Backoff, n: int, roll: float) -> Span | None:
     if isinstance(strategy, Fixed):
         return span(strategy.interval)
     if isinstance(strategy, Linear):
-        return span(min(_plain(strategy.initial) + _plain(strategy.increment) * (n - 1), _plain(strategy.max)))
+        return min(span(strategy.initial) + span(strategy.increment) * (n - 1), span(strategy.max))
     try:
-        raw = _plain(strategy.base) * strategy.factor ** (n - 1)
+        growth = float(strategy.factor) ** (n - 1)
     except OverflowError:
-        raw = math.inf
-    return _jittered(span(min(raw, _plain(strategy.max))), strategy.jitter, roll)
-
-
-def _plain(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+        growth = float(LONGEST)
+    return _jittered(round(min(span(strategy.base) * growth, span(strategy.max))), strategy.jitter, roll)
 
 
 def _jittered(delay: Span, jitter: Jitter, roll: float) -> Span:

@@ -82,9 +82,7 @@ class Schedule(msgspec.Struct, frozen=True):
                 raise InvalidSchedule(field, value, f"must be one of {', '.join(known)}")
         check_span("grace", self.grace)
         if self.misfire == "all" and self.exclusive:
-            raise InvalidSchedule(
-                "misfire", "all", "needs jobs side by side: leave out overlap='skip' and unique"
-            )
+            raise InvalidSchedule("misfire", "all", "needs jobs side by side: leave out overlap='skip' and unique")
 
     @property
     def exclusive(self) -> bool:
@@ -129,15 +127,11 @@ def check(schedule: Schedule, now: Instant) -> Schedule:
     return schedule
 
 
-def ensure(
-    stored: Schedule | None, declared: Schedule, now: Instant, *, keep_edited: bool = True
-) -> Schedule:
+def ensure(stored: Schedule | None, declared: Schedule, now: Instant, *, keep_edited: bool = True) -> Schedule:
     """What code declares at every start: new ones are added, changed ones follow the code, edited ones are kept."""
     check(declared, now)
     if stored is None:
-        return msgspec.structs.replace(
-            declared, edited=False, last_fire=None, next_fire=None, last_error=None
-        )
+        return msgspec.structs.replace(declared, edited=False, last_fire=None, next_fire=None, last_error=None)
     if stored.edited and keep_edited:
         return stored
     return _carried(stored, msgspec.structs.replace(declared, edited=False))
@@ -223,16 +217,10 @@ def _moved(
     missed: int = 0,
 ) -> Tick:
     """Store the next fire; a schedule that has none left is switched off after what it fires now."""
-    error = (
-        None
-        if onward is not None
-        else "no occurrence is left in the next fifty years; the schedule is disabled"
-    )
+    error = None if onward is not None else "no occurrence is left in the next fifty years; the schedule is disabled"
     if onward is None and not fires:
         action = Action.DISABLE
-    return msgspec.structs.replace(
-        decision, action=action, next_fire=onward, fires=fires, missed=missed, error=error
-    )
+    return msgspec.structs.replace(decision, action=action, next_fire=onward, fires=fires, missed=missed, error=error)
 
 
 def _occurrences(timetable: Timetable, after: Instant) -> Iterator[Instant]:
@@ -280,9 +268,7 @@ def applies(stored: Schedule, decision: Tick) -> bool:
 
 def skipped(decision: Tick) -> Tick:
     """The same move without its jobs, because the store met an active job under the key."""
-    return msgspec.structs.replace(
-        decision, action=Action.SKIP, fires=(), missed=decision.missed + len(decision.fires)
-    )
+    return msgspec.structs.replace(decision, action=Action.SKIP, fires=(), missed=decision.missed + len(decision.fires))
 
 
 def failed(decision: Tick, why: str) -> Tick:

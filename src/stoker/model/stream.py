@@ -42,9 +42,7 @@ class Stream(msgspec.Struct, frozen=True):
         check_name("stream", self.name)
         count = self.partitions
         if type(count) is not int or not 1 <= count <= MOST_PARTITIONS or count & (count - 1):
-            raise InvalidOption(
-                "partitions", count, f"must be a power of two between 1 and {MOST_PARTITIONS}"
-            )
+            raise InvalidOption("partitions", count, f"must be a power of two between 1 and {MOST_PARTITIONS}")
 
 
 def register(stored: Stream | None, wanted: Stream) -> Stream:

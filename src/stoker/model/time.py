@@ -30,6 +30,9 @@ DAY: Span = 24 * HOUR
 LONGEST: Span = 3_660 * DAY
 """No span is longer than about ten years: a client with a wild clock or unit cannot park a job for ever."""
 
+LATEST: Instant = 1 << 53
+"""The year 2255: the last instant that every engine, also one that counts in doubles, carries exactly."""
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,10 +42,11 @@ def span(value: Seconds, field: str = "duration") -> Span:
         micros = value // timedelta(microseconds=1)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(field, value, "must be seconds or a timedelta")
-    elif not math.isfinite(value):
+    elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(field, value, "must be finite")
     else:
-        micros = round(value * SECOND)
+        # Pulled in first, so that no number is too large to be multiplied or rounded.
+        micros = round(min(max(value, -1), LONGEST) * SECOND)
     if micros < 0:
         raise InvalidInput(field, value, "must not be negative")
     if micros > LONGEST:

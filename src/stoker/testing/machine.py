@@ -59,6 +59,7 @@ from stoker.model.outcome import (
     Unfit,
 )
 from stoker.model.query import (
+    ALLOWED,
     Cancel,
     Change,
     Clone,
@@ -88,12 +89,12 @@ _T = TypeVar("_T")
 _Pair: TypeAlias = tuple[Claim, Claim]
 """One claim as the memory engine and as the other engine handed it out: only `ref` may differ."""
 
-_spans = st.sampled_from([0, 0, 1, SECOND, 10 * SECOND, HOUR])
+_spans = st.sampled_from([0, 0, 0, 1, SECOND, HOUR])
 _uniques = st.builds(
     Unique,
-    key=st.sampled_from(["k", "l"]),
+    key=st.sampled_from(["k", "k", "l"]),
     scope=st.sampled_from(["kind", "kind", "global"]),
-    mode=st.sampled_from(["existing", "existing", "replace", "raise"]),
+    mode=st.sampled_from(["existing", "existing", "existing", "replace", "raise"]),
     hold=st.sampled_from(["active", "active", "retrying"]),
 )
 _options = st.builds(
@@ -114,39 +115,33 @@ _wishes = st.fixed_dictionaries(
 )
 """A draft but for its id."""
 
-_outcomes: st.SearchStrategy[Outcome] = st.one_of(
+_few = st.lists(_wishes, max_size=2)
+
+_good: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Done, result=st.sampled_from([None, b"1"])),
+    st.builds(Snoozed, after=_spans),
+    st.builds(Throttled, retry_after=st.none() | _spans, queue=st.sampled_from([False, False, True])),
+    st.sampled_from([HandedBack(), Expired(), Unfit("unknown task")]),
+)
+_bad: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Failed, error=st.just("broken"), after=st.none() | _spans),
     st.builds(Failed, error=st.just("hopeless"), retry=st.just(False)),
-    st.builds(Snoozed, after=_spans),
-    st.builds(Throttled, retry_after=st.none() | _spans, queue=st.booleans()),
     st.sampled_from(
-        [
-            HandedBack(),
-            Rejected("no"),
-            Panicked("SystemExit"),
-            Crashed("signal 9"),
-            TimedOut(SECOND),
-            Lost(),
-            Canceled(),
-            Expired(),
-            Unfit("unknown task"),
-        ]
+        [Rejected("no"), Panicked("SystemExit"), Crashed("signal 9"), TimedOut(SECOND), Lost(), Canceled()]
     ),
 )
-_changes = st.one_of(
+_waiting: st.SearchStrategy[Change] = st.one_of(
     st.builds(Cancel, force=st.booleans()),
-    st.just(Requeue()),
-    st.just(Requeue()),
-    st.just(Discard()),
-    st.just(Delete()),
     st.just(RunNow()),
     st.builds(Move, queue=st.sampled_from(QUEUES)),
     st.builds(Prioritize, priority=st.integers(-2, 2)),
-    st.just(Clone(())),
 )
+_finished: st.SearchStrategy[Change] = st.sampled_from([Requeue(), Requeue(), Clone(()), Discard(), Delete()])
 _picks = st.integers(0, 40)
 """Which of the things at hand, counted from the newest and around."""
+
+_mostly = st.sampled_from([True, True, True, False])
+"""Most steps are aimed at what can succeed; the rest knocks at doors that should stay shut."""
 
 
 def _bare(claim: Claim) -> Claim:
@@ -200,11 +195,13 @@ class LockStep(RuleBasedStateMachine):
         assert theirs == mine
         return mine
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(wishes=st.lists(_wishes, min_size=3, max_size=6))
+    def begin(self, wishes: list[dict[str, Any]]) -> None:
+        """Never an empty store: most of what is worth seeing needs a few jobs."""
         self.both(lambda engine: engine.open())
         for worker in self.workers:
             self.enlist(worker)
+        self.insert([{**wish, "delay": 0} for wish in wishes])
 
     def enlist(self, worker: str) -> None:
         assert self.same(lambda engine: engine.renew(worker, [], first=True)).known
@@ -217,11 +214,21 @@ class LockStep(RuleBasedStateMachine):
         self.runner.run(close())
         self.runner.close()
 
-    def pick(self, place: int) -> JobId:
-        return self.ids[-1 - place % len(self.ids)]
+    def pick(self, place: int, statuses: frozenset[Status] = frozenset()) -> JobId:
+        """A job in one of these statuses if there is one, else any id that was ever used."""
+        aimed = [job.id for job in self.records.values() if job.status in statuses]
+        ids = aimed or self.ids
+        return ids[-1 - place % len(ids)]
 
-    def pick_claim(self, place: int) -> _Pair:
-        return self.claims[-1 - place % len(self.claims)]
+    def pick_claims(self, places: list[int], *, live: bool) -> list[_Pair]:
+        """Claims that still hold if there are any, else any that were ever handed out."""
+        held = [pair for pair in self.claims if live and self.holds(pair[0])]
+        pairs = held or self.claims
+        return [pairs[place] for place in dict.fromkeys(-1 - place % len(pairs) for place in places)]
+
+    def holds(self, claim: Claim) -> bool:
+        record = self.records.get(claim.id)
+        return record is not None and (record.worker, record.token) == (claim.worker, claim.token)
 
     def draft(self, wish: dict[str, Any]) -> Draft:
         draft = Draft(self.mint(), **wish)
@@ -238,9 +245,12 @@ class LockStep(RuleBasedStateMachine):
 
     # --- doors --------------------------------------------------------------------------------------------------
 
-    @rule(wishes=st.lists(_wishes, min_size=1, max_size=3))
-    def insert(self, wishes: list[dict[str, Any]]) -> None:
+    @rule(wishes=st.lists(_wishes, min_size=1, max_size=3), again=st.sampled_from([None, None, None, 0, 1, 7]))
+    def insert(self, wishes: list[dict[str, Any]], again: int | None = None) -> None:
+        """New drafts, sometimes behind one whose id was used before, be its job there or gone."""
         drafts = [self.draft(wish) for wish in wishes]
+        if again is not None:
+            drafts.insert(0, Draft(self.pick(again), **{**wishes[0], "unique": None}))
 
         async def call(engine: Engine) -> Any:
             try:
@@ -250,38 +260,45 @@ class LockStep(RuleBasedStateMachine):
 
         self.same(call)
 
-    @precondition(lambda self: self.ids)
-    @rule(place=_picks, wish=_wishes)
-    def insert_again(self, place: int, wish: dict[str, Any]) -> None:
-        """An id that was used before, be its job there or gone."""
-        draft = Draft(self.pick(place), **{**wish, "unique": None})
-        self.same(lambda engine: engine.insert([draft]))
-
     @rule(
         slot=st.integers(0, SLOTS - 1),
         queues=st.permutations(QUEUES),
         wanted=st.integers(1, 3),
-        total=st.none() | st.integers(0, 3),
+        total=st.sampled_from([None, None, 0, 2]),
+        alive=_mostly,
     )
-    def claim(self, slot: int, queues: list[str], wanted: int, total: int | None) -> None:
+    def claim(self, slot: int, queues: list[str], wanted: int, total: int | None, alive: bool) -> None:
+        if alive:
+            self.renew(slot, honest=True, farewell=False)
         demand = Demand(self.workers[slot], tuple((queue, wanted) for queue in queues), total)
         self.took(_pairs(*self.both(lambda engine: engine.claim(demand))))
 
     @precondition(lambda self: self.claims)
     @rule(
         places=st.lists(_picks, min_size=1, max_size=3, unique=True),
-        outcome=_outcomes,
+        outcome=_good | _bad,
+        word=st.sampled_from([None, "a", "b"]),
         roll=st.sampled_from([0.0, 0.5]),
         followup=st.none() | _wishes,
         fused=st.none() | st.integers(0, SLOTS - 1),
+        live=_mostly,
     )
     def settle(
-        self, places: list[int], outcome: Outcome, roll: float, followup: dict[str, Any] | None, fused: int | None
+        self,
+        places: list[int],
+        outcome: Outcome,
+        word: str | None,
+        roll: float,
+        followup: dict[str, Any] | None,
+        fused: int | None,
+        live: bool,
     ) -> None:
-        """End claims, old and new ones, by one outcome; sometimes take the next ones in the same step."""
+        """End claims, old and new ones, by one outcome; sometimes with a note before and new claims behind."""
         if isinstance(outcome, Done) and followup is not None:
             outcome = Done(outcome.result, followups=(self.draft(followup),))
-        pairs = [self.pick_claim(place) for place in places]
+        pairs = self.pick_claims(places, live=live)
+        if word is not None:
+            self.note(pairs, word)
         rules = Rules(roll=roll)
         demand = None if fused is None else Demand(self.workers[fused], tuple((queue, 1) for queue in QUEUES))
         settlements = (
@@ -295,6 +312,29 @@ class LockStep(RuleBasedStateMachine):
                     conclude(msgspec.structs.replace(one, cancel_requested=True), outcome) for one in (mine, theirs)
                 ]
                 assert self.settle_both(([asked[0]], [asked[1]]), None)[0] in (Verdict.APPLIED, Verdict.LOST)
+
+    @rule(slot=st.integers(0, SLOTS - 1), wishes=_few, outcomes=st.lists(_good, min_size=1, max_size=4))
+    def work_well(self, slot: int, wishes: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
+        self.insert(wishes)
+        self.work(slot, outcomes)
+
+    @rule(slot=st.integers(0, SLOTS - 1), wishes=_few, outcomes=st.lists(_bad, min_size=1, max_size=4))
+    def work_badly(self, slot: int, wishes: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
+        self.insert(wishes)
+        self.work(slot, outcomes)
+
+    def work(self, slot: int, outcomes: list[Outcome]) -> None:
+        """A worker takes what is due and ends it, in one breath."""
+        self.renew(slot, honest=True, farewell=False)
+        demand = Demand(self.workers[slot], tuple((queue, len(outcomes)) for queue in QUEUES), len(outcomes))
+        pairs = _pairs(*self.both(lambda engine: engine.claim(demand)))
+        self.took(pairs)
+        ended = list(zip(pairs, outcomes, strict=False))
+        settlements = (
+            [conclude(mine, outcome) for (mine, _), outcome in ended],
+            [conclude(theirs, outcome) for (_, theirs), outcome in ended],
+        )
+        assert set(self.settle_both(settlements, None)) <= {Verdict.APPLIED}
 
     def settle_both(
         self, settlements: tuple[list[Settlement], list[Settlement]], demand: Demand | None
@@ -317,23 +357,24 @@ class LockStep(RuleBasedStateMachine):
         self.took(_pairs(mine.claims, theirs.claims))
         return mine.verdicts
 
-    @precondition(lambda self: self.claims)
-    @rule(place=_picks, progress=st.sampled_from([None, 0.25, 1.0]), word=st.sampled_from(["a", "b"]))
-    def note(self, place: int, progress: float | None, word: str) -> None:
-        mine, theirs = self.pick_claim(place)
+    def note(self, pairs: list[_Pair], word: str) -> None:
+        """Write on the records, through claims that may be stale."""
 
-        def written(claim: Claim) -> list[Note]:
-            return [Note(claim.id, claim.worker, claim.token, progress, {word: word}, (word,), claim.ref)]
+        def written(claim: Claim) -> Note:
+            return Note(claim.id, claim.worker, claim.token, 0.25, {word: word}, (word,), claim.ref)
 
         async def run() -> tuple[list[Verdict], list[Verdict]]:
-            return await self.model.note(written(mine)), await self.engine.note(written(theirs))
+            return (
+                await self.model.note([written(mine) for mine, _ in pairs]),
+                await self.engine.note([written(theirs) for _, theirs in pairs]),
+            )
 
         first, second = self.runner.run(run())
         assert first == second
 
     # --- leases -------------------------------------------------------------------------------------------------
 
-    @rule(slot=st.integers(0, SLOTS - 1), honest=st.booleans(), farewell=st.sampled_from([False, False, False, True]))
+    @rule(slot=st.integers(0, SLOTS - 1), honest=st.booleans(), farewell=st.sampled_from([False, False, True]))
     def renew(self, slot: int, honest: bool, farewell: bool) -> None:
         """A worker renews what it held, or as one that lost its memory; unknown, it comes back under a new id."""
         worker = self.workers[slot]
@@ -349,9 +390,11 @@ class LockStep(RuleBasedStateMachine):
             self.workers[slot] = f"{name}.{int(life) + 1}"
             self.enlist(self.workers[slot])
 
-    @rule(slot=st.integers(0, SLOTS - 1), dead=st.none() | st.integers(0, SLOTS - 1))
-    def reap(self, slot: int, dead: int | None) -> None:
+    @rule(slot=st.integers(0, SLOTS - 1), dead=st.none() | st.integers(0, SLOTS - 1), alive=_mostly)
+    def reap(self, slot: int, dead: int | None, alive: bool) -> None:
         """A worker that may itself have lapsed tries to take over from the others."""
+        if alive:
+            self.renew(slot, honest=True, farewell=False)
         names = [] if dead is None or dead == slot else [self.workers[dead]]
         mine, theirs = self.both(lambda engine: engine.reap(self.workers[slot], 100, dead=names))
         assert [claim.former_at for claim in theirs] == sorted(claim.former_at or 0 for claim in theirs)
@@ -360,14 +403,28 @@ class LockStep(RuleBasedStateMachine):
 
     # --- operators ----------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.ids)
+    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_waiting)
+    def alter_waiting(self, places: list[int], change: Change) -> None:
+        self.alter(places, change)
+
+    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_finished)
+    def alter_finished(self, places: list[int], change: Change) -> None:
+        self.alter(places, change)
+
     @rule(
         places=st.lists(_picks, min_size=1, max_size=4, unique=True),
-        change=_changes,
-        statuses=st.just(frozenset()) | st.frozensets(st.sampled_from(list(Status)), max_size=3),
+        change=_waiting | _finished,
+        statuses=st.frozensets(st.sampled_from(list(Status)), max_size=3),
     )
-    def alter(self, places: list[int], change: Change, statuses: frozenset[Status]) -> None:
-        ids = tuple(dict.fromkeys(self.pick(place) for place in places))
+    def alter_anything(self, places: list[int], change: Change, statuses: frozenset[Status]) -> None:
+        self.alter(places, change, statuses, aimed=False)
+
+    def alter(
+        self, places: list[int], change: Change, statuses: frozenset[Status] = frozenset(), *, aimed: bool = True
+    ) -> None:
+        """Change jobs the change is meant for, or any."""
+        wanted = ALLOWED[type(change)] if aimed else frozenset[Status]()
+        ids = tuple(dict.fromkeys(self.pick(place, wanted) for place in places))
         if isinstance(change, Clone):
             change = Clone(tuple(self.mint() for _ in ids))
             self.ids += change.ids
@@ -386,13 +443,14 @@ class LockStep(RuleBasedStateMachine):
     def tune(self, queue: str, tuning: Tuning, if_absent: bool) -> None:
         self.same(lambda engine: engine.tune(queue, tuning, if_absent=if_absent))
 
-    @rule()
-    def expire(self) -> None:
-        self.same(lambda engine: engine.expire(Retention()))
-
-    @rule(span=st.sampled_from([1, SECOND, 6 * SECOND, LEASE, LEASE + 1, MINUTE, HOUR, 8 * DAY]))
-    def pass_time(self, span: int) -> None:
+    @rule(
+        span=st.sampled_from([1, SECOND, 6 * SECOND, LEASE, LEASE + 1, MINUTE, HOUR, 8 * DAY, 31 * DAY]),
+        sweep=st.booleans(),
+    )
+    def pass_time(self, span: int, sweep: bool) -> None:
         self.clock.set(self.clock() + span)
+        if sweep:
+            self.same(lambda engine: engine.expire(Retention()))
 
     # --- laws ---------------------------------------------------------------------------------------------------
 
@@ -440,7 +498,11 @@ class LockStep(RuleBasedStateMachine):
             return
         assert after.token >= before.token
         if after.status is not before.status:
-            assert after.status in TRANSITIONS[before.status], (before.status, after.status)
+            steps = TRANSITIONS[before.status]
+            # A job can be claimed and ended in one breath.
+            if Status.RUNNING in steps and before.status is not Status.RUNNING:
+                steps |= TRANSITIONS[Status.RUNNING]
+            assert after.status in steps, (before.status, after.status)
         elif finished:
             assert msgspec.structs.replace(after, successor=before.successor) == before
 

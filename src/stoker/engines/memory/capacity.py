@@ -1,7 +1,7 @@
 """Standing in line for room, when the store is full and callers would rather wait than fail.
 
 The line belongs to the store: first come, first served, over all twins. Only the first in line tries, so nobody who
-wants little room overtakes somebody who wants much. Whoever leaves the line, served or canceled, lets the next one look.
+wants little room overtakes somebody who wants much. Whoever leaves, served or canceled, lets the next one look.
 """
 
 from __future__ import annotations

@@ -124,13 +124,8 @@ class Store:
         if record.scheduled_at <= now:
             self._woken.add(record.queue)
 
-    def remove(self, record: Record, now: Instant) -> None:
-        """Delete a record, wherever it is. Its events are another matter."""
-        self.lift(record, now)
-        self.forget(record)
-
     def forget(self, record: Record) -> None:
-        """Delete a record that was lifted."""
+        """Delete a lifted record. Its events are another matter."""
         del self.jobs[record.id]
 
     def finish(
@@ -209,7 +204,8 @@ class Store:
 
     def prune(self, record: Record, now: Instant) -> int:
         """Remove a record with its events; answers how many those were."""
-        self.remove(record, now)
+        self.lift(record, now)
+        self.forget(record)
         return self.ledger.cross_out(record.id)
 
     def admit(self) -> None:

@@ -29,14 +29,14 @@ class MemoryTransaction:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._steps: list[tuple[Step, object]] = []
-        self._new: set[JobId] = set()
+        self._plain: set[JobId] | None = set()
         self._ended = False
 
     def insert(self, drafts: Sequence[Draft], now: Instant) -> list[Receipt]:
         """Answer as the insert will, and perform it at the end."""
         step = partial(_insert, drafts=tuple(drafts))
-        if self._is_plain(drafts):
-            self._new.update(draft.id for draft in drafts)
+        if self._plain is not None and self._is_plain(drafts, self._plain):
+            self._plain.update(draft.id for draft in drafts)
             receipts = [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
             self._steps.append((step, receipts))
             return receipts
@@ -76,17 +76,20 @@ class MemoryTransaction:
                 earlier(self._store, now)
             answer = step(self._store, now)
         self._steps.append((step, answer))
+        self._plain = None
         return answer
 
-    def _is_plain(self, drafts: Sequence[Draft]) -> bool:
-        """Is the answer clear without a rehearsal? Keeps a transaction of many single inserts linear."""
+    def _is_plain(self, drafts: Sequence[Draft], before: set[JobId]) -> bool:
+        """Is the answer clear without a rehearsal? Keeps a transaction of many single inserts linear.
+
+        `before` are the ids of the steps so far, as long as all of them were plain.
+        """
         ids = {draft.id for draft in drafts}
         return (
             self._store.capacity is None
             and len(ids) == len(drafts)
             and not any(draft.unique is not None or draft.id in self._store.jobs for draft in drafts)
-            and self._new.isdisjoint(ids)
-            and all(step.func is _insert for step, _ in self._steps if isinstance(step, partial))
+            and before.isdisjoint(ids)
         )
 
 

@@ -3,15 +3,29 @@
 Used by `handles` alone; SQLAlchemy itself is never imported.
 
 Rule: statements go through SQLAlchemy and not past it, so that it begins its transaction, logs and counts as it does
-for its own. Only the question whether a transaction is open is put to the driver's connection.
+for its own. Only the question whether a transaction is open is put to the driver's connection. What a driver raised
+leaves here as the driver raised it, for whoever translates its errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from stoker.engines.sql.adapters import BEGIN, Adapter, Parameters, Rows, commits_each, outside, pyformat, refused
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """Take SQLAlchemy's wrapping off a driver's error."""
+    try:
+        yield
+    except Exception as error:
+        original = getattr(error, "orig", None)
+        if isinstance(original, Exception):
+            raise original from error
+        raise
 
 
 class Alchemy(Adapter):
@@ -36,15 +50,18 @@ class Alchemy(Adapter):
             if outside(raw):
                 if commits_each(raw):
                     raise refused(self.handle)
-                connection.exec_driver_sql(BEGIN)
+                with bare():
+                    connection.exec_driver_sql(BEGIN)
 
     async def execute(self, statement: str, parameters: Parameters) -> Rows:
-        result = self._connection().exec_driver_sql(*self._styled(statement, parameters))
-        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+        with bare():
+            result = self._connection().exec_driver_sql(*self._styled(statement, parameters))
+            return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     async def execute_many(self, statement: str, rows: list[Parameters]) -> int:
         styled = [self._styled(statement, row) for row in rows]
-        return int(self._connection().exec_driver_sql(styled[0][0], [values for _, values in styled]).rowcount)
+        with bare():
+            return int(self._connection().exec_driver_sql(styled[0][0], [values for _, values in styled]).rowcount)
 
     def _styled(self, statement: str, parameters: Parameters) -> tuple[str, Any]:
         if self._bind().dialect.paramstyle == "pyformat":
@@ -76,16 +93,19 @@ class AsyncAlchemy(Alchemy):
             if outside(raw):
                 if commits_each(raw):
                     raise refused(self.handle)
-                await connection.exec_driver_sql(BEGIN)
+                with bare():
+                    await connection.exec_driver_sql(BEGIN)
 
     async def execute(self, statement: str, parameters: Parameters) -> Rows:
-        result = await (await self._opened()).exec_driver_sql(*self._styled(statement, parameters))
-        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+        with bare():
+            result = await (await self._opened()).exec_driver_sql(*self._styled(statement, parameters))
+            return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     async def execute_many(self, statement: str, rows: list[Parameters]) -> int:
         styled = [self._styled(statement, row) for row in rows]
-        connection = await self._opened()
-        return int((await connection.exec_driver_sql(styled[0][0], [values for _, values in styled])).rowcount)
+        with bare():
+            connection = await self._opened()
+            return int((await connection.exec_driver_sql(styled[0][0], [values for _, values in styled])).rowcount)
 
 
 class AsyncAlchemySession(AsyncAlchemy):

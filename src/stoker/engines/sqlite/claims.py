@@ -99,12 +99,13 @@ def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: l
         except CorruptRecord as broken:
             yield from _set_aside(unit, seq, str(broken))
             continue
-        claims.append(
-            Claim(
-                id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
-                wishes, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
-            )  # fmt: skip
+        # fmt: off
+        claim_ = Claim(
+            id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
+            wishes, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
         )
+        # fmt: on
+        claims.append(claim_)
     for (kind, status), n in counts.items():
         unit.moved(qid, kind, status, RUNNING, n)
     return claims
@@ -127,8 +128,8 @@ def _set_aside(unit: Unit, seq: int, why: str) -> Steps[None]:
 def stored(unit: Unit, worker: str, wid: int, seq: int) -> Steps[Claim]:
     """A claim as it is stored, for a worker that does not hold it yet."""
     [row] = yield _CLAIM, (wid, seq)
-    (id_, kind, payload, attempt, budget, token, claimed, created, due, priority, seq, qid) = row[:12]
-    (options, key, traits, tenant, cancel, past, base, crashes, throttles, metadata, former, former_at, error) = row[12:]
+    id_, kind, payload, attempt, budget, token, claimed, created, due, priority, seq, qid = row[:12]
+    options, key, traits, tenant, cancel, past, base, crashes, throttles, metadata, former, former_at, error = row[12:]
     queue = (yield from unit.queue_of(qid)).queue
     ref: Any = seq if past or key is not None else (id_, seq, qid, kind, attempt, claimed)
     return Claim(

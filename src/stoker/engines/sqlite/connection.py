@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sqlite import checks
@@ -105,11 +106,31 @@ class Connection:
                 if type(step) is Many:
                     answer = executemany(step.statement, step.rows).rowcount
                 else:
-                    answer = execute(*step).fetchall()  # type: ignore[arg-type]
+                    answer = execute(*step).fetchall()
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
+
+    def glance(self, make: Callable[[], Steps[T]]) -> T:
+        """Play a question in one snapshot, which ends with it."""
+        self.run("BEGIN")
+        try:
+            return self.play(make())
+        finally:
+            self.rollback()
+
+    def slice(self, steps: Steps[T], answer: Any, n: int) -> tuple[bool, Any]:
+        """Play at most `n` steps of a long question; whether it is over, and its answer or what to send next."""
+        try:
+            for _ in range(n):
+                step = steps.send(answer)
+                answer = self._execute(*step).fetchall()
+        except StopIteration as end:
+            return True, end.value
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        return False, answer
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -117,8 +138,8 @@ class Connection:
         """Start to write, with this much care for the disk. Raises `EngineBusy` at once when somebody else writes."""
         if checks.identity(self.path) != self._identity:
             raise EngineUnavailable(
-                f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the file "
-                "back, or close this engine and open it again on the new one"
+                f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
+                "file back, or close this engine and open it again on the new one"
             )
         try:
             if level != self._level:
@@ -168,7 +189,9 @@ def translated(error: sqlite3.Error, path: str | os.PathLike[str]) -> EngineErro
     if code is not None:
         kind, words = _ERRORS.get(code & 0xFF, (EngineError, "failed"))
         if str(error).startswith("no such table: stoker_"):
-            return SchemaMismatch(f"the database {path} has no tables of Stoker yet ({error}); open it with Stoker once")
+            return SchemaMismatch(
+                f"the database {path} has no tables of Stoker yet ({error}). Open it with Stoker once"
+            )
         return kind(f"the database {path} {words} ({error})")
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return EngineClosed(f"the database {path} is closed")

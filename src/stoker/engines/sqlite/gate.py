@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import queue
 import threading
 import time
 import weakref
@@ -24,6 +25,8 @@ from stoker.model.errors import EngineClosed, EngineReadOnly, EngineRefused, Eng
 
 NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 WAIT = fcntl.LOCK_EX
+LINGER = 1.0
+"""Seconds a helper stays for the next one who needs it: to start a thread costs more than most waits."""
 
 
 class Door:
@@ -65,7 +68,8 @@ class Place:
     __slots__ = ("adrift", "error", "reached")
 
     def __init__(self) -> None:
-        self.reached = threading.Event()
+        self.reached = threading.Lock()  # released when the place is reached: the cheapest bell between two threads
+        self.reached.acquire()
         self.adrift = False
         self.error: BaseException | None = None
 
@@ -79,6 +83,8 @@ class Gate:
         self._taken = threading.Lock()
         self._guard = threading.Lock()
         self._adrift: Place | None = None
+        self._places: queue.SimpleQueue[Place | None] = queue.SimpleQueue()
+        self._helped = False
         self._in_line = False
         self._closed = False
         GATES.add(self)
@@ -111,7 +117,11 @@ class Gate:
             if self._attempt(NOW):
                 return True
             place = Place()
-            threading.Thread(target=self._stand_in_line, args=(place,), name="stoker-gate", daemon=True).start()
+            with self._guard:
+                self._places.put(place)
+                start, self._helped = not self._helped, True
+            if start:
+                threading.Thread(target=self._help, name="stoker-gate", daemon=True).start()
         return self._called(place, deadline)
 
     def leave(self) -> None:
@@ -124,11 +134,10 @@ class Gate:
         """Let go of the files, and of the gate if it is held. Closing twice is harmless."""
         with self._guard:
             self._closed = True
+            self._places.put(None)
             # A thread asleep in flock would wake up to a number that means another file by then: it closes instead.
             if not self._in_line:
                 self._shut()
-
-    # --- inside -------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._closed:
@@ -173,6 +182,20 @@ class Gate:
         self._check()
         return False
 
+    def _help(self) -> None:
+        while True:
+            try:
+                place = self._places.get(timeout=LINGER)
+            except queue.Empty:
+                place = None
+            if place:
+                self._stand_in_line(place)
+                continue
+            with self._guard:
+                if self._places.empty():
+                    self._helped = False
+                    return
+
     def _stand_in_line(self, place: Place) -> None:
         try:
             self._attempt(WAIT)
@@ -180,18 +203,19 @@ class Gate:
             place.error = error
         with self._guard:
             if not place.adrift:
-                place.reached.set()
+                place.reached.release()
                 return
             self._adrift = None
         if place.error is None:
             self.leave()
 
     def _called(self, place: Place, deadline: float | None) -> bool:
-        place.reached.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        with self._guard:
-            if not place.reached.is_set():
-                place.adrift, self._adrift = True, place
-                return False
+        patience = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not place.reached.acquire(timeout=patience):
+            with self._guard:
+                if not place.reached.acquire(blocking=False):
+                    place.adrift, self._adrift = True, place
+                    return False
         if place.error is not None:
             raise place.error
         return True
@@ -206,7 +230,8 @@ class Gate:
         # The child shares the open files and with them the parent's locks: closing leaves those alone, unlocking not.
         self._shut()
         self._taken, self._guard = threading.Lock(), threading.Lock()
-        self._adrift, self._in_line = None, False
+        self._adrift, self._in_line, self._helped = None, False, False
+        self._places = queue.SimpleQueue()
 
 
 def explained(error: OSError, path: str) -> Exception:

@@ -33,7 +33,8 @@ def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
         return [Receipt(draft.id, _INSERTED) for draft in drafts]
     receipts = []
     for draft in drafts:
-        receipts.append((yield from admit(unit, draft)))
+        receipt = yield from admit(unit, draft)
+        receipts.append(receipt)
     return receipts
 
 
@@ -57,10 +58,12 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
             woken.add(queue)
         kind = draft.kind
         options = None if draft.options is PLAIN else pack(draft.options)
-        rows.append(
-            (seq, draft.id, qid, draft.priority, due, kind, draft.payload, draft.attempts, now)
-            + (None, None, draft.tenant, options)
-        )
+        # fmt: off
+        rows.append((
+            seq, draft.id, qid, draft.priority, due, kind, draft.payload, draft.attempts, now,
+            None, None, draft.tenant, options,
+        ))
+        # fmt: on
         kinds[qid, kind] = kinds.get((qid, kind), 0) + 1
     last = base + len(rows) - 1
     stored = yield Many(_BODY, rows)

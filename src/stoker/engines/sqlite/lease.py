@@ -23,9 +23,7 @@ _TAKE = sql("reap_take")
 _FORGET = sql("reap_forget")
 
 
-def renew(
-    unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool
-) -> Steps[Renewal]:
+def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Steps[Renewal]:
     """Extend a lease and compare what the worker holds with what is stored under it."""
     # A lease lapses strictly after its end, and a farewell at once.
     until = unit.now + lease if lease > 0 else unit.now - 1

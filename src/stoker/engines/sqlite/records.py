@@ -22,6 +22,7 @@ _BY_ID = sql("get")
 _BY_SEQ = sql("get_by_seq")
 _RUNNING = sql("get_running")
 _ERRORS = sql("errors")
+_QUEUE_NAMES = sql("queue_names")
 
 _SCOPES, _MODES, _HOLDS = get_args(Scope), get_args(Mode), get_args(Hold)
 _UNIQUES = [(scope, mode, hold) for scope in _SCOPES for mode in _MODES for hold in _HOLDS]
@@ -76,35 +77,37 @@ class Record(msgspec.Struct):
         return read_unique(self.ukey, self.utraits)
 
 
+_STATUS = Record.__struct_fields__.index("status")
+
+
 # --- finding ----------------------------------------------------------------------------------------------------
 
 
 def by_id(job: JobId) -> Steps[Record | None]:
     """The record of an id."""
-    return (yield from _complete((yield _BY_ID, (job,))))
+    return (yield from _record(_BY_ID, job))
 
 
 def by_seq(seq: int) -> Steps[Record | None]:
     """The record under a row number."""
-    return (yield from _complete((yield _BY_SEQ, (seq,))))
+    return (yield from _record(_BY_SEQ, seq))
 
 
-def _complete(rows: list[Row]) -> Steps[Record | None]:
-    if not rows:
-        return None
-    record = Record(*rows[0])
-    if record.status is None:
-        held = yield _RUNNING, (record.seq,)
-        if not held:
-            raise CorruptRecord(f"job {text(record.id)} is neither waiting, running nor finished")
-        run(record, held[0])
-    return record
-
-
-def run(record: Record, held: Row) -> None:
-    """Complete a record with its claim."""
-    record.wid, record.worker, record.token, record.attempts, record.started, record.cancel = held
-    record.status = RUNNING
+def _record(statement: str, key: JobId | int) -> Steps[Record | None]:
+    # A walk that is not in a transaction may see a job leave between two statements: it looks again.
+    for _ in range(3):
+        rows: list[Row] = yield statement, (key,)
+        if not rows:
+            return None
+        record = Record(*rows[0])
+        if rows[0][_STATUS] is not None:
+            return record
+        held: list[Row] = yield _RUNNING, (record.seq,)
+        if held:
+            record.wid, record.worker, record.token, record.attempts, record.started, record.cancel = held[0]
+            record.status = RUNNING
+            return record
+    raise CorruptRecord(f"job {text(key) if isinstance(key, bytes) else key} neither waits nor runs nor is finished")
 
 
 def jobs(ids: list[JobId]) -> Steps[list[Job | None]]:
@@ -123,7 +126,9 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         rows = yield _QUEUE_NAMES, ()
         queues.update(rows)
     history = () if record.last_error is None else (yield _ERRORS, (record.seq,))
-    options, unique, metadata, log = PLAIN, None, {}, ()
+    options, unique = PLAIN, None
+    metadata: dict[str, str] = {}
+    log: tuple[str, ...] = ()
     try:
         metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
         options, unique = read_options(record.options), record.unique
@@ -160,9 +165,6 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         log=log,
         successor=record.successor,
     )
-
-
-_QUEUE_NAMES = sql("queue_names")
 
 
 # --- packing ----------------------------------------------------------------------------------------------------

@@ -48,13 +48,13 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]
             yield from _together(unit, plain)
         if len(plain) == len(settlements):
             return [_APPLIED] * len(plain)
-        verdicts = []
-        for settlement in settlements:
-            verdicts.append(_APPLIED if _is_plain(settlement) else (yield from _one(unit, settlement)))
-        return verdicts
+        settled = {id(settlement) for settlement in plain}
+    else:
+        settled = set()
     verdicts = []
     for settlement in settlements:
-        verdicts.append((yield from _one(unit, settlement)))
+        verdict = _APPLIED if id(settlement) in settled else (yield from _one(unit, settlement))
+        verdicts.append(verdict)
     return verdicts
 
 

@@ -332,6 +332,7 @@ async def test_alter_requeue_forgets_the_cancel_request(store: Store) -> None:
     await _alter(store, Cancel(), job)
     await store.finish(claim, Canceled())
     await _alter(store, Requeue(), job)
+    assert not (await store.job(job)).cancel_requested
     again = await store.take()
     assert not again.cancel_requested
     assert (await store.engine.renew("w1", [(job, again.token)])).canceling == []

@@ -151,7 +151,7 @@ async def test_a_flapping_limiter_meets_longer_windows(store: Store) -> None:
 
 @pytest.mark.spec("COOL-05")
 async def test_the_count_has_a_ceiling(store: Store) -> None:
-    """A limiter that never relents cannot push the count beyond its limit, nor the window beyond its longest."""
+    """A limiter that never relents cannot push the count beyond its limit; one window is still one window there."""
     await store.engine.tune(QUEUE, Tuning(curve=Curve(on=True, base=SECOND, max=DAY)))
     await store.add()
     for _ in range(MOST_EVENTS + 3):
@@ -160,6 +160,12 @@ async def test_the_count_has_a_ceiling(store: Store) -> None:
         assert window.until is not None
         store.clock.set(window.until)
     assert (await _cooldown(store)).count == MOST_EVENTS
+    await store.add()
+    first, second = await store.claim(n=2)
+    await store.finish(first, Throttled())
+    window = await _cooldown(store)
+    await store.finish(second, Throttled(7 * DAY))
+    assert await _cooldown(store) == window == Cooldown(store.now() + DAY, MOST_EVENTS)
 
 
 @pytest.mark.core

@@ -464,10 +464,14 @@ async def test_of_dead_jobs_with_one_key_only_one_comes_back(store: Store) -> No
 
 
 @pytest.mark.spec("KEY-10")
-async def test_requeueing_a_waiting_job_makes_its_key_strong(store: Store) -> None:
-    """A retry that an operator made pending is not superseded any more."""
-    job = await _waiting(store)
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+@pytest.mark.parametrize("hold", ["active", "retrying"])
+async def test_requeueing_a_waiting_job_makes_its_key_strong(store: Store, hold: Hold) -> None:
+    """A job does not stand in its own way; once an operator made it pending it is not superseded any more."""
+    job = await _waiting(store, hold=hold)
+    tally = await store.engine.alter(Selection((job,)), Requeue())
+    assert (tally.changed, tally.blocked) == (1, 0)
+    record = await store.job(job)
+    assert (record.status, record.last_error, len(record.history)) == (Status.PENDING, "boom", 1)
     assert await _put(store) == Receipt(job, Stored.EXISTING)
 
 

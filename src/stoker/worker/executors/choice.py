@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.context import Context
+from stoker.model.errors import InvalidInput
+from stoker.settings import WorkerSettings, resolve
+from stoker.worker.executors.process import Processes
 from stoker.worker.executors.threads import Threads
+from stoker.worker.whereabouts import address
 
 if TYPE_CHECKING:
     from stoker.task import Task
+
+HandlerCall: TypeAlias = Callable[[Context], Awaitable[Any]]
 
 
 class Executors:
     """The worker's threads and child processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: WorkerSettings | None = None) -> None:
         self.threads = Threads()
+        self.processes = Processes(settings or resolve(WorkerSettings, environ=os.environ))
 
-    def call_of(self, task: Task[..., Any]) -> Callable[[Context], Awaitable[Any]]:
+    def check(self, tasks: Iterable[Task[..., Any]]) -> None:
+        """Refuse at start-up a task that wants a process of its own but cannot be imported there."""
+        for task in tasks:
+            if task.options.isolation == "process":
+                address(task)
+
+    def call_of(self, task: Task[..., Any]) -> HandlerCall:
         """How to run this task's handler off the loop."""
+        if task.options.isolation == "process":
+            return self._in_process(task)
         fn = task.fn
 
         async def in_thread(context: Context) -> Any:
@@ -28,6 +44,21 @@ class Executors:
 
         return in_thread
 
+    def isolated_call_of(self, task: Task[..., Any]) -> HandlerCall | None:
+        """How to run this task's handler in a process whatever the task says; None where it cannot be imported."""
+        try:
+            address(task)
+        except InvalidInput:
+            return None
+        return self._in_process(task)
+
+    def _in_process(self, task: Task[..., Any]) -> HandlerCall:
+        async def in_process(context: Context) -> Any:
+            return await self.processes.run(task, context)
+
+        return in_process
+
     async def close(self) -> None:
         """Let go of threads and processes."""
         self.threads.close()
+        await self.processes.close()

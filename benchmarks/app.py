@@ -1,0 +1,50 @@
+"""The app under measurement: a no-op job with a payload of 110 bytes, one that burns CPU, one that looks at the clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from stoker.app import Stoker
+from stoker.context import Context
+from stoker.engines.base import Engine
+from stoker.hooks import Next
+
+QUEUE = "default"
+NOOP, BURN, STAMP = "noop", "burn", "stamp"
+PAYLOAD = b'{"user_id":123456,"email":"someone@example.com","template":"welcome","vars":{"name":"Someone","plan":"pro-2"}}'
+SWITCH_INTERVAL = 0.0005
+"""How often threads of a worker's process may take turns, in seconds: a keeper that waits for long loses its lease."""
+
+stamps: list[float] = []
+"""Milliseconds between the enqueue call and the start of each job that was asked to measure them."""
+
+
+def make_app(engine: Engine, *, timeline: bool = False, dressed: bool = False) -> Stoker:
+    """An app on an engine. `dressed`: with a timeout, a middleware and a listener, as most jobs have them."""
+    extra: dict[str, Any] = {"middleware": [_middleware], "listeners": [_listener]} if dressed else {}
+    jobs = Stoker(engine, timeline=timeline, **extra)
+
+    @jobs.task(name=NOOP, timeout=30 if dressed else None)
+    async def noop(user_id: int, email: str, template: str, vars: dict[str, str]) -> None:  # noqa: A002, ARG001
+        pass
+
+    @jobs.task(name=BURN)
+    async def burn(seconds: float) -> None:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+
+    @jobs.task(name=STAMP)
+    async def stamp(sent: int) -> None:
+        stamps.append((time.monotonic_ns() - sent) / 1e6)
+
+    return jobs
+
+
+async def _middleware(call: Next[Context, Any], job: Context) -> Any:
+    return await call(job)
+
+
+def _listener(_event: object) -> None:
+    pass

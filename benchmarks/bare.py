@@ -1,0 +1,128 @@
+"""The limit on SQLite: the engine's statements in a plain loop, with nothing around them.
+
+The texts come from the engine's own files and the connection from its own opener, so pragmas, page cache and the care
+for the disk are the same. A test compares what both run, statement by statement: when the engine learns a better way,
+this loop has to follow, or it would measure against a straw man. What is missing here is what the engine adds: gate,
+coalescing, fences that are looked at, values of the model, futures, threads, wake-ups.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.app import NOOP, PAYLOAD, QUEUE
+from benchmarks.stats import Meter
+from stoker.engines.sqlite.claims import BEFORE_ALL
+from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import COMPLETED, DONE, ENQUEUED, MARK_EVERY, PENDING, RUNNING
+from stoker.model.ids import JobId
+from stoker.model.job import DEFAULT_ATTEMPTS
+from stoker.model.time import DAY
+
+WORKER = "bare"
+LEVELS = {"power": FULL, "process": NORMAL}
+
+_HIGH, _MARK, _NUMBERS, _COUNT = sql("now"), sql("clock_mark"), sql("numbers"), sql("count")
+_QUEUE, _QUEUE_BY_QID, _WORKER = sql("queue"), sql("queue_by_qid"), sql("worker")
+_BODY, _READY = sql("insert_body"), sql("insert_ready")
+_PRIORITY, _PICK, _TAKE, _DROP = sql("claim_priority"), sql("claim_pick"), sql("claim_take"), sql("claim_drop")
+_FENCE, _FINISH, _TROUBLE_OVER = sql("settle_fence"), sql("settle_finish"), sql("trouble_over")
+
+
+class Bare:
+    """A bare connection to a store that was built before. `counters=False` leaves out what keeps the counts exact."""
+
+    def __init__(self, path: Path, durability: str, *, counters: bool = True) -> None:
+        self._connection = Connection(str(path))
+        self.raw: sqlite3.Connection = self._connection._raw  # noqa: SLF001 - its pragmas are the point
+        self._counters = counters
+        self._connection.pragma("synchronous", LEVELS[durability])
+        self._wid = self.raw.execute(sql("worker_make"), (WORKER, time.time_ns() // 1000 + DAY)).fetchall()[0][0]
+        self._qid, self._keep = self.raw.execute("SELECT qid, keep_done FROM stoker_queues").fetchall()[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._connection.close()
+
+    def insert(self, ids: Sequence[JobId]) -> None:
+        """Store one batch."""
+        execute, many = self.raw.execute, self.raw.executemany
+        now = time.time_ns() // 1000
+        execute("BEGIN IMMEDIATE")
+        execute(_HIGH, ()).fetchall()
+        n = len(ids)
+        [[last]] = execute(_NUMBERS, (n, now)).fetchall()
+        [[qid, *_]] = execute(_QUEUE, (QUEUE,)).fetchall()
+        first = last - n + 1
+        rows = [
+            (seq, id_, qid, 0, now, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, now, None, None, None, None)
+            for seq, id_ in enumerate(ids, first)
+        ]
+        many(_BODY, rows)
+        execute(_READY, (first, last)).fetchall()
+        if self._counters:
+            many(_COUNT, [(qid, NOOP, PENDING, n), (qid, NOOP, ENQUEUED, n)])
+        execute("COMMIT")
+
+    def turn(self, batch: int, held: list[Any], claimed: int) -> tuple[list[Any], int]:
+        """End one batch as done and take the next, in one transaction; the rows taken, and when."""
+        execute, many = self.raw.execute, self.raw.executemany
+        now = time.time_ns() // 1000
+        execute("BEGIN IMMEDIATE")
+        [[high]] = execute(_HIGH, ()).fetchall()
+        qid, wid = self._qid, self._wid
+        if held:
+            execute(_WORKER, (WORKER,)).fetchall()
+            execute(_QUEUE_BY_QID, (qid,)).fetchall()
+            expires = now + self._keep
+            many(_FENCE, [(wid, row[8], row[5]) for row in held])
+            rows = [(row[0], row[8], qid, row[5], row[3], claimed, now, expires, None) for row in held]
+            many(_FINISH, rows)
+            execute(_TROUBLE_OVER, (NOOP,)).fetchall()
+        else:
+            execute(_QUEUE, (QUEUE,)).fetchall()
+        execute(_WORKER, (WORKER,)).fetchall()
+        picked: list[Any] = []
+        priority = BEFORE_ALL
+        while len(picked) < batch and (found := execute(_PRIORITY, (qid, priority)).fetchall()):
+            priority = found[0][0]
+            more = execute(_PICK, (qid, priority, now, batch - len(picked))).fetchall()
+            if more:
+                due, id_ = more[-1][7], more[-1][0]
+                execute(_TAKE, (qid, priority, due, id_, wid, now)).fetchall()
+                execute(_DROP, (qid, priority, due, id_)).fetchall()
+                picked += more
+        if self._counters:
+            done, taken = len(held), len(picked)
+            counts = ((RUNNING, taken - done), (DONE, done), (COMPLETED, done), (PENDING, -taken))
+            many(_COUNT, [(qid, NOOP, what, n) for what, n in counts if n])
+        if now > high + MARK_EVERY:
+            execute(_MARK, (now,)).fetchall()
+        execute("COMMIT")
+        return picked, now
+
+    def drain(self, batch: int) -> Meter:
+        """Claim and settle everything there is."""
+        meter = Meter()
+        held, claimed = self.turn(batch, [], 0)
+        while held:
+            meter.jobs += len(held)
+            with meter:
+                held, claimed = self.turn(batch, held, claimed)
+        return meter
+
+    def fill(self, batches: Sequence[Sequence[JobId]]) -> Meter:
+        """Store batch after batch."""
+        meter = Meter()
+        for batch in batches:
+            meter.jobs += len(batch)
+            with meter:
+                self.insert(batch)
+        return meter

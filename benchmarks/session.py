@@ -1,0 +1,47 @@
+"""One run of the benchmarks: how much it measures, and the files it measures on."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Session:
+    """Scratch files live in one folder that goes with the run. Stores that take long to build are built once."""
+
+    def __init__(self, folder: Path, *, quick: bool) -> None:
+        self.folder = folder
+        self.quick = quick
+        self.rounds = 5 if quick else 9
+        self._numbers = itertools.count()
+        self._built: dict[str, Path] = {}
+
+    def sized(self, quick: int, full: int) -> int:
+        """How many of something, depending on how much time there is."""
+        return quick if self.quick else full
+
+    def fresh(self) -> Path:
+        """A path that nobody used before, in a folder of its own."""
+        folder = self.folder / str(next(self._numbers))
+        folder.mkdir()
+        return folder / "jobs.db"
+
+    def built(self, key: str, build: Callable[[Path], None]) -> Path:
+        """A store that is built at the first request and may be copied afterwards."""
+        if key not in self._built:
+            path = self.fresh()
+            build(path)
+            self._built[key] = path
+        return self._built[key]
+
+    def copy(self, original: Path) -> Path:
+        """A copy of a closed store."""
+        path = self.fresh()
+        shutil.copyfile(original, path)
+        return path
+
+    def discard(self, path: Path) -> None:
+        """Remove a store and what lies beside it: big ones would fill the disk."""
+        shutil.rmtree(path.parent, ignore_errors=True)

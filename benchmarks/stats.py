@@ -1,0 +1,111 @@
+"""How figures are taken and condensed.
+
+Other programs run beside a benchmark and shift absolute figures by a factor of two. So the thing and its limit are
+measured in turns, round by round, and what counts is the median of the rounds' own ratios: within a round both had the
+same neighbours. Costs are CPU time of this process, which neighbours hardly touch; only latencies are wall time.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import Generic, NamedTuple, Self, TypeVar
+
+from benchmarks.rows import Bar, Row
+
+T = TypeVar("T")
+
+FEWEST_ROUNDS = 5
+
+
+class Pair(NamedTuple, Generic[T]):
+    """What one round measured: the thing itself, and its limit."""
+
+    value: T
+    limit: T
+
+
+class Meter:
+    """Adds up CPU and wall time of the stretches it is entered for."""
+
+    __slots__ = ("_cpu", "_wall", "cpu", "jobs", "wall")
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+        self.jobs = 0
+
+    def __enter__(self) -> Self:
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.cpu += time.process_time() - self._cpu
+        self.wall += time.perf_counter() - self._wall
+
+    @property
+    def cost(self) -> float:
+        """Microseconds of CPU per job."""
+        return self.cpu / self.jobs * 1e6
+
+    @property
+    def rate(self) -> float:
+        """Jobs per second of wall time."""
+        return self.jobs / self.wall
+
+
+def in_turns(rounds: int, value: Callable[[], T], limit: Callable[[], T]) -> list[Pair[T]]:
+    """Measure both in every round; who goes first changes, so that neither always follows the other."""
+    pairs: list[Pair[T]] = []
+    for number in range(max(rounds, FEWEST_ROUNDS)):
+        gc.collect()
+        if number % 2:
+            second = limit()
+            gc.collect()
+            pairs.append(Pair(value(), second))
+        else:
+            first = value()
+            gc.collect()
+            pairs.append(Pair(first, limit()))
+    return pairs
+
+
+def share(pairs: Iterable[Pair[float]]) -> float:
+    """Of costs: the part of the limit's speed that is reached."""
+    return median(pair.limit / pair.value for pair in pairs)
+
+
+def times(pairs: Iterable[Pair[float]]) -> float:
+    """Of latencies: how many times the limit's."""
+    return median(pair.value / pair.limit for pair in pairs)
+
+
+def over(pairs: Iterable[Pair[float]]) -> float:
+    """How much more than the limit."""
+    return median(pair.value - pair.limit for pair in pairs)
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """The smallest sample that at least `percent` of all samples do not exceed."""
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def cost_row(name: str, pairs: Sequence[Pair[Meter]], bar: Bar | None, note: str = "") -> Row:
+    """A row of CPU costs against their limit."""
+    costs = [Pair(pair.value.cost, pair.limit.cost) for pair in pairs]
+    ratios = sorted(pair.limit / pair.value for pair in costs)
+    rates = [median(pair[side].rate for pair in pairs) / 1000 for side in (0, 1)]
+    spread = f"rounds {ratios[0]:.2f}–{ratios[-1]:.2f}; by the clock {rates[0]:.1f} of {rates[1]:.1f} k jobs/s"
+    return Row(
+        name,
+        "µs CPU/job",
+        median(pair.value for pair in costs),
+        median(pair.limit for pair in costs),
+        share(costs),
+        bar,
+        note=f"{spread}; {note}" if note else spread,
+    )

@@ -1,0 +1,59 @@
+"""What the store is and guarantees, read back from SQLite."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stoker.engines.base import Description
+from stoker.engines.sqlite import checks
+from stoker.engines.sqlite.connection import LEVELS, VERSION
+from stoker.engines.sqlite.opening import Inside
+
+LARGEST_LOG = 256 << 20
+"""A write-ahead log above this size means that some reader never ends."""
+
+
+def described(inside: Inside, path: str, durability: str, pragmas: dict[str, str]) -> Description:
+    """The description of an open engine; `pragmas` are those in force in a strict transaction."""
+    level = LEVELS.get(int(pragmas["synchronous"]), pragmas["synchronous"])
+    log = _size(f"{path}-wal")
+    size = int(pragmas["page_size"]) * int(pragmas["page_count"]) + log
+    warnings = list(inside.warnings)
+    if log > LARGEST_LOG:
+        warnings.append(
+            f"the write-ahead log of {path} has {log >> 20} MiB: a connection somewhere keeps an old transaction open, "
+            "and the log cannot be reset. End it, or restart the program that holds it"
+        )
+    wanted = "full" if durability == "power" else "normal"
+    if level not in (wanted, "extra"):
+        warnings.append(f"synchronous is {level} although durability={durability!r} asks for {wanted}")
+    return Description(
+        engine="sqlite",
+        version=VERSION,
+        durable=True,
+        durability=(
+            f"an acknowledged write survives power loss (synchronous={level})"
+            if level in ("full", "extra")
+            else f"an acknowledged write survives the death of the process, not power loss (synchronous={level})"
+        ),
+        facts={
+            "path": path,
+            "journal": pragmas["journal_mode"],
+            "synchronous": level,
+            "wal_autocheckpoint": pragmas["wal_autocheckpoint"],
+            "secure_delete": pragmas["secure_delete"],
+            "wal_bytes": str(log),
+            "filesystem": checks.filesystem(Path(path).parent) or "unknown",
+            **{f"transactions_{mode}": str(count) for mode, count in inside.coalescer.modes.items()},
+        },
+        size=size,
+        warnings=tuple(warnings),
+    )
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - no Path for a number
+    except FileNotFoundError:
+        return 0

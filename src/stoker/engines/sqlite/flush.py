@@ -1,0 +1,139 @@
+"""The coalescer: everything asked for in one tick of the loop goes into one transaction.
+
+Where the work is done is decided anew for each group:
+
+- *inline*: statements and commit on the loop, when nothing can make it wait. A thread's hand-over costs more than such
+  a commit.
+- *split*: statements on the loop, only the commit in the writer thread, when the commit waits for the disk. Statements
+  in a thread would give the interpreter's lock away at every step and hold the gate against everybody meanwhile.
+- *thread*: everything in the writer thread, when somebody else holds the gate or the database: the loop never waits.
+
+What arrives while a group is on its way becomes the next one. When a group fails, each of its requests is run again
+alone, so that nobody fails for somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from stoker.engines.sqlite.connection import FULL, NORMAL
+from stoker.engines.sqlite.group import Outcome, Request
+from stoker.engines.sqlite.transact import Transactor
+from stoker.engines.sqlite.writer import Writer
+from stoker.model.errors import EngineClosed
+
+LARGEST_GROUP = 2_000
+"""So many drafts and settlements at most share a transaction: others wait for the gate meanwhile."""
+
+
+class Coalescer:
+    """The queue in front of an engine's one writing connection. Lives on the engine's loop."""
+
+    def __init__(
+        self, transactor: Transactor, *, fsync: bool, always: bool, told: Callable[[set[str], int], None]
+    ) -> None:
+        self._transactor = transactor
+        self._strict = FULL if fsync else NORMAL
+        self._lax = FULL if fsync and always else NORMAL
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._writer = Writer(self._loop)
+        self._waiting: deque[Request] = deque()
+        self._armed = self._busy = self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.modes = {"inline": 0, "split": 0, "thread": 0}
+
+    @property
+    def busy(self) -> bool:
+        """Is the connection in the writer thread's hands?"""
+        return self._busy
+
+    def ask(self, *, strict: bool, **what: Any) -> asyncio.Future[Any]:
+        """Have something done with the next group. `what` is a request's."""
+        if self._closed:
+            raise EngineClosed("this engine is closed; open another one")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.append(Request(future, strict=strict, **what))
+        if not self._armed and not self._busy:
+            self._arm()
+        return future
+
+    async def close(self) -> None:
+        """Finish what was asked for, then stop."""
+        self._closed = True
+        await self._idle.wait()
+        self._writer.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        self._armed = True
+        self._idle.clear()
+        self._loop.call_soon(self._flush)
+
+    def _take(self) -> list[Request]:
+        group: list[Request] = []
+        weight = 0
+        while self._waiting and (not group or weight + self._waiting[0].weight <= LARGEST_GROUP):
+            request = self._waiting.popleft()
+            # Whoever gave up before anything was done wants nothing done.
+            if not request.future.cancelled():
+                weight += request.weight
+                group.append(request)
+        return group
+
+    def _flush(self) -> None:
+        self._armed = False
+        group = self._take()
+        if not group:
+            self._rest()
+            return
+        level = self._strict if any(request.strict for request in group) else self._lax
+        transactor = self._transactor
+        try:
+            if not transactor.begin(level):
+                self._send("thread", lambda: transactor.whole(group, level))
+                return
+            outcome = transactor.work(group, level)
+        except Exception as error:  # noqa: BLE001 - carried to everybody who asked
+            if len(group) > 1:
+                self._send("thread", lambda: transactor.one_by_one(group, level))
+            else:
+                self._finish(Outcome().failed(group, error))
+            return
+        if level == FULL:
+            self._send("split", lambda: transactor.commit(group, outcome))
+        else:
+            self.modes["inline"] += 1
+            self._finish(transactor.commit(group, outcome))
+
+    def _send(self, mode: str, work: Callable[[], Outcome]) -> None:
+        self.modes[mode] += 1
+        self._busy = True
+        self._writer.do(work, self._landed)
+
+    def _landed(self, outcome: Outcome) -> None:
+        self._busy = False
+        self._finish(outcome)
+
+    def _finish(self, outcome: Outcome) -> None:
+        for request, answer in outcome.answers.items():
+            if not request.future.done():
+                request.future.set_result(answer)
+        for request, error in outcome.errors.items():
+            if not request.future.done():
+                request.future.set_exception(error)
+        if outcome.woken or outcome.dropped:
+            self._told(outcome.woken, outcome.dropped)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._waiting:
+            if not self._armed:
+                self._arm()
+        elif not self._armed and not self._busy:
+            self._idle.set()

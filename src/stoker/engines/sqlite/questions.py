@@ -1,0 +1,241 @@
+"""What people ask: pages of jobs, and all counts at one instant.
+
+A page is a walk along ids. Which walk is chosen by what the query narrows: a key and the lists of unsuccessful jobs
+have an index; finished jobs stand in id order by themselves; jobs that are active are sorted when there are few of
+them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from stoker.engines.sqlite.records import Record, by_id, read_unique, shown
+from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.unit import CODES, ENQUEUED, PENDING, RETRYING, RUNNING, STATUSES
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE, FINISHED, Job, Status
+from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.time import Instant
+from stoker.model.unique import Unique
+
+CHUNK = 200
+FIRST, LAST = b"", b"\xff" * 17
+"""Before and behind every id."""
+
+_NAMES = sql("queue_names")
+_ALL, _KEY, _DONE, _LISTED = (
+    {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")} for walk in ("all", "key", "done", "listed")
+)
+_WAITING = sql("find_waiting")
+_RUNNING = sql("find_running")
+_ACTIVE_COUNTS = sql("find_counts")
+_PRIORITY = sql("claim_priority")
+_COUNTS = sql("census_counts")
+_TROUBLES = sql("census_troubles")
+_SCHEDULED = sql("census_scheduled")
+_OLDEST = sql("census_oldest")
+_OLDEST_RUNNING = sql("census_running")
+_DUE = sql("due")
+
+Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
+"""The next ids strictly behind one, at most so many."""
+
+
+# --- pages ------------------------------------------------------------------------------------------------------
+
+
+def find(query: Query, now: Instant) -> Steps[Page]:
+    """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    names: dict[int, str] = dict((yield _NAMES, ()))
+    walk = yield from _choose(query, names)
+    found: list[Job] = []
+    scanned = 0
+    cursor = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
+    while True:
+        chunk = yield from walk(cursor, CHUNK)
+        for job in chunk:
+            if scanned == LONGEST_WALK or len(found) == query.limit:
+                return Page(found, cursor, scanned)
+            cursor = job
+            record = yield from by_id(job)
+            if record is None:
+                continue
+            scanned += 1
+            if matches(_look(record, names), query, now):  # type: ignore[arg-type]
+                found.append((yield from shown(record, names)))
+        if len(chunk) < CHUNK:
+            return Page(found, None, scanned)
+
+
+def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
+    wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
+    if query.key is not None:
+        return _straight(_KEY[query.order], query.key)
+    if wanted and wanted <= FINISHED - {Status.DONE}:
+        return _merged(query.order, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
+    if wanted and wanted <= FINISHED:
+        return _straight(_DONE[query.order])
+    if wanted and wanted <= ACTIVE and (yield from _few(wanted, qids)):
+        return (yield from _sorted(query.order, wanted, qids))
+    return _straight(_ALL[query.order])
+
+
+def _straight(statement: str, *values: object) -> Chunk:
+    """A walk along one index."""
+
+    def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
+        return [row[0] for row in (yield statement, (after, n, *values))]
+
+    return chunk
+
+
+def _merged(order: str, lists: list[tuple[int, int]]) -> Chunk:
+    """A walk along several lists at once, each in id order."""
+
+    def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
+        found: list[JobId] = []
+        for qid, status in lists:
+            found += [row[0] for row in (yield _LISTED[order], (after, n, qid, status))]
+        return sorted(found, reverse=order == "newest")[:n]
+
+    return chunk
+
+
+def _few(wanted: frozenset[Status], qids: list[int]) -> Steps[bool]:
+    """Are there so few candidates that sorting them is less work than walking?"""
+    rows: list[Row] = yield _ACTIVE_COUNTS, ()
+    looked_at = {PENDING, RETRYING} if wanted - {Status.RUNNING} else set()
+    looked_at |= {RUNNING} if Status.RUNNING in wanted else set()
+    return (
+        int(sum(n for qid, what, n in rows if what in looked_at and (qid in qids or what == RUNNING))) <= LONGEST_WALK
+    )
+
+
+def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chunk]:
+    ids: list[JobId] = []
+    if wanted - {Status.RUNNING}:
+        for qid in qids:
+            ids += [row[0] for row in (yield _WAITING, (qid,))]
+    if Status.RUNNING in wanted:
+        ids += [row[0] for row in (yield _RUNNING, ())]
+    ids.sort(reverse=order == "newest")
+
+    def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
+        yield from ()
+        return [job for job in ids if (job < after if order == "newest" else job > after)][:n]
+
+    return chunk
+
+
+class Look(NamedTuple):
+    """As much of a job as `matches` asks about."""
+
+    status: Status
+    queue: str
+    kind: str
+    tenant: str | None
+    unique: Unique | None
+    created_at: Instant
+    scheduled_at: Instant
+    payload: bytes
+    last_error: str | None
+
+
+def _look(record: Record, names: dict[int, str]) -> Look:
+    try:
+        unique = read_unique(record.ukey, record.utraits)
+    except CorruptRecord:
+        unique = None
+    queue = names.get(record.qid, "")
+    return Look(
+        STATUSES[record.status],
+        queue,
+        record.kind,
+        record.tenant,
+        unique,
+        record.created,
+        record.due,
+        record.payload,
+        record.last_error,
+    )
+
+
+# --- the census -------------------------------------------------------------------------------------------------
+
+
+def census(now: Instant) -> Steps[Census]:
+    """Every count at this instant, from counters and the heads of the lines."""
+    names: dict[int, str] = dict((yield _NAMES, ()))
+    rows: list[Row] = yield _COUNTS, ()
+    troubles: dict[str, str] = dict((yield _TROUBLES, ()))
+    counts = sorted(
+        (Count(names[qid], kind, STATUSES[what], n) for qid, kind, what, n in rows if what < ENQUEUED),
+        key=lambda count: (count.queue, count.kind, CODES[count.status]),
+    )
+    waiting = {qid for qid, _, what, _ in rows if what == PENDING}
+    scheduled: dict[str, int] = {}
+    oldest: dict[str, Instant] = {}
+    for qid in sorted(waiting, key=names.__getitem__):
+        later, due = yield from _line(qid, now)
+        if later:
+            scheduled[names[qid]] = later
+        if due is not None:
+            oldest[names[qid]] = due
+    running: list[Row] = yield _OLDEST_RUNNING, ()
+    return Census(
+        at=now,
+        counts=tuple(counts),
+        scheduled=scheduled,
+        oldest_ready=oldest,
+        oldest_running={names[qid]: claimed for qid, claimed in running},
+        totals=_totals(rows, troubles),
+    )
+
+
+def _line(qid: int, now: Instant) -> Steps[tuple[int, Instant | None]]:
+    """How many of a queue's pending jobs are not due, up to a limit, and since when the oldest due one is."""
+    later, oldest, priority = 0, None, -1_000_000
+    while found := (yield _PRIORITY, (qid, priority)):
+        priority = found[0][0]
+        if later < COUNT_LIMIT:
+            later += (yield _SCHEDULED, (qid, priority, now, COUNT_LIMIT - later))[0][0]
+        heads = yield _OLDEST, (qid, priority, now)
+        if heads and (oldest is None or heads[0][0] < oldest):
+            oldest = heads[0][0]
+    return later, oldest
+
+
+def _totals(rows: list[Row], troubles: dict[str, str]) -> dict[str, Totals]:
+    sums: dict[str, list[int]] = {}
+    for _, kind, what, n in rows:
+        if what >= ENQUEUED:
+            sums.setdefault(kind, [0] * 5)[what - ENQUEUED] += n
+    return {
+        kind: Totals(
+            enqueued=enqueued,
+            completed=completed,
+            retried=retried,
+            failed=failed,
+            canceled=canceled,
+            last_error=troubles.get(kind),
+        )
+        for kind, (enqueued, completed, retried, failed, canceled) in sorted(sums.items())
+    }
+
+
+def due(names: list[str], now: Instant) -> Steps[list[str]]:
+    """Those of the queues that have a job to hand out."""
+    known: dict[str, int] = {name: qid for qid, name in (yield _NAMES, ())}
+    found = []
+    for name in names:
+        qid, priority = known.get(name, -1), -1_000_000
+        while rows := (yield _PRIORITY, (qid, priority)):
+            priority = rows[0][0]
+            if (yield _DUE, (qid, priority, now)):
+                found.append(name)
+                break
+    return found

@@ -1,0 +1,139 @@
+"""Running a group as one transaction on the engine's writing connection, in whichever thread.
+
+The gate is entered before every write transaction and left right after it. Whoever finds the database locked by
+somebody who does not know the gate (a user's own transaction) leaves it before sleeping, so that the others can at
+least find out for themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from stoker.engines.sqlite.connection import Connection
+from stoker.engines.sqlite.gate import Gate
+from stoker.engines.sqlite.group import Outcome, Request, together
+from stoker.engines.sqlite.unit import Mismatch, Unit
+from stoker.model.errors import EngineBusy
+from stoker.model.time import Instant
+
+SHORTEST_NAP, LONGEST_NAP = 0.001, 0.05
+
+
+class Transactor:
+    """One writing connection and its gate. `clock` is read once per transaction."""
+
+    __slots__ = ("_clock", "_connection", "_gate", "_patience")
+
+    def __init__(self, connection: Connection, gate: Gate, clock: Callable[[], Instant], patience: float) -> None:
+        self._connection = connection
+        self._gate = gate
+        self._clock = clock
+        self._patience = patience
+
+    # --- the parts, for the loop --------------------------------------------------------------------------------
+
+    def begin(self, level: int) -> bool:
+        """Get hold of gate and database without waiting."""
+        if not self._gate.try_enter():
+            return False
+        return self._begin(level)
+
+    def _begin(self, level: int) -> bool:
+        try:
+            self._connection.begin(level)
+        except EngineBusy:
+            self._gate.leave()
+            return False
+        except BaseException:
+            self._gate.leave()
+            raise
+        return True
+
+    def work(self, group: Sequence[Request], level: int) -> Outcome:
+        """Run the statements of a group in the transaction that was begun. When it raises, everything is undone."""
+        outcome = Outcome()
+        try:
+            unit = Unit(self._clock(), swift=True)
+            try:
+                answers = self._connection.play(together(unit, group))
+            except Mismatch:
+                self._connection.rollback()
+                self._connection.begin(level)
+                unit = Unit(self._clock())
+                answers = self._connection.play(together(unit, group))
+        except BaseException:
+            self.abandon()
+            raise
+        outcome.take(unit, group, answers)
+        return outcome
+
+    def commit(self, group: Sequence[Request], outcome: Outcome) -> Outcome:
+        """Make a group's work last; when that fails nobody of it has anything."""
+        try:
+            self._commit()
+        except Exception as error:  # noqa: BLE001 - carried to everybody who asked
+            self._connection.rollback()
+            outcome.failed(group, error)
+        finally:
+            self._gate.leave()
+        return outcome
+
+    def _commit(self) -> None:
+        """A rollback journal needs the readers out for a moment; a log does not."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._connection.commit()
+            except EngineBusy:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(SHORTEST_NAP)
+            else:
+                return
+
+    def abandon(self) -> None:
+        """Undo what was begun and let the next one in."""
+        try:
+            self._connection.rollback()
+        finally:
+            self._gate.leave()
+
+    # --- the whole, for the thread ------------------------------------------------------------------------------
+
+    def whole(self, group: Sequence[Request], level: int) -> Outcome:
+        """Wait, work, commit. One that fails does not take the others along."""
+        try:
+            self._wait(level)
+            return self.commit(group, self.work(group, level))
+        except Exception as error:  # noqa: BLE001 - as above
+            if len(group) == 1 or isinstance(error, EngineBusy):
+                return Outcome().failed(group, error)
+        return self.one_by_one(group, level)
+
+    def one_by_one(self, group: Sequence[Request], level: int) -> Outcome:
+        """Each request in a transaction of its own."""
+        outcome = Outcome()
+        for request in group:
+            outcome.join(self.whole([request], level))
+        return outcome
+
+    def _wait(self, level: int) -> None:
+        """Get hold of gate and database, within the engine's patience."""
+        deadline = time.monotonic() + self._patience
+        nap = SHORTEST_NAP
+        while True:
+            if not self._gate.enter(max(0.0, deadline - time.monotonic())):
+                raise EngineBusy(
+                    f"another process held the gate {self._gate.path} for more than {self._patience:g} s. The write "
+                    "did not happen and may be repeated"
+                )
+            if self._begin(level):
+                return
+            if time.monotonic() >= deadline:
+                raise EngineBusy(
+                    f"somebody held a write transaction on {self._connection.path} for more than {self._patience:g} s. "
+                    "The write did not happen and may be repeated"
+                )
+            time.sleep(nap)
+            nap = min(nap * 2, LONGEST_NAP)

@@ -1,0 +1,71 @@
+"""Sleeping and waking inside one loop.
+
+A wake-up releases one waiter of its topic, or is remembered once when nobody waits. `CONTROL` releases everybody who
+waits for it and is remembered only where somebody ever did. A waiter that is canceled after it was released passes its
+wake-up on, so none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from stoker.engines.base import CONTROL
+
+
+class Hub:
+    """The waiters of one engine."""
+
+    __slots__ = ("_listens", "_remembered", "_waiters")
+
+    def __init__(self) -> None:
+        self._waiters: dict[str, dict[asyncio.Future[str], Sequence[str]]] = {}
+        self._remembered: set[str] = set()
+        self._listens = False
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        """Sleep until woken; the empty set when time ran out."""
+        self._listens = self._listens or CONTROL in topics
+        if heard := self._remembered.intersection(topics):
+            self._remembered -= heard
+            return frozenset(heard)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        for topic in topics:
+            self._waiters.setdefault(topic, {})[future] = topics
+        try:
+            await asyncio.wait((future,), timeout=max(timeout, 0))
+        except asyncio.CancelledError:
+            if future.done():
+                self.wake(future.result())
+            raise
+        finally:
+            self._leave(future, topics)
+        return frozenset({future.result()} if future.done() else ())
+
+    def wake(self, topic: str) -> None:
+        """Release one waiter (of `CONTROL` all), or remember."""
+        waiting = self._waiters.get(topic)
+        if not waiting:
+            if topic != CONTROL or self._listens:
+                self._remembered.add(topic)
+            return
+        for future, topics in list(waiting.items()) if topic == CONTROL else [next(iter(waiting.items()))]:
+            self._leave(future, topics)
+            future.set_result(topic)
+
+    def waited_for(self) -> Iterable[str]:
+        """The topics somebody waits for right now."""
+        return [topic for topic in self._waiters if topic != CONTROL]
+
+    def dismiss(self) -> None:
+        """Send everybody home empty-handed: the engine closes."""
+        for waiting in list(self._waiters.values()):
+            for future in list(waiting):
+                future.cancel()
+        self._waiters.clear()
+
+    def _leave(self, future: asyncio.Future[str], topics: Sequence[str]) -> None:
+        for topic in topics:
+            waiting = self._waiters.get(topic)
+            if waiting is not None and waiting.pop(future, None) is not None and not waiting:
+                del self._waiters[topic]

@@ -1,0 +1,209 @@
+"""Runs one worker as this process's main business: the loop, the signals, and what leaks out of the loop.
+
+TERM and INT drain, a second one hurries; HUP drains too (a supervisor gives it another meaning); TSTP quiets. The
+handlers that were installed before come back afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from stoker.context import Context, running
+from stoker.failure import describe_error
+from stoker.model.errors import StokerError
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Panicked
+from stoker.model.time import SECOND
+
+if TYPE_CHECKING:
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+
+def run_worker(worker: Worker) -> None:
+    """Run a worker in a script until a signal stops it, or until it has drained."""
+    worker.executors.check(worker.app.tasks.values())
+    Conductor(worker).run()
+
+
+class Conductor:
+    """One worker, one loop, one thread that owns both."""
+
+    def __init__(self, worker: Worker, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.worker = worker
+        self.loop = asyncio.new_event_loop()
+        self.asked = False
+        self._beside = beside
+        self._signals = 0
+        self._quiet = False
+        self._main: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        """Run the worker to its end. Raises what kept it from starting."""
+        asyncio.set_event_loop(self.loop)
+        try:
+            with _signals(self.loop, self):
+                self._main = self.loop.create_task(self._serve(), name="stoker-main")
+                self._enter(self._main)
+        finally:
+            _close(self.loop)
+            asyncio.set_event_loop(None)
+
+    def _enter(self, main: asyncio.Task[None]) -> None:
+        while True:
+            try:
+                self.loop.run_until_complete(main)
+                return
+            except asyncio.CancelledError:
+                if not self.asked:
+                    raise
+                return
+            except (SystemExit, KeyboardInterrupt) as leak:
+                if main.done():
+                    raise
+                condemn(self.worker, leak)
+
+    async def _serve(self) -> None:
+        worker = self.worker
+        await worker.app.open()
+        try:
+            await worker.start()
+            if self._quiet:
+                self.quiet()
+            beside = None if self._beside is None else asyncio.ensure_future(self._beside())
+            try:
+                await worker.join()
+            finally:
+                if beside is not None:
+                    beside.cancel()
+                await worker.stop()
+        finally:
+            try:
+                await worker.app.close()
+            except StokerError as error:
+                logger.warning("the last events could not be written: %s", error)
+
+    # --- requests; on the loop --------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Stop gracefully; asking again changes nothing."""
+        if self.asked:
+            return
+        self.asked = True
+        if self.worker.state == "new":
+            if self._main is not None:
+                self._main.cancel()
+            return
+        grace = self.worker.settings.shutdown_grace / SECOND
+        logger.info(
+            "stopping: nothing more is claimed, %d running jobs have %g s to finish, then they are handed back. "
+            "Ask again to hurry.",
+            self.worker.runs,
+            grace,
+        )
+        self.worker.ask_stop()
+
+    def hurry(self) -> None:
+        """Stop without waiting for running jobs."""
+        self.drain()
+        logger.info("hurrying: %d running jobs are interrupted and handed back", self.worker.runs)
+        self.worker.hurry()
+
+    def quiet(self) -> None:
+        """Claim nothing more."""
+        self._quiet = True
+        if self.worker.state == "running":
+            logger.info("quiet: nothing more is claimed, %d running jobs go on", self.worker.runs)
+            self.worker.quiet()
+
+    def stop_signal(self) -> None:
+        """A signal that asks to stop: the first drains, the next hurries."""
+        self._signals += 1
+        if self._signals == 1:
+            self.drain()
+        else:
+            self.hurry()
+
+
+@contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, conductor: Conductor) -> Iterator[None]:
+    """Listen to signals while the worker runs; only the main thread can."""
+    wanted = {
+        signal.SIGTERM: conductor.stop_signal,
+        signal.SIGINT: conductor.stop_signal,
+        signal.SIGHUP: conductor.stop_signal,
+        signal.SIGTSTP: conductor.quiet,
+    }
+    if threading.current_thread() is not threading.main_thread():
+        wanted = {}
+    before = {number: signal.getsignal(number) for number in wanted}
+    for number, call in wanted.items():
+        loop.add_signal_handler(number, call)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            loop.remove_signal_handler(number)
+            if previous is not None:  # None: installed by something other than Python, and out of our reach
+                signal.signal(number, previous)
+
+
+def condemn(worker: Worker, leak: BaseException) -> None:
+    """SystemExit left the loop, because a Task that a handler spawned raised it: that job is dead, the worker lives."""
+    context = culprit(leak)
+    slot = None if context is None else worker.custody.runs.get(context.claim.id)
+    if context is None or slot is None or slot.context is not context:
+        logger.error(
+            "%s left the event loop, and no running job is to blame; the worker goes on", _name(leak)
+        )
+        return
+    logger.error(
+        "a task that job %s (%s) had spawned raised %s: the job is dead, the worker goes on",
+        context.id,
+        context.kind,
+        _name(leak),
+    )
+    slot.abandoned = True
+    worker.custody.runs.pop(context.claim.id, None)
+    settlement = conclude(context.claim, Panicked(describe_error(leak)), worker.rules_of(context.kind))
+    worker.replace_slot(context.claim, settlement)
+    slot.task.cancel()
+
+
+def culprit(leak: BaseException) -> Context | None:
+    """The run that the code which raised belonged to: the loop's own handle remembers the variables it ran under."""
+    step: TracebackType | None = leak.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code is asyncio.Handle._run.__code__:  # noqa: SLF001
+            variables = getattr(step.tb_frame.f_locals.get("self"), "_context", None)
+            return None if variables is None else variables.get(running)
+        step = step.tb_next
+    return None
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Give what is left a moment to unwind; a handler that was abandoned may never do so."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    for _ in range(10):
+        try:
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            break
+        except (SystemExit, KeyboardInterrupt):
+            continue
+    loop.close()

@@ -1,0 +1,214 @@
+"""A child process that runs handlers for a worker, one at a time, in an interpreter of its own.
+
+The arguments are decoded and the result encoded here, by the task's signature; whether an error is worth a retry is
+judged here too, where its class exists. The worker learns the outcome as data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stoker.context import CancelToken, Context, running
+from stoker.failure import describe_error, text_of
+from stoker.model import outcome as ends
+from stoker.model.job import Claim
+from stoker.model.outcome import Outcome, loudest
+from stoker.worker.executors import wire
+from stoker.worker.executors.threads import Threads
+from stoker.worker.lineage import Parent
+from stoker.worker.runner import Cause, done, judge
+from stoker.worker.whereabouts import load
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+    from stoker.task import Task
+
+MEBIBYTE = 1 << 20
+LONGEST_LINE = 16 << 10
+
+
+class Child:
+    """The host of one run after the other."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self.states: dict[Any, Any] = {}
+        self._loop = asyncio.new_event_loop()
+        self._orders: asyncio.Queue[wire.Run | wire.Leave] = asyncio.Queue()
+        self._threads = Threads()
+        self._home = _here()
+        self._memory: int | None = None
+        self._token = CancelToken()
+        self._task: asyncio.Task[None] | None = None
+        self._context: Context | None = None
+        self._app: Stoker
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve the parent until it says good-bye or is gone."""
+        hello = wire.read_order(self._parent.hear())
+        assert isinstance(hello, wire.Hello)
+        self._limit(hello.memory)
+        logging.basicConfig(
+            level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True
+        )
+        try:
+            self._app = load(hello.app)
+            for module in hello.modules:
+                importlib.import_module(module)
+            _ = self._app.tasks
+        except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to hear why
+            self._parent.say(
+                wire.encode(wire.Broken(f"{hello.app} cannot be imported: {describe_error(error)}"))
+            )
+            return
+        self._parent.listen(self._hear, _vanish)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - SystemExit of a Task that a handler left behind, for example
+            if self._context is not None:
+                self._end(ends.Panicked(describe_error(error)), tired=True)
+
+    def _limit(self, memory: int | None) -> None:
+        # A crash is told by the signal; a core file per crash would fill the disk.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        # A service manager signals whole groups, but only the worker decides about its children. Not ignored: that
+        # would be inherited by programs that handlers start.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        if memory is not None:
+            self._memory = memory
+            resource.setrlimit(resource.RLIMIT_AS, (memory * MEBIBYTE, memory * MEBIBYTE))
+
+    async def _serve(self) -> None:
+        async with AsyncExitStack() as stack:
+            for lifespan in self._app.lifespans:
+                self.states[lifespan] = await stack.enter_async_context(lifespan.open())
+            self._parent.say(wire.encode(wire.Ready()))
+            while isinstance(order := await self._orders.get(), wire.Run):
+                self._task = asyncio.create_task(self._one(order.claim))
+                await asyncio.wait({self._task})
+                self._task.result()
+
+    def _hear(self, line: bytes) -> None:
+        """In the listener's thread, so that a handler which blocks the loop can still read its token."""
+        order = wire.read_order(line)
+        if isinstance(order, wire.Stop):
+            self._token.reason = order.reason
+            self._loop.call_soon_threadsafe(self._interrupt)
+        elif isinstance(order, wire.Run | wire.Leave):
+            if isinstance(order, wire.Run):
+                self._token = CancelToken()
+            self._loop.call_soon_threadsafe(self._orders.put_nowait, order)
+
+    def _interrupt(self) -> None:
+        context, task = self._context, self._task
+        if context is None or task is None or not context.cancel:
+            return
+        known = self._app.find_task(context.kind)
+        if known is not None and known.is_async:
+            task.cancel()
+
+    # --- one run ------------------------------------------------------------------------------------------------
+
+    async def _one(self, claim: Claim) -> None:
+        task = self._app.find_task(claim.kind)
+        if task is None:
+            why = f"{self._app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
+            self._parent.say(wire.encode(wire.Broken(why)))
+            return
+        outcome: Outcome
+        try:
+            context = Context(claim, self, task.signature.decode(claim.payload))
+            context.cancel = self._token
+            self._context = context
+            running.set(context)
+            value = await self._app.scoped(self._call_of(task))(context)
+            outcome = done(task, value, context)
+            context.executed()
+        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker hears of it
+            outcome = self._judge(error, task)
+        self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
+
+    def _call_of(self, task: Task[..., Any]) -> Callable[[Context], Awaitable[Any]]:
+        async def call(context: Context) -> Any:
+            args, kwargs = context.call
+            if task.is_async:
+                return await task.fn(*args, **kwargs)
+            return await self._threads.run(task.fn, args, kwargs)
+
+        return call
+
+    def _judge(self, error: BaseException, task: Task[..., Any]) -> Outcome:
+        error = loudest(error)
+        if isinstance(error, MemoryError) and self._memory is not None:
+            return ends.Crashed(f"out of memory: the limit is {self._memory} MiB\n{describe_error(error)}")
+        if isinstance(error, KeyboardInterrupt):
+            return ends.Panicked(describe_error(error))
+        return judge(error, task, Cause.CANCEL if self._token else None, None)
+
+    def _end(self, outcome: Outcome, *, tired: bool) -> None:
+        context, self._context = self._context, None
+        metadata = None
+        try:
+            metadata = dict(context.metadata) if context is not None and context.executed() else None
+        except Exception:  # noqa: BLE001, S110 - the handler's notes are no text; its outcome says so
+            pass
+        self._parent.say(wire.ended(outcome, metadata, tired=tired))
+
+    def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:  # noqa: ARG002
+        """Pass on what the handler said; any thread."""
+        said = wire.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
+        self._parent.say(wire.encode(said))
+
+
+class _Relay(logging.Handler):
+    """Log records go to the worker, which knows where they belong."""
+
+    def __init__(self, parent: Parent) -> None:
+        super().__init__()
+        self._parent = parent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = text_of(self.format(record), LONGEST_LINE)
+            self._parent.say(wire.encode(wire.Logged(record.name, record.levelno, text)))
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+
+def _here() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109 - compared as text
+    except OSError:
+        return None
+
+
+def _vanish() -> NoReturn:
+    """The parent is gone: nothing this process still does can be settled."""
+    try:
+        os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(1)
+
+
+def main() -> None:
+    """Entry of the child process."""
+    Child(Parent(signal.SIGKILL)).run()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    # Threads that a handler left behind must not keep the process.
+    os._exit(0)

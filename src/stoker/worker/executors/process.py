@@ -1,0 +1,259 @@
+"""Handlers in child processes: what they do to their interpreter they do to nobody else, and they can be killed.
+
+Children are fresh interpreters that have imported the app and wait for work; one runs one job at a time and is used
+again. At a job's timeout the child is killed with everything it started. A child that dies under a job is a crash-end
+of that job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stoker.context import CancelToken, Context
+from stoker.engines.base import Gives
+from stoker.model import outcome as ends
+from stoker.model.errors import StokerError
+from stoker.model.outcome import Outcome, Reject, Retry, Snooze, Throttle
+from stoker.model.time import SECOND
+from stoker.worker.executors import wire
+from stoker.worker.runner import ProcessDied
+from stoker.worker.spawn import Offspring
+from stoker.worker.whereabouts import address
+
+if TYPE_CHECKING:
+    from stoker.settings import WorkerSettings
+    from stoker.task import Task
+
+logger = logging.getLogger("stoker.worker")
+
+CHILD = "stoker.worker.executors.child"
+
+STOP_GRACE = 5.0
+"""Seconds a handler has to heed a request to stop before its process is killed."""
+
+IDLE_FOR = 60.0
+"""Seconds after which a child without work is let go."""
+
+
+class Processes:
+    """The warm pool of one worker."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._memory = settings.child_memory
+        self._jobs = settings.child_jobs
+        self._idle: list[_Child] = []
+        self._alive: set[_Child] = set()
+        self._warned = False
+
+    async def run(self, task: Task[..., Any], context: Context) -> Any:
+        """Run one job in a child. Raises what the handler's outcome means, and `ProcessDied` when the child died."""
+        app, modules = address(task)
+        self._warn_once(task)
+        child = self._take() or await self._hire(wire.Hello(app, modules, self._memory, _level()))
+        try:
+            ended = await child.converse(context)
+        except BaseException:
+            self._alive.discard(child)
+            await child.process.bury()
+            raise
+        self._return(child, ended)
+        context.metadata.update(ended.metadata or {})
+        return _conclusion(ended.read(), task, context)
+
+    async def close(self) -> None:
+        """Say good-bye to the children; those that do not listen are killed."""
+        leaving, self._alive, self._idle = self._alive, set(), []
+        for child in leaving:
+            child.rest()
+            child.process.send(wire.encode(wire.Leave()))
+        await asyncio.gather(*(child.process.bury(1.0) for child in leaving))
+
+    def _take(self) -> _Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            child.rest()
+            if not child.process.exited.done() and not child.process.reader.at_eof():
+                return child
+            self._let_go(child)
+        return None
+
+    async def _hire(self, hello: wire.Hello) -> _Child:
+        child = _Child(await Offspring.spawn(CHILD))
+        self._alive.add(child)
+        try:
+            child.process.send(wire.encode(hello))
+            await child.settle_in(hello.app)
+        except BaseException:
+            self._alive.discard(child)
+            await child.process.bury()
+            raise
+        return child
+
+    def _return(self, child: _Child, ended: wire.Ended) -> None:
+        child.done += 1
+        if ended.tired or child.done >= self._jobs:
+            self._let_go(child)
+        else:
+            self._idle.append(child)
+            child.timer = asyncio.get_running_loop().call_later(IDLE_FOR, self._let_go, child)
+
+    def _let_go(self, child: _Child) -> None:
+        if child in self._idle:
+            self._idle.remove(child)
+        child.rest()
+        child.process.send(wire.encode(wire.Leave()))
+        child.timer = asyncio.get_running_loop().call_later(1.0, child.process.kill)
+        child.process.exited.add_done_callback(lambda _: self._forget(child))
+
+    def _forget(self, child: _Child) -> None:
+        self._alive.discard(child)
+        child.rest()
+        child.process.writer.close()
+
+    def _warn_once(self, task: Task[..., Any]) -> None:
+        if not self._warned and Gives.SHARED not in task.app.root().gives:
+            self._warned = True
+            logger.warning(
+                "task %s runs in a process of its own, and %s:// is not shared between processes: what it enqueues "
+                "there is lost. Follow-ups (current().follow_up) arrive.",
+                task.name,
+                task.app.root().name,
+            )
+
+
+class _Child:
+    """One child of the pool."""
+
+    def __init__(self, process: Offspring) -> None:
+        self.process = process
+        self.done = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def rest(self) -> None:
+        """Stop the clock that would let an idle child go."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    async def settle_in(self, app: str) -> None:
+        """Wait until the child has imported the app."""
+        while not isinstance(report := await self._report(), wire.Ready):
+            if isinstance(report, wire.Broken):
+                raise StokerError(f"a child process cannot run the task: {report.why}")
+            if report is None:
+                how = await self.process.obituary()
+                raise StokerError(f"a child process died while it imported {app}: {how}")
+
+    async def converse(self, context: Context) -> wire.Ended:
+        """Hand over the job and pass on what the child says, until it says how the job ended."""
+        relay = context.cancel = _Relay(self.process, context.cancel.reason)
+        self.process.send(wire.encode(wire.Run(msgspec.structs.replace(context.claim, ref=None))))
+        try:
+            while not isinstance(report := await self._report(), wire.Ended):
+                if isinstance(report, wire.Said):
+                    context.host.note(context.claim, report.progress, report.lines)
+                elif isinstance(report, wire.Broken):
+                    raise StokerError(f"a child process cannot run the task: {report.why}")
+                elif report is None:
+                    raise await self._mourn(relay)
+            return report
+        finally:
+            relay.rest()
+
+    async def _mourn(self, relay: _Relay) -> BaseException:
+        stopped = self.process.killed
+        how = await self.process.obituary()
+        return asyncio.CancelledError(relay.reason) if stopped else ProcessDied(how)
+
+    async def _report(self) -> wire.FromChild | None:
+        """The next report; log records are passed on here. Nonsense means that a handler got hold of the socket."""
+        while line := await self.process.receive():
+            try:
+                report: wire.FromChild = wire.read_report(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None
+            if not isinstance(report, wire.Logged):
+                return report
+            speaker = logging.getLogger(report.name)
+            if speaker.isEnabledFor(report.level):
+                speaker.log(report.level, "%s", report.text)
+        return None
+
+
+class _Relay(CancelToken):
+    """The worker's side of the token: setting a reason tells the child, and starts the clock."""
+
+    __slots__ = ("_process", "_reason", "_timer")
+
+    def __init__(self, process: Offspring, reason: str | None) -> None:
+        self._process = process
+        self._reason: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.reason = reason
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run should stop."""
+        return self._reason
+
+    @reason.setter
+    def reason(self, reason: str | None) -> None:
+        self._reason = reason
+        if reason is not None:
+            self._process.send(wire.encode(wire.Stop(reason)))
+            self._timer = asyncio.get_running_loop().call_later(STOP_GRACE, self._process.kill)
+
+    def rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def requested(self) -> bool:
+        return self._reason is not None
+
+    def __bool__(self) -> bool:
+        return self._reason is not None
+
+
+def _conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:
+    """The child's judgement, as the value or the exception by which the runner comes to the same one."""
+    match outcome:
+        case ends.Done():
+            context.followups.extend(outcome.followups)
+            if outcome.warning is not None:
+                context.metadata["result_warning"] = outcome.warning
+            return _value(outcome.result, task)
+        case ends.Failed(error=error, retry=True):
+            signal = Retry(error)
+            signal.after, signal.at = outcome.after, outcome.at
+            raise signal
+        case ends.Failed(error=error):
+            raise Reject(error)
+        case ends.Panicked(error=error):
+            raise Reject(f"panic: {error}")
+        case ends.Rejected(why=why):
+            raise Reject(why)
+        case ends.Snoozed(after=after):
+            raise Snooze(after / SECOND)
+        case ends.Throttled(retry_after=wait):
+            raise Throttle(None if wait is None else wait / SECOND, queue=outcome.queue)
+        case ends.Crashed(detail=detail):
+            raise ProcessDied(detail)
+        case _:
+            raise asyncio.CancelledError(context.cancel.reason)
+
+
+def _value(result: bytes | None, task: Task[..., Any]) -> Any:
+    """The result as middleware expects it; what does not fit its own hint goes on as the JSON it is."""
+    try:
+        return task.signature.decode_result(result)
+    except StokerError:
+        return msgspec.Raw(result or b"null")
+
+
+def _level() -> int:
+    return logging.getLogger().getEffectiveLevel()

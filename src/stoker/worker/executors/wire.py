@@ -1,0 +1,109 @@
+"""What a worker and its child processes say to one another: JSON lines, one value each. Nothing here names code to run
+but the app's own path, which comes from the worker and never from a store.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from stoker.model import outcome as ends
+from stoker.model.job import Claim
+from stoker.model.outcome import Outcome
+
+# --- to the child -----------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """What to import, how much memory to use (MiB), from which level on to pass on log records."""
+
+    app: str
+    modules: tuple[str, ...] = ()
+    memory: int | None = None
+    level: int = 30
+
+
+class Run(msgspec.Struct, tag="run"):
+    """Run this claim's handler."""
+
+    claim: Claim
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    """The run should stop."""
+
+    reason: str
+
+
+class Leave(msgspec.Struct, tag="leave"):
+    """No more work: close what the lifespans opened and exit."""
+
+
+# --- from the child ---------------------------------------------------------------------------------------------
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """Imported and waiting."""
+
+
+class Broken(msgspec.Struct, tag="broken"):
+    """Cannot run the task at all: an import failed, or the task is not there after it."""
+
+    why: str
+
+
+class Said(msgspec.Struct, tag="said"):
+    """Progress and log lines for the job's record."""
+
+    progress: float | None
+    lines: tuple[str, ...]
+
+
+class Logged(msgspec.Struct, tag="logged"):
+    """A log record as text."""
+
+    name: str
+    level: int
+    text: str
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """The run is over. `tired`: the child should not be used again."""
+
+    kind: str
+    outcome: msgspec.Raw
+    metadata: dict[str, str] | None = None
+    tired: bool = False
+
+    def read(self) -> Outcome:
+        """The outcome itself."""
+        found: Outcome = msgspec.json.decode(self.outcome, type=OUTCOMES[self.kind])
+        return found
+
+
+OUTCOMES: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        ends.Done,
+        ends.Failed,
+        ends.Rejected,
+        ends.Panicked,
+        ends.Snoozed,
+        ends.Throttled,
+        ends.Canceled,
+        ends.Crashed,
+    )
+}
+
+ToChild: TypeAlias = Hello | Run | Stop | Leave
+FromChild: TypeAlias = Ready | Broken | Said | Logged | Ended
+
+encode = msgspec.json.Encoder().encode
+read_order = msgspec.json.Decoder(ToChild).decode
+read_report = msgspec.json.Decoder(FromChild).decode
+
+
+def ended(outcome: Outcome, metadata: dict[str, str] | None, *, tired: bool) -> bytes:
+    """The last message of a run."""
+    return encode(Ended(type(outcome).__name__, msgspec.Raw(encode(outcome)), metadata, tired))

@@ -1,0 +1,67 @@
+"""Readiness for whoever watches: a file that exists only while ready, and a tiny HTTP endpoint on this host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REFRESH_EVERY = 2.0
+
+
+class HealthFile:
+    """Exists while ready. It is touched every few seconds, so that a stale one can be told by its age."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._shown_at: float | None = None
+
+    def show(self, *, ready: bool, now: float) -> None:
+        """Make the file say the truth."""
+        if ready and (self._shown_at is None or now - self._shown_at > REFRESH_EVERY):
+            scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            scratch.write_text(f"{os.getpid()}\n", encoding="ascii")
+            scratch.replace(self._path)
+            self._shown_at = now
+        elif not ready and (self._shown_at is not None or self._path.exists()):
+            self._path.unlink(missing_ok=True)
+            self._shown_at = None
+
+
+class HealthPort:
+    """Answers every request with 200 while ready and 503 otherwise, and with the facts as JSON."""
+
+    def __init__(self, port: int, facts: Callable[[], dict[str, Any]]) -> None:
+        self._port = port
+        self._facts = facts
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> int:
+        """Listen; answers the port, which matters when 0 was asked for."""
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", self._port, limit=8192)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                head = await reader.readuntil(b"\r\n\r\n")
+                facts = self._facts()
+                status = "200 OK" if facts["ready"] else "503 Service Unavailable"
+                body = b"" if head.startswith(b"HEAD") else json.dumps(facts).encode() + b"\n"
+                fields = "Content-Type: application/json\r\nCache-Control: no-store\r\nConnection: close"
+                writer.write(
+                    f"HTTP/1.1 {status}\r\n{fields}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+                )
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()

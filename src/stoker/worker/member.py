@@ -1,0 +1,131 @@
+"""A worker process under a supervisor: says who it is and how it goes, does what it is told, ends when left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from stoker.failure import describe_error, text_of
+from stoker.model.errors import StokerError
+from stoker.model.time import SECOND
+from stoker.worker import orders
+from stoker.worker.conductor import Conductor
+from stoker.worker.lineage import Parent
+from stoker.worker.whereabouts import load
+from stoker.worker.worker import LAST_WAIT, Worker
+
+EXIT_START = 1
+EXIT_BROKEN = 70
+
+REPORT_EVERY = 0.25
+SWITCH_INTERVAL = 0.0005
+"""Handlers that compute must not keep the keeper's thread waiting for the interpreter."""
+
+LAST_RESORT = 5.0
+"""Seconds after which a process that should have exited is ended, whatever threads still hold it."""
+
+
+class Member:
+    """The child's side of a supervised worker."""
+
+    def __init__(self, parent: Parent, worker: Worker) -> None:
+        self._parent = parent
+        self._worker = worker
+        self._conductor = Conductor(worker, self._report)
+        worker.on_identity = lambda identity: parent.say(orders.encode(orders.Identity(identity)))
+
+    def run(self) -> int:
+        """Work until told to stop; answers the exit code."""
+        self._parent.listen(self._hear, self._orphaned)
+        self._conductor.run()
+        asked = self._conductor.asked or self._worker.draining
+        self._parent.say(orders.encode(orders.Farewell(asked, self._counts())))
+        return 0 if asked else EXIT_BROKEN
+
+    def _hear(self, line: bytes) -> None:
+        conductor = self._conductor
+        calls = {orders.Drain: conductor.drain, orders.Hurry: conductor.hurry, orders.Quiet: conductor.quiet}
+        self._on_loop(calls[type(orders.read_order(line))])
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        try:
+            self._conductor.loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed: on the way out already
+            return
+
+    def _orphaned(self) -> None:
+        """The supervisor is gone. Finish as on a signal; a handler that blocks the loop does not keep the process."""
+        self._on_loop(self._conductor.drain)
+        time.sleep(self._worker.settings.shutdown_grace / SECOND + 2 * LAST_WAIT)
+        os._exit(EXIT_BROKEN)
+
+    async def _report(self) -> None:
+        while True:
+            worker = self._worker
+            stats = orders.Stats(
+                ready=worker.ready,
+                counts=self._counts(),
+                running=worker.runs,
+                abandoned=worker.executors.threads.abandoned,
+                slots=sum(lane.slots for lane in worker.lanes),
+                rss=resident(),
+            )
+            self._parent.say(orders.encode(stats))
+            await asyncio.sleep(REPORT_EVERY)
+
+    def _counts(self) -> dict[str, int]:
+        return {status.value: count for status, count in self._worker.counts.items() if count}
+
+
+def resident() -> int:
+    """Bytes of memory this process holds."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * resource.getpagesize()
+    except OSError:  # not Linux: the highest it ever held, which macOS counts in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main(prepare: Callable[[orders.Assignment], object] = lambda _: None) -> NoReturn:
+    """Entry of the worker process."""
+    parent = Parent(signal.SIGTERM)
+    assignment = orders.read_order(parent.hear())
+    assert isinstance(assignment, orders.Assignment)
+    prepare(assignment)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    _leave(_work(parent, assignment))
+
+
+def _work(parent: Parent, assignment: orders.Assignment) -> int:
+    try:
+        app = load(assignment.app)
+        queues = assignment.queues
+        worker = Worker(app, queues, order=assignment.order, drain=assignment.drain, **assignment.settings)
+        worker.executors.check(app.tasks.values())
+        return Member(parent, worker).run()
+    except StokerError as error:
+        parent.say(orders.encode(orders.Unable(text_of(error))))
+        return EXIT_START
+    except BaseException as error:  # noqa: BLE001 - whatever an import or a lifespan raises, the supervisor hears why
+        parent.say(orders.encode(orders.Unable(describe_error(error))))
+        return EXIT_START
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit as usual, so that the user's exit hooks run; abandoned threads may hold that up, but not for ever."""
+    timer = threading.Timer(LAST_RESORT, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

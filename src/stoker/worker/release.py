@@ -1,0 +1,79 @@
+"""Gives back the jobs of a worker process that is known to be dead, without waiting for its lease."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stoker.engines.base import Engine
+from stoker.model.events import transition_of
+from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.lifecycle import Rules, conclude
+from stoker.model.outcome import HandedBack, Lost
+from stoker.model.time import SECOND
+from stoker.worker.reaper import reap
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+
+logger = logging.getLogger("stoker.supervisor")
+
+BATCH = 100
+LEASE = 15 * SECOND
+
+
+async def release(app: Stoker, dead: Sequence[str], crash: str | None) -> int:
+    """Settle what the dead workers held: as a crash-end if `crash` tells how they died, else handed back with refund.
+
+    Answers how many jobs were released. Raises what the store raises; then their leases lapse as anybody's do.
+    """
+    if not dead:
+        return 0
+    engine = await app.engine()
+    me = uuid.uuid4().hex
+    await engine.renew(me, [], lease=LEASE, first=True)
+    released = 0
+    try:
+        while True:
+            if crash is None:
+                claims, settlements, verdicts = await _hand_back(engine, me, dead)
+            else:
+                claims, settlements, verdicts = await reap(
+                    engine, me, lambda kind: rules_of(app, kind), limit=BATCH, dead=dead, crash=crash
+                )
+            _tell(app, claims, settlements, verdicts)
+            released += len(claims)
+            if len(claims) < BATCH:
+                return released
+    finally:
+        await engine.renew(me, [], lease=0)
+
+
+async def _hand_back(
+    engine: Engine, me: str, dead: Sequence[str]
+) -> tuple[list[Claim], list[Settlement], list[Verdict]]:
+    claims = await engine.reap(me, BATCH, dead=dead)
+    if not claims:
+        return [], [], []
+    settlements = [conclude(claim, HandedBack() if claim.former in dead else Lost()) for claim in claims]
+    return claims, settlements, (await engine.settle(settlements)).verdicts
+
+
+def rules_of(app: Stoker, kind: str) -> Rules:
+    """How a job of this kind is concluded; a stranger's by the app's defaults."""
+    task = app.find_task(kind)
+    if task is None:
+        return Rules(default=app.backoff)
+    keep = task.options.keep if task.options.keep is not None else app.defaults.keep
+    return Rules(backoff=task.options.backoff, default=app.backoff, keep=keep, crash_limit=task.crashes)
+
+
+def _tell(app: Stoker, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
+    if claims and app.timeline is not None:
+        app.timeline.settled(claims, settlements, verdicts)
+    if app.listeners:
+        for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
+            if verdict is Verdict.APPLIED:
+                app.listeners.emit(transition_of(claim, settlement))

@@ -1,0 +1,98 @@
+"""Where an app can be imported from, as `module:attribute`: fresh interpreters need it to find the same tasks.
+
+`stoker work app:jobs` says so itself. Elsewhere the loaded modules are searched for the very object.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from stoker.app import Stoker
+from stoker.model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from stoker.task import Task
+
+_known: WeakKeyDictionary[Stoker, str] = WeakKeyDictionary()
+
+EXAMPLE = "write it as module:attribute, for example app:jobs for `jobs = Stoker(...)` in app.py"
+
+
+def remember(app: Stoker, path: str) -> None:
+    """This app was imported from `path`."""
+    _known[app] = path
+
+
+def load(path: str) -> Stoker:
+    """Import the app at `module:attribute`. Raises `InvalidInput` that says what to do."""
+    module_name, colon, attribute = path.partition(":")
+    if not module_name or (colon and not attribute):
+        raise InvalidInput("app", path, EXAMPLE)
+    module = _import(module_name, path)
+    found: Any = module if colon else _only_app(module, path)
+    for step in attribute.split(".") if colon else ():
+        if not hasattr(found, step):
+            raise InvalidInput(
+                "app", path, f"{module_name} has no {attribute!r}; it holds {_apps_in(module)}"
+            )
+        found = getattr(found, step)
+    if callable(found) and not isinstance(found, Stoker):
+        found = found()
+    if not isinstance(found, Stoker):
+        kind = type(found).__name__
+        raise InvalidInput("app", path, f"is a {kind}, not a Stoker; {module_name} holds {_apps_in(module)}")
+    remember(found, path)
+    return found
+
+
+def path_of(app: Stoker) -> str | None:
+    """`module:attribute` under which this very app can be imported; None when it is nowhere."""
+    if app not in _known:
+        for name, module in list(sys.modules.items()):
+            if name != "__main__" and isinstance(module, ModuleType):
+                attribute = next((key for key, value in list(vars(module).items()) if value is app), None)
+                if attribute is not None:
+                    _known[app] = f"{name}:{attribute}"
+                    break
+    return _known.get(app)
+
+
+def address(task: Task[..., Any]) -> tuple[str, tuple[str, ...]]:
+    """The app's path and the modules to import for this task. Raises when a fresh interpreter cannot find it."""
+    module = getattr(task.fn, "__module__", None)
+    if module == "__main__":
+        why = "is defined in the script itself, which a fresh process cannot import; move it into a module"
+        raise InvalidInput("isolation", f"task {task.name}", why)
+    path = path_of(task.app)
+    if path is None:
+        why = "belongs to an app that no module holds; make the Stoker object and its tasks at the top of a module"
+        raise InvalidInput("isolation", f"task {task.name}", why)
+    return path, () if module is None or module.startswith("stoker.") else (module,)
+
+
+def _import(name: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name + ".").startswith(error.name + "."):
+            raise
+        why = f"there is no module {error.name!r} on the path of this Python; start from the folder that holds it, "
+        raise InvalidInput("app", path, why + f"or {EXAMPLE}") from None
+
+
+def _only_app(module: ModuleType, path: str) -> Stoker:
+    apps = {id(value): value for value in vars(module).values() if isinstance(value, Stoker)}
+    if len(apps) != 1:
+        raise InvalidInput(
+            "app", path, f"name the app: {module.__name__} holds {_apps_in(module)}; {EXAMPLE}"
+        )
+    return next(iter(apps.values()))
+
+
+def _apps_in(module: ModuleType) -> str:
+    names = [key for key, value in vars(module).items() if isinstance(value, Stoker)]
+    return ", ".join(f"{module.__name__}:{name}" for name in names) or "no Stoker at all"

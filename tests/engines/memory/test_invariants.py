@@ -1,0 +1,201 @@
+"""Whatever happens in whatever order: counters equal a recount, claims come in order, rehearsals leave no trace."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from stoker.engines.memory import MemoryEngine
+from stoker.engines.memory.line import SWEEP_AT, Line
+from stoker.engines.memory.record import Record, drafted
+from stoker.engines.memory.store import Store
+from stoker.model.ids import JobId, compose
+from stoker.model.job import ACTIVE, Claim, Demand, Draft, Settlement, Status
+from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow, Selection
+from stoker.model.throttle import Cool
+from stoker.model.time import SECOND
+from stoker.model.unique import Hold, Mode, Unique
+from stoker.testing.clock import VirtualClock
+
+QUEUES = ("a", "b", "c")
+
+
+def audit(store: Store) -> None:
+    """Recount everything from the records alone."""
+    counts: Counter[tuple[str, str, Status]] = Counter()
+    for job, record in store.jobs.items():
+        assert record.id == job
+        counts[record.queue, record.kind, record.status] += 1
+        assert (record.worker is not None) == (record.status is Status.RUNNING)
+        if record.status is Status.RUNNING:
+            assert record.worker is not None
+            assert store.held[record.worker][job] is record
+        assert (job in store.finished) == (record.status not in ACTIVE)
+        if record.unique is not None and record.status in ACTIVE:
+            assert store.holders[record.unique.slot(record.kind)] is record
+    cells = {(*key, status): n for key, cell in store.cells.items() for status, n in cell.items() if n}
+    assert cells == counts
+    assert store.active == sum(n for (_, _, status), n in counts.items() if status in ACTIVE)
+    assert len(store.finished) == len(store.jobs) - store.active
+    assert sum(map(len, store.held.values())) == sum(n for key, n in counts.items() if key[2] is Status.RUNNING)
+    keyed = [r for r in store.jobs.values() if r.unique is not None and r.status in ACTIVE]
+    assert len(store.holders) == len(keyed)
+
+
+def picture(store: Store) -> object:
+    """Everything a rehearsal must leave as it was."""
+    for line in store.lines.values():
+        line.promote(store.now())
+    fields = [name for name in Record.__struct_fields__ if name not in ("cell", "ticket", "later")]
+    return (
+        {job: [getattr(record, name) for name in fields] for job, record in sorted(store.jobs.items())},
+        {kind: repr(sums) for kind, sums in store.totals.items()},
+        dict(store.rows),
+        sorted(store.lines),
+        {slot: record.id for slot, record in store.holders.items()},
+        {name: (line.scheduled, line._standing) for name, line in store.lines.items()},
+    )
+
+
+class Storm:
+    """A worker, an operator and a producer who do anything at any time."""
+
+    def __init__(self, seed: int, engine: MemoryEngine, clock: VirtualClock) -> None:
+        self.dice = random.Random(seed)
+        self.engine = engine
+        self.clock = clock
+        self.claims: list[Claim] = []
+        self.ids: list[JobId] = []
+
+    def draft(self) -> Draft:
+        number = len(self.ids) + 1
+        self.ids.append(compose(self.dice.randrange(1_000), number))
+        options: dict[str, Any] = {"queue": self.dice.choice(QUEUES), "priority": self.dice.choice((-1, 0, 0, 5))}
+        options["delay"] = self.dice.choice((0, 0, SECOND, 5 * SECOND))
+        if self.dice.random() < 0.5:
+            mode: Mode = self.dice.choice(("existing", "replace"))
+            hold: Hold = self.dice.choice(("active", "retrying"))
+            options["unique"] = Unique(self.dice.choice("xyz"), self.dice.choice(("kind", "global")), mode, hold)
+        return Draft(self.ids[-1], self.dice.choice(("k1", "k2")), **options)
+
+    def settlement(self) -> Settlement:
+        claim = self.claims.pop(self.dice.randrange(len(self.claims)))
+        status = self.dice.choice((Status.DONE, Status.DEAD, Status.RETRYING, Status.PENDING, Status.CANCELED))
+        return Settlement(
+            claim.id,
+            claim.worker,
+            claim.token,
+            status,
+            after=self.dice.choice((0, SECOND)),
+            refund=self.dice.random() < 0.3,
+            error=self.dice.choice((None, "boom")),
+            keep=self.dice.choice((None, 0)),
+            cool=self.dice.choice((None, None, Cool(claim.cool_count, SECOND), Cool(claim.cool_count))),
+            followups=tuple(self.draft() for _ in range(self.dice.choice((0, 0, 2)))),
+        )
+
+    def change(self) -> tuple[Selection, Change]:
+        ids = tuple(self.dice.choice(self.ids) for _ in range(3))
+        kinds: list[Change] = [Cancel(), Cancel(force=True), Requeue(), Discard(), Delete(), RunNow(), Prioritize(3)]
+        kinds += [Move(self.dice.choice(QUEUES)), Clone(tuple(self.draft().id for _ in ids))]
+        return Selection(ids), self.dice.choice(kinds)
+
+    async def step(self) -> None:
+        self.clock.advance(self.dice.choice((0, 0, 1, 3)))
+        await self.engine.renew("w", [], first=True)
+        kind = self.dice.randrange(6)
+        if kind <= 1:
+            await self.engine.insert([self.draft() for _ in range(3)])
+        elif kind == 2:
+            demand = Demand("w", tuple((queue, 2) for queue in QUEUES), 4)
+            self.claims += await self.engine.claim(demand)
+        elif kind == 3 and self.claims:
+            await self.engine.settle([self.settlement() for _ in range(self.dice.randint(1, len(self.claims)))])
+        elif kind == 4 and self.ids:
+            await self.engine.alter(*self.change())
+        else:
+            await self.rehearse()
+
+    async def rehearse(self) -> None:
+        store = self.engine._store
+        commit = self.dice.random() < 0.5
+        before = None
+        try:
+            async with self.engine.transaction() as tx:
+                before = picture(store)
+                for _ in range(3):
+                    if self.claims and self.dice.random() < 0.5:
+                        await self.engine.settle([self.settlement()], tx=tx)
+                    else:
+                        await self.engine.insert([self.draft(), self.draft()], tx=tx)
+                    audit(store)
+                    assert picture(store) == before
+                if not commit:
+                    raise InterruptedError
+        except InterruptedError:
+            assert picture(store) == before
+
+
+@pytest.mark.spec("MEMORY-13")
+@hypothesis.given(st.integers(0, 10**9))
+@hypothesis.settings(max_examples=40)
+def test_counters_always_equal_a_recount(seed: int) -> None:
+    async def run() -> None:
+        clock = VirtualClock()
+        engine = MemoryEngine(clock, history=10)
+        await engine.open()
+        storm = Storm(seed, engine, clock)
+        for _ in range(60):
+            await storm.step()
+            audit(engine._store)
+            assert len(engine._store.finished) <= 10
+        await engine.close()
+
+    asyncio.run(run())
+
+
+PLACES = st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 20), st.booleans()), max_size=40)
+
+
+@pytest.mark.spec("MEMORY-13")
+@hypothesis.given(PLACES, st.lists(st.integers(0, 39), max_size=10), st.lists(st.integers(5, 20), max_size=5))
+def test_a_line_is_always_in_order(wanted: list[tuple[int, int, bool]], leaving: list[int], moments: list[int]) -> None:
+    """Against a sorted list: priority, then time, then id; never one of the future, never one that left."""
+    line = Line()
+    records: list[Record] = []
+    for number, (priority, at, retrying) in enumerate(wanted):
+        record = drafted(Draft(compose(100 - number, number), "k", priority=priority, at=at), {}, 0)
+        record.status = Status.RETRYING if retrying else Status.PENDING
+        line.add(record, 5)
+        records.append(record)
+    for index in sorted(set(leaving)):
+        if index < len(wanted):
+            line.leave(records[index], 5)
+    waiting = [record for index, record in enumerate(records) if index not in leaving]
+    for now in sorted([5, *moments, 21]):
+        due = sorted((r for r in waiting if r.scheduled_at <= now), key=lambda r: (r.priority, r.scheduled_at, r.id))
+        pending = [record.scheduled_at for record in due if record.status is Status.PENDING]
+        assert line.oldest(now) == min(pending, default=None)
+        taken = line.take(3, now)
+        assert taken == due[:3]
+        waiting = [record for record in waiting if record not in taken]
+        later = [record for record in waiting if record.status is Status.PENDING and record.scheduled_at > now]
+        assert line.scheduled == len(later)
+
+
+@pytest.mark.spec("MEMORY-13")
+def test_empty_places_are_swept() -> None:
+    line = Line()
+    record = drafted(Draft(compose(1, 1), "k", at=100), {}, 0)
+    for _ in range(3 * SWEEP_AT):
+        line.add(record, 0)
+        line.leave(record, 0)
+    line.add(record, 0)
+    assert sum(1 for _ in line._places()) <= SWEEP_AT + 2
+    assert line.take(1, 100) == [record]

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model import errors
+from stoker.model.errors import (
+    Duplicate,
+    DuplicateTask,
+    EngineError,
+    InvalidInput,
+    InvalidTransition,
+    PayloadTooLarge,
+    StokerError,
+    UnknownTask,
+    shown,
+)
+
+ALL = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+
+
+class Broken:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.spec("ERROR-01")
+@pytest.mark.parametrize("error", ALL, ids=lambda error: error.__name__)
+def test_every_error_is_in_the_one_tree(error: type[Exception]) -> None:
+    assert issubclass(error, StokerError)
+    assert not issubclass(error, BaseExceptionGroup)
+
+
+@pytest.mark.spec("ERROR-01")
+def test_errors_are_also_what_python_calls_them() -> None:
+    assert issubclass(InvalidInput, ValueError)
+    assert issubclass(errors.NotFound, LookupError)
+    assert issubclass(UnknownTask, LookupError)
+    assert issubclass(PayloadTooLarge, errors.InvalidPayload)
+
+
+@pytest.mark.spec("ERROR-01")
+def test_what_the_store_says_has_a_branch_of_its_own() -> None:
+    named = {error.__name__ for error in ALL if issubclass(error, EngineError)}
+    assert named == {
+        "EngineError",
+        "EngineUnavailable",
+        "EngineBusy",
+        "EngineFull",
+        "EngineReadOnly",
+        "EngineClosed",
+        "EngineRefused",
+        "CorruptRecord",
+        "SchemaMismatch",
+    }
+
+
+@pytest.mark.spec("ERROR-02")
+def test_refused_input_names_field_value_and_reason() -> None:
+    error = InvalidInput("queue", "a b", "must not contain spaces")
+    assert (error.field, error.value, error.why) == ("queue", "a b", "must not contain spaces")
+    assert str(error) == "queue: must not contain spaces; got 'a b'. Nothing was stored."
+
+
+@pytest.mark.spec("ERROR-02")
+@pytest.mark.parametrize(("job", "whose"), [(None, "a job"), ("0190", "job 0190")])
+def test_a_refused_transition_names_both_ends_and_the_job(job: str | None, whose: str) -> None:
+    error = InvalidTransition("done", "pending", job)
+    assert (error.before, error.after, error.job) == ("done", "pending", job)
+    assert str(error) == f"{whose} cannot go from done to pending. The record is unchanged."
+
+
+@pytest.mark.spec("ERROR-02")
+def test_an_unknown_task_lists_the_known_ones() -> None:
+    assert "known: a, b" in str(UnknownTask("c", ("b", "a")))
+    assert "known: none" in str(UnknownTask("c"))
+    assert UnknownTask("c").kind == "c"
+
+
+@pytest.mark.spec("ERROR-02")
+def test_a_task_registered_twice_names_both_places() -> None:
+    error = DuplicateTask("send", "app.send", "lib.send")
+    assert error.kind == "send"
+    for word in ("send", "app.send", "lib.send"):
+        assert word in str(error)
+
+
+@pytest.mark.spec("ERROR-02")
+def test_a_duplicate_carries_key_and_holder() -> None:
+    error = Duplicate("img:7", b"\x01" * 16)
+    assert (error.key, error.holder) == ("img:7", b"\x01" * 16)
+    assert "'img:7'" in str(error)
+    assert "01" * 16 in str(error)
+
+
+@pytest.mark.spec("ERROR-03")
+@given(st.text() | st.binary() | st.integers() | st.floats() | st.none(), st.integers(10, 100))
+def test_a_culprit_is_shown_on_one_short_line(value: object, limit: int) -> None:
+    text = shown(value, limit)
+    assert len(text) <= limit
+    assert text.rstrip("…").isascii()
+    assert text.isprintable()
+
+
+@pytest.mark.spec("ERROR-03")
+def test_a_culprit_that_cannot_be_shown_does_not_hide_the_error() -> None:
+    assert shown(Broken()) == "<Broken that cannot be shown>"
+    assert "<Broken that cannot be shown>" in str(InvalidInput("kind", Broken(), "must be text"))
+
+
+@pytest.mark.spec("ERROR-03")
+def test_a_long_culprit_is_cut() -> None:
+    assert shown("x" * 1_000) == "'" + "x" * 78 + "…"
+    assert shown("short") == "'short'"
