@@ -1,4 +1,4 @@
-"""The app under measurement: a no-op job with a payload of 110 bytes, one that burns CPU, one that looks at the clock."""
+"""The app under measurement: a no-op job with a payload of 110 bytes, one that burns CPU, one that reads the clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from stoker.hooks import Next
 
 QUEUE = "default"
 NOOP, BURN, STAMP = "noop", "burn", "stamp"
-PAYLOAD = b'{"user_id":123456,"email":"someone@example.com","template":"welcome","vars":{"name":"Someone","plan":"pro-2"}}'
+PAYLOAD = (
+    b'{"user_id":123456,"email":"someone@example.com","template":"welcome","vars":{"name":"Someone","plan":"pro-2"}}'
+)
 SWITCH_INTERVAL = 0.0005
 """How often threads of a worker's process may take turns, in seconds: a keeper that waits for long loses its lease."""
 
@@ -26,7 +28,7 @@ def make_app(engine: Engine, *, timeline: bool = False, dressed: bool = False) -
     jobs = Stoker(engine, timeline=timeline, **extra)
 
     @jobs.task(name=NOOP, timeout=30 if dressed else None)
-    async def noop(user_id: int, email: str, template: str, vars: dict[str, str]) -> None:  # noqa: A002, ARG001
+    async def noop(user_id: int, email: str, template: str, vars: dict[str, str]) -> None:  # noqa: A002
         pass
 
     @jobs.task(name=BURN)

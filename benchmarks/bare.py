@@ -25,6 +25,7 @@ from stoker.model.job import DEFAULT_ATTEMPTS
 from stoker.model.time import DAY
 
 WORKER = "bare"
+_ENLIST = "INSERT INTO stoker_workers (name, lease_until) VALUES (?, ?)"
 LEVELS = {"power": FULL, "process": NORMAL}
 
 _HIGH, _MARK, _NUMBERS, _COUNT = sql("now"), sql("clock_mark"), sql("numbers"), sql("count")
@@ -41,8 +42,10 @@ class Bare:
         self._connection = Connection(str(path))
         self.raw: sqlite3.Connection = self._connection._raw  # noqa: SLF001 - its pragmas are the point
         self._counters = counters
+        self._held: list[Any] = []
+        self._claimed = 0
         self._connection.pragma("synchronous", LEVELS[durability])
-        self._wid = self.raw.execute(sql("worker_make"), (WORKER, time.time_ns() // 1000 + DAY)).fetchall()[0][0]
+        self._wid = self.raw.execute(_ENLIST, (WORKER, time.time_ns() // 1000 + DAY)).lastrowid
         self._qid, self._keep = self.raw.execute("SELECT qid, keep_done FROM stoker_queues").fetchall()[0]
 
     def __enter__(self) -> Self:
@@ -108,14 +111,15 @@ class Bare:
         execute("COMMIT")
         return picked, now
 
-    def drain(self, batch: int) -> Meter:
-        """Claim and settle everything there is."""
+    def drain(self, batch: int, jobs: int | None = None) -> Meter:
+        """Claim and settle: everything there is, or so many jobs and the rest at another call."""
         meter = Meter()
-        held, claimed = self.turn(batch, [], 0)
-        while held:
-            meter.jobs += len(held)
+        if not self._held:
+            self._held, self._claimed = self.turn(batch, [], 0)
+        while self._held and (jobs is None or meter.jobs < jobs):
+            meter.jobs += len(self._held)
             with meter:
-                held, claimed = self.turn(batch, held, claimed)
+                self._held, self._claimed = self.turn(batch, self._held, self._claimed)
         return meter
 
     def fill(self, batches: Sequence[Sequence[JobId]]) -> Meter:

@@ -13,6 +13,7 @@ from benchmarks.stats import Meter
 from stoker.engines.base import Engine
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Settlement, Status
+from stoker.model.time import HOUR
 
 WORKER = "bench"
 
@@ -41,16 +42,24 @@ async def fill(engine: Engine, batches: Sequence[Sequence[JobId]]) -> Meter:
     return meter
 
 
-async def drain(engine: Engine, batch: int) -> Meter:
-    """Settle each batch and take the next in one call, until nothing is left."""
-    meter = Meter()
-    await engine.renew(WORKER, [], first=True)
-    demand = Demand(WORKER, ((QUEUE, batch),), batch)
-    claims = await engine.claim(demand)
-    while claims:
-        meter.jobs += len(claims)
-        settlements = successes(claims)
-        with meter:
-            settled = await engine.settle(settlements, demand=demand)
-        claims = settled.claims
-    return meter
+class Drain:
+    """Settles each batch and takes the next in one call."""
+
+    def __init__(self, engine: Engine, batch: int) -> None:
+        self._engine = engine
+        self._demand = Demand(WORKER, ((QUEUE, batch),), batch)
+        self._claims: list[Claim] = []
+
+    async def run(self, jobs: int | None = None) -> Meter:
+        """Everything there is, or so many jobs and the rest at another call."""
+        meter = Meter()
+        if not self._claims:
+            await self._engine.renew(WORKER, [], first=True, lease=HOUR)
+            self._claims = await self._engine.claim(self._demand)
+        while self._claims and (jobs is None or meter.jobs < jobs):
+            meter.jobs += len(self._claims)
+            settlements = successes(self._claims)
+            with meter:
+                settled = await self._engine.settle(settlements, demand=self._demand)
+            self._claims = settled.claims
+        return meter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -36,11 +37,15 @@ class Session:
             self._built[key] = path
         return self._built[key]
 
-    def copy(self, original: Path) -> Path:
-        """A copy of a closed store."""
-        path = self.fresh()
-        shutil.copyfile(original, path)
-        return path
+    @contextmanager
+    def copies(self, original: Path, n: int = 1) -> Iterator[list[Path]]:
+        """Copies of a closed store, gone afterwards."""
+        paths = [self.fresh() for _ in range(n)]
+        for path in paths:
+            shutil.copyfile(original, path)
+        yield paths
+        for path in paths:
+            self.discard(path)
 
     def discard(self, path: Path) -> None:
         """Remove a store and what lies beside it: big ones would fill the disk."""

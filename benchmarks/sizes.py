@@ -11,7 +11,7 @@ from benchmarks import doors, stores
 from benchmarks.catalog import Benchmark
 from benchmarks.rows import Row, at_least
 from benchmarks.session import Session
-from benchmarks.sqlite_cost import empty
+from benchmarks.sqlite_cost import SLICE, empty
 from benchmarks.stats import Meter, Pair, cost_row
 from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
@@ -22,7 +22,7 @@ BATCH = 100
 async def whole_lives(engine: SqliteEngine, jobs: int) -> Meter:
     """Enqueue, claim and settle so many jobs."""
     inserted = await doors.fill(engine, [[mint() for _ in range(BATCH)] for _ in range(jobs // BATCH)])
-    meter = await doors.drain(engine, BATCH)
+    meter = await doors.Drain(engine, BATCH).run()
     meter.cpu += inserted.cpu
     meter.wall += inserted.wall
     return meter
@@ -48,12 +48,12 @@ async def compare(big: Path, small: Path, rounds: int, jobs: int) -> list[Pair[M
 
 
 def size(session: Session, name: str, **rows: int) -> Iterator[Row]:
-    big, small = session.fresh(), session.copy(empty(session))
+    big = session.fresh()
     stores.build(big, **rows)
     megabytes = big.stat().st_size / 1e6
-    pairs = asyncio.run(compare(big, small, 2 * session.rounds, session.sized(2_000, 10_000)))
+    with session.copies(empty(session)) as [small]:
+        pairs = asyncio.run(compare(big, small, session.sized(10, 24), SLICE))
     session.discard(big)
-    session.discard(small)
     [(what, n)] = rows.items()
     yield cost_row(name, pairs, at_least(0.80), f"{n:,} {what}, {megabytes:.0f} MB, against an empty store")
 

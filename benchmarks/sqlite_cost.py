@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from benchmarks import doors, stores
 from benchmarks.bare import Bare
 from benchmarks.catalog import Benchmark
 from benchmarks.rows import Row, at_least
 from benchmarks.session import Session
-from benchmarks.stats import Meter, cost_row, in_turns
+from benchmarks.stats import Meter, Pair, cost_row, in_turns
 from stoker.app import mint
-from stoker.engines.base import Engine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.ids import JobId
 
-WORDS = {"power": "full", "process": "normal"}
+Durability: TypeAlias = Literal["power", "process"]
+WORDS: dict[Durability, str] = {"power": "full", "process": "normal"}
 BATCHES = (100, 500)
 
 
-async def on_engine(path: Path, durability: str, work: Callable[[Engine], Awaitable[Meter]]) -> Meter:
-    """Open an engine on a store for some measured work."""
-    engine = SqliteEngine(path, durability="power" if durability == "power" else "process")
+SLICE = 2_500
+"""Jobs that one side does before it is the other's turn: some tens of milliseconds, in which the neighbours change
+little, and long enough to meet the log being written back now and then."""
+
+
+@asynccontextmanager
+async def opened(path: Path, durability: Durability) -> AsyncIterator[SqliteEngine]:
+    """An engine on a store."""
+    engine = SqliteEngine(path, durability=durability)
     await engine.open()
     try:
-        return await work(engine)
+        yield engine
     finally:
         await engine.close()
 
@@ -42,73 +50,73 @@ def empty(session: Session) -> Path:
     return session.built("empty", stores.build)
 
 
-def drain_bare(session: Session, original: Path, durability: str, batch: int) -> Meter:
-    path = session.copy(original)
-    with Bare(path, durability) as bare:
-        meter = bare.drain(batch)
-    session.discard(path)
-    return meter
+def drain_bare(session: Session, original: Path, durability: Durability, batch: int) -> Meter:
+    with session.copies(original) as [path], Bare(path, durability) as bare:
+        return bare.drain(batch)
 
 
-def drain_engine(session: Session, original: Path, durability: str, batch: int) -> Meter:
-    path = session.copy(original)
-    meter = asyncio.run(on_engine(path, durability, lambda engine: doors.drain(engine, batch)))
-    session.discard(path)
-    return meter
+async def _drain(paths: list[Path], durability: Durability, batch: int, rounds: int) -> list[Pair[Meter]]:
+    pairs = []
+    with Bare(paths[1], durability) as bare:
+        async with opened(paths[0], durability) as engine:
+            doorway = doors.Drain(engine, batch)
+            for number in range(rounds + 1):
+                if number % 2:
+                    value, limit = await doorway.run(SLICE), bare.drain(batch, SLICE)
+                else:
+                    limit, value = bare.drain(batch, SLICE), await doorway.run(SLICE)
+                pairs.append(Pair(value, limit))
+    return pairs[1:]  # the first round warms up
 
 
-def drain(session: Session, durability: str, batch: int) -> Iterator[Row]:
+def drain(session: Session, durability: Durability, batch: int) -> Iterator[Row]:
     """Claim and settle fused: the way a busy worker uses the store."""
-    original = waiting(session, session.sized(6_000, 30_000))
-    pairs = in_turns(
-        session.rounds,
-        lambda: drain_engine(session, original, durability, batch),
-        lambda: drain_bare(session, original, durability, batch),
-    )
+    rounds = session.sized(8, 24)
+    with session.copies(waiting(session, (rounds + 2) * SLICE), 2) as paths:
+        pairs = asyncio.run(_drain(paths, durability, batch, rounds))
     bar = at_least(0.70 if durability == "power" else 0.75)
     yield cost_row(f"drain.{WORDS[durability]}.{batch}", pairs, bar)
 
 
-def bulk(session: Session, durability: str, batch: int) -> Iterator[Row]:
+async def _bulk(paths: list[Path], durability: Durability, batch: int, rounds: int) -> list[Pair[Meter]]:
+    def some() -> list[list[JobId]]:
+        return [[mint() for _ in range(batch)] for _ in range(SLICE // batch)]
+
+    pairs = []
+    with Bare(paths[1], durability) as bare:
+        async with opened(paths[0], durability) as engine:
+            for number in range(rounds + 1):
+                if number % 2:
+                    value, limit = await doors.fill(engine, some()), bare.fill(some())
+                else:
+                    limit, value = bare.fill(some()), await doors.fill(engine, some())
+                pairs.append(Pair(value, limit))
+    return pairs[1:]
+
+
+def bulk(session: Session, durability: Durability, batch: int) -> Iterator[Row]:
     """Bulk enqueue, each batch awaited."""
-    count = session.sized(6_000, 30_000) // batch
-
-    def batches() -> list[list[JobId]]:
-        return [[mint() for _ in range(batch)] for _ in range(count)]
-
-    def engine() -> Meter:
-        path = session.copy(empty(session))
-        work = batches()
-        meter = asyncio.run(on_engine(path, durability, lambda engine: doors.fill(engine, work)))
-        session.discard(path)
-        return meter
-
-    def bare() -> Meter:
-        path = session.copy(empty(session))
-        with Bare(path, durability) as loop:
-            meter = loop.fill(batches())
-        session.discard(path)
-        return meter
-
-    yield cost_row(f"bulk.{WORDS[durability]}.{batch}", in_turns(session.rounds, engine, bare), at_least(0.60))
+    with session.copies(empty(session), 2) as paths:
+        pairs = asyncio.run(_bulk(paths, durability, batch, session.sized(8, 24)))
+    yield cost_row(f"bulk.{WORDS[durability]}.{batch}", pairs, at_least(0.60))
 
 
 def counters(session: Session) -> Iterator[Row]:
-    """The bare loop with and without the statements that keep counts exact: insert, claim and settle of 100."""
-    count = session.sized(60, 300)
+    """The bare loop with and without the statements that keep counts exact: insert, claim and settle by 100."""
 
-    def life(*, counted: bool) -> Meter:
-        path = session.copy(empty(session))
-        with Bare(path, "process", counters=counted) as bare:
-            inserted = bare.fill([[mint() for _ in range(100)] for _ in range(count)])
-            meter = bare.drain(100)
-        session.discard(path)
+    def life(bare: Bare) -> Meter:
+        inserted = bare.fill([[mint() for _ in range(100)] for _ in range(SLICE // 100)])
+        meter = bare.drain(100)
         meter.cpu += inserted.cpu
         meter.wall += inserted.wall
         return meter
 
-    # Twice as many rounds: the difference is smaller than what one round can show.
-    pairs = in_turns(2 * session.rounds, partial(life, counted=True), partial(life, counted=False))
+    with (
+        session.copies(empty(session), 2) as (one, other),
+        Bare(one, "process") as counted,
+        Bare(other, "process", counters=False) as bare,
+    ):
+        pairs = in_turns(session.sized(16, 48), partial(life, counted), partial(life, bare))
     yield cost_row("counters.100", pairs, at_least(0.95), "bare loop with counters against without")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.fixtures"]
+pytest_plugins = ["tests.fixtures", "tests.rig"]
 
 CONFORMANCE = Path(__file__).parent / "conformance"
 COUNTED = ("passed", "failed", "skipped", "deselected", "xfailed", "error")

@@ -1,19 +1,22 @@
 """Stoker: one store, the tasks that use it, and the ways to put jobs into it.
 
-An app belongs to no loop: it opens an engine for every loop that uses it (twins of one another, on one store), lazily,
-and a second one is opened nowhere twice. Workers, operators and the dashboard are made from an app (`Worker(jobs)`);
-the app knows none of them.
+An app belongs to no loop: it opens an engine for every loop that uses it, on first use (`homes`). Workers, operators
+and the dashboard are made from an app (`Worker(jobs)`); the app knows none of them.
 """
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
+import functools
 import importlib
+import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from threading import get_ident
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
+import msgspec
 import uuid_utils
 
 from stoker import codec, sync
@@ -22,18 +25,31 @@ from stoker.context import Context
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url
 from stoker.handle import JobHandle
+from stoker.homes import Homes
 from stoker.hooks import Listener, Listeners, Middleware
 from stoker.lifespan import Lifespan
 from stoker.model import ids
-from stoker.model.errors import DuplicateTask, InvalidInput, StokerError, UnknownTask
-from stoker.model.events import Transition
+from stoker.model.errors import DuplicateTask, InvalidInput, InvalidOption, UnknownTask
+from stoker.model.events import Event, EventType, Transition
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, LARGEST_BATCH, Draft, Isolation, Options, Receipt, Status, Stored
+from stoker.model.job import (
+    DEFAULT_ATTEMPTS,
+    LARGEST_BATCH,
+    Draft,
+    Isolation,
+    Job,
+    Options,
+    Receipt,
+    Status,
+    Stored,
+    check_name,
+)
 from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
-from stoker.model.time import Seconds, span
+from stoker.model.time import SECOND, Seconds, span
 from stoker.model.unique import Unique
+from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.task import AsyncTask, SyncTask, Task, Wishes, is_async_function, merged, packed, wishes
-from stoker.timeline import Buffer
+from stoker.timeline import Buffer, wall
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +59,9 @@ Router = Callable[[str], str | None]
 TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
 
 DEFAULT_URL = "sqlite:///stoker.db"
+
+POLICY = ("retry_on", "give_up_on", "retry_if", "crashes")
+OPTIONS = tuple(Wishes.__struct_fields__)
 
 
 def mint() -> JobId:
@@ -77,18 +96,16 @@ class Stoker:
         timeline: bool = True,
         **options: Any,
     ) -> None:
-        self._url = url if url is not None else os.environ.get("STOKER_URL", DEFAULT_URL)
-        self._options = options
-        self._first = self._url if not isinstance(self._url, str) else None
-        self._engines: dict[int, tuple[asyncio.AbstractEventLoop, Engine]] = {}
-        self._pid = os.getpid()
+        pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
+        self._pace = resolve(TimelineSettings, pace, environ=os.environ)
+        self._homes = _homes(url or os.environ.get("STOKER_URL") or DEFAULT_URL, options)
         self.modules = tuple(modules)
         self.defaults = wishes(queue=queue, attempts=attempts, backoff=backoff, timeout=timeout, keep=keep)
         self.backoff: Backoff = backoff or DEFAULT_BACKOFF
         self.middleware = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
         self.mint = mint
-        self.timeline = Buffer() if timeline else None
+        self.timeline = Buffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
         self.lifespans: list[Lifespan[Any]] = []
         self._router = _as_router(router)
         self._tenant = tenant
@@ -96,6 +113,7 @@ class Stoker:
         self._tasks: dict[str, Task[..., Any]] = {}
         self._declared: dict[str, Wishes] = {}
         self._imported = False
+        self._importing: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<Stoker {len(self._tasks)} tasks>"
@@ -145,7 +163,8 @@ class Stoker:
 
     def declare(self, kind: str, *, queue: str | None = None, **options: Any) -> None:
         """Announce a task whose code lives elsewhere, so that this producer may enqueue it by name."""
-        self._declared[kind] = wishes(queue=queue, **options)
+        check_name("task name", kind)
+        self._declared[kind] = _wishes({"queue": queue, **options})
 
     @property
     def tasks(self) -> dict[str, Task[..., Any]]:
@@ -159,10 +178,17 @@ class Stoker:
         return self._tasks.get(kind)
 
     def _import(self) -> None:
-        if not self._imported:
-            self._imported = True
+        """Import the modules, once; one that fails is tried again next time. They may ask for tasks themselves."""
+        me = get_ident()
+        if self._imported or me in self._importing:
+            return
+        self._importing.add(me)
+        try:
             for module in self.modules:
                 importlib.import_module(module)
+            self._imported = True
+        finally:
+            self._importing.discard(me)
 
     def lifespan(self, fn: Callable[[], AsyncIterator[T]]) -> Lifespan[T]:
         """Open something once per worker process: an async generator that yields it. Handlers read `.state`."""
@@ -177,11 +203,14 @@ class Stoker:
     # --- options ------------------------------------------------------------------------------------------------
 
     def resolve(self, kind: str, given: Wishes) -> tuple[str, int, int, Options]:
-        """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app."""
+        """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app.
+
+        The app's backoff does not travel with the job: a queue's own curve has the word before it.
+        """
         queue = given.queue or self._router(kind) or self.defaults.queue or "default"
         wish = merged(given, self.defaults)
         attempts = DEFAULT_ATTEMPTS if wish.attempts is None else wish.attempts
-        return queue, wish.priority or 0, attempts, packed(wish)
+        return queue, wish.priority or 0, attempts, packed(msgspec.structs.replace(wish, backoff=given.backoff))
 
     def current_tenant(self) -> str | None:
         """The tenant hook's answer; None without a hook."""
@@ -235,14 +264,15 @@ class Stoker:
         if task is None and kind not in self._declared:
             raise UnknownTask(kind, (*self._tasks, *self._declared))
         base = task.options if task is not None else self._declared[kind]
-        wish = merged(wishes(**options), base)
+        wish = merged(_wishes(options), base)
         queue, priority, attempts, rest = self.resolve(kind, wish)
         unique = wish.unique
         if callable(unique):
             raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
-        tenant = wish.tenant or self.current_tenant()
+        tenant = self.current_tenant() if wish.tenant is None else wish.tenant
         encoded = codec.encode_payload(payload)
-        return Draft(self.mint(), kind, encoded, queue, priority, wish.delay, wish.at, attempts, unique, tenant, rest)
+        delay = wish.delay or 0
+        return Draft(self.mint(), kind, encoded, queue, priority, delay, wish.at, attempts, unique, tenant, rest)
 
     async def enqueue(self, draft: Draft, *, tx: Transaction | None = None) -> JobHandle[Any]:
         """Store one draft."""
@@ -259,8 +289,12 @@ class Stoker:
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
     ) -> JobHandle[Any]:
         """The same without a loop. With the user's own synchronous handle no loop is involved at all."""
-        storing = self.enqueue_draft(draft, signature, tx=tx)
-        return self.run(storing, instead="`await task.enqueue(...)`")
+        if tx is None:
+            return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
+        from stoker.engines.sql.handles import drive
+
+        [receipt] = drive(_coroutine(self._homes.root().insert([draft], tx=tx)))
+        return JobHandle(self, receipt.id, signature, receipt.stored)
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         """Store many drafts; receipts in their order.
@@ -273,22 +307,36 @@ class Stoker:
         for start in range(0, len(waiting), LARGEST_BATCH):
             try:
                 receipts += await self._insert(waiting[start : start + LARGEST_BATCH], tx)
-            except StokerError as error:
+            except Exception as error:
                 error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
                 error.add_note(f"draft {start} (job {ids.text(waiting[start].id)}) and all after it were not stored")
                 raise
         return receipts
 
     async def _insert(self, drafts: Sequence[Draft], tx: Transaction | None) -> list[Receipt]:
-        engine = await self.engine()
-        receipts = await engine.insert(drafts, tx=tx)
+        home = await self._homes.here()
+        receipts = await home.engine.insert(drafts, tx=tx)
+        if tx is not None:
+            return receipts  # whether these jobs will ever exist is for the user's commit to say: nobody is told
         if self.timeline is not None:
             self.timeline.inserted(drafts, receipts)
+            home.flush_soon(self.timeline, self._pace.event_flush / SECOND)
         if self.listeners:
             for draft, receipt in zip(drafts, receipts, strict=True):
                 if receipt.stored is Stored.INSERTED:
                     self.listeners.emit(Transition(receipt.id, draft.kind, draft.queue, None, Status.PENDING))
         return receipts
+
+    def tell_canceled(self, before: Job, reason: str) -> None:
+        """A job was canceled by a write of this process: tell the timeline and the listeners."""
+        if self.timeline is not None:
+            at = before.started_at if before.status is Status.RUNNING else None
+            duration = None if at is None else max(0, wall() - at)
+            told = Event(wall(), EventType.CANCELED, before.id, before.queue, before.kind, before.attempts, duration)
+            self.timeline.told(told)
+        if self.listeners:
+            heard = (before.id, before.kind, before.queue, before.status, Status.CANCELED, before.attempts, reason)
+            self.listeners.emit(Transition(*heard))
 
     def handle(self, job: str) -> JobHandle[Any]:
         """The handle of a job whose id was kept somewhere."""
@@ -298,40 +346,15 @@ class Stoker:
 
     async def engine(self) -> Engine:
         """The opened engine of the running loop."""
-        loop = asyncio.get_running_loop()
-        found = self._engines.get(id(loop))
-        if found is not None and found[0] is loop and self._pid == os.getpid():
-            return found[1]
-        return await self._open(loop)
-
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> Engine:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._engines.clear()
-            if not isinstance(self._url, str):
-                self._first = self._url.twin()
-        for key, (owner, _) in list(self._engines.items()):
-            if owner.is_closed():
-                del self._engines[key]
-        engine = self.twin() if self._engines else self.root()
-        await engine.open()
-        found = self._engines.get(id(loop))
-        if found is not None and found[0] is loop:  # somebody on this loop was faster while we opened
-            await engine.close()
-            return found[1]
-        self._engines[id(loop)] = (loop, engine)
-        return engine
+        return (await self._homes.here()).engine
 
     def root(self) -> Engine:
         """The engine all others are twins of; not opened here."""
-        if self._first is None:
-            assert isinstance(self._url, str)
-            self._first = engine_from_url(self._url, **self._options)
-        return self._first
+        return self._homes.root()
 
     def twin(self) -> Engine:
         """Another engine on the same store, not opened yet, for a loop of its owner's."""
-        return self.root().twin()
+        return self._homes.root().twin()
 
     async def open(self) -> None:
         """Open the store for this loop; enqueueing does so by itself."""
@@ -339,14 +362,9 @@ class Stoker:
 
     async def close(self) -> None:
         """Write the events that are still buffered and let go of this loop's engine."""
-        loop = asyncio.get_running_loop()
-        found = self._engines.pop(id(loop), None)
-        if found is None:
-            return
-        engine = found[1]
-        if self.timeline is not None and len(self.timeline):
-            await self.timeline.flush(engine)
-        await engine.close()
+        home = self._homes.leave()
+        if home is not None:
+            await home.close(self.timeline)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -359,7 +377,7 @@ class Stoker:
 
     def run(self, awaitable: Awaitable[T], *, instead: str = "`await`") -> T:
         """Run any of Stoker's coroutines from code without a loop, and wait for it."""
-        return sync.shared.run(_as_coroutine(awaitable), instead)
+        return sync.shared.run(awaitable, instead)
 
 
 class _Decorator:
@@ -377,12 +395,15 @@ class _Decorator:
         if isinstance(fn, Task):
             raise InvalidInput("task", fn, "is a task already; register the function itself under another name=")
         options = dict(self.options)
-        name = options.pop("name", None) or getattr(fn, "__name__", type(fn).__name__)
+        name = options.pop("name", None) or _name(fn)
         replace = options.pop("replace", False)
-        policy = {key: options.pop(key) for key in ("retry_on", "give_up_on", "retry_if", "crashes") if key in options}
+        policy = {key: options.pop(key) for key in POLICY if key in options}
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise InvalidInput(f"task {name!r}", fn, "is a generator; a handler returns its result, it does not yield")
         signature = Signature(fn, name)
         maker = AsyncTask if is_async_function(fn) else SyncTask
-        task: Task[..., Any] = maker(self.app, fn, name, wishes(**options), signature=signature, **policy)
+        more = ("name", "replace", *POLICY)
+        task: Task[..., Any] = maker(self.app, fn, name, _wishes(options, more), signature=signature, **policy)
         self.app.register(task, replace=replace)
         return task
 
@@ -403,5 +424,25 @@ def _where(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', fn)}{at}"
 
 
-async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+def _name(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def _wishes(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Wishes:
+    """Options given by keyword, each of them known; `more` are those that somebody else has read already."""
+    check_known(options, (*OPTIONS, *more), "the job option")
+    return wishes(**options)
+
+
+def _homes(url: str | Engine, options: dict[str, Any]) -> Homes:
+    if isinstance(url, str):
+        return Homes(lambda: engine_from_url(url, **options))
+    for name in options:
+        raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
+    return Homes(url.twin, url)
+
+
+async def _coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable

@@ -14,12 +14,19 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from stoker.codec import Call
+from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
-from stoker.model.job import Claim, Draft, check_metadata
+from stoker.model.job import LONGEST_LOG, Claim, Draft, check_metadata
 from stoker.model.time import SECOND
 
 logger = logging.getLogger("stoker.job")
+
+LONGEST_LINE = 16 << 10
+"""Bytes of one line on a job's record."""
+
+METADATA_WARNING = "exec_metadata_warning"
+"""Metadata key: why what a run noted is not there."""
 
 
 class Host(Protocol):
@@ -55,12 +62,13 @@ class CancelToken:
 class Context:
     """One run of one job, seen from inside its handler."""
 
-    __slots__ = ("_metadata", "call", "cancel", "claim", "followups", "host", "started")
+    __slots__ = ("_metadata", "call", "cancel", "claim", "followups", "host", "limit", "started")
 
-    def __init__(self, claim: Claim, host: Host, call: Call = ((), {})) -> None:
+    def __init__(self, claim: Claim, host: Host, call: Call = ((), {}), limit: float | None = None) -> None:
         self.claim = claim
         self.host = host
         self.call = call
+        self.limit = limit
         self.started = time.monotonic()
         self.cancel = CancelToken()
         self.followups: list[Draft] = []
@@ -119,8 +127,9 @@ class Context:
     @property
     def remaining(self) -> float | None:
         """Seconds until the timeout, never below zero; None without one."""
-        limit = self.claim.options.timeout
-        return None if limit is None else max(0.0, limit / SECOND - self.elapsed)
+        own = self.claim.options.timeout
+        limit = own / SECOND if self.limit is None and own is not None else self.limit
+        return None if limit is None else max(0.0, limit - self.elapsed)
 
     @property
     def state(self) -> Any:
@@ -149,7 +158,7 @@ class Context:
 
     def log(self, *lines: str) -> None:
         """Put lines on the job's own record, where operators look first."""
-        self.host.note(self.claim, None, tuple(lines))
+        self.host.note(self.claim, None, tuple(text_of(line, LONGEST_LINE) for line in lines[-LONGEST_LOG:]))
 
     def follow_up(self, *drafts: Draft | Iterable[Draft]) -> None:
         """Enqueue jobs together with this one's success: stored in the same write, or not at all."""
@@ -157,11 +166,18 @@ class Context:
             self.followups.extend([draft] if isinstance(draft, Draft) else draft)
 
     def executed(self) -> dict[str, str] | None:
-        """The run's metadata as the record keeps it."""
+        """The run's metadata as the record keeps it: what is no text becomes one, what is too much is left out."""
         if not self._metadata:
             return None
-        check_metadata(self._metadata)
-        return {f"exec_{key}": value for key, value in self._metadata.items()}
+        kept = {f"exec_{text_of(key, LONGEST_LINE)}": text_of(value, LONGEST_LINE) for key, value in self._given()}
+        try:
+            check_metadata(kept)
+        except InvalidInput as error:
+            return {METADATA_WARNING: f"what the run noted was left out: {error.why}"}
+        return kept
+
+    def _given(self) -> list[tuple[object, object]]:
+        return list((self._metadata or {}).items())
 
 
 running: ContextVar[Context] = ContextVar("stoker.running")

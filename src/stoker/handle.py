@@ -7,6 +7,7 @@ be made from an id that was kept anywhere (`jobs.handle(id)`).
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stoker.codec import Signature, display
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK = 0.005
+ONE_LOOK = 1.0
 LONGEST_PAUSE = 0.25
 
 
@@ -66,27 +68,35 @@ class JobHandle(Generic[R_co]):
         Raises `JobFailed` when it is dead, `JobCanceled`, `JobGone` when the record is no longer kept, and
         `TimeoutError` when it has not ended in time; the job itself goes on.
         """
-        limit = None if timeout is None else span(timeout, "timeout") / 1e6
+        if timeout is None:
+            return await self._ended(None)
+        limit = span(timeout, "timeout") / 1e6
         try:
-            async with asyncio.timeout(limit):
-                return await self._ended()
+            # The store gets a moment for one look even by someone who does not want to wait.
+            async with asyncio.timeout(max(limit, ONE_LOOK)):
+                return await self._ended(time.monotonic() + limit)
         except TimeoutError:
             raise TimeoutError(f"job {self.id} has not ended within {limit:g} s; it goes on") from None
 
-    async def _ended(self) -> R_co:
+    async def _ended(self, until: float | None) -> R_co:
         pause = FIRST_LOOK
         engine = await self._app.engine()
         while True:
             [job] = await engine.get([self._id])
             if job is None:
-                raise JobGone(f"job {self.id} is no longer kept: deleted, or its retention (keep=) has passed")
+                raise JobGone(
+                    f"job {self.id} is not in the store: deleted, its retention (keep=) has passed, or the transaction "
+                    "it was enqueued in has not been committed"
+                )
             if job.status is Status.DONE:
                 return self._value(job)
             if job.status is Status.CANCELED:
                 raise JobCanceled(f"job {self.id} ({job.kind}) was canceled: {job.last_error or 'no reason given'}")
             if job.status in (Status.DEAD, Status.DISCARDED, Status.RETRIED):
                 raise JobFailed(f"job {self.id} ({job.kind}) is {job.status}: {job.last_error or 'no error recorded'}")
-            await asyncio.sleep(pause)
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError
+            await asyncio.sleep(pause if until is None else min(pause, max(0.0, until - time.monotonic())))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def _value(self, job: Job) -> R_co:
@@ -101,5 +111,8 @@ class JobHandle(Generic[R_co]):
         whatever the handler still does is refused by the store.
         """
         engine = await self._app.engine()
+        [before] = await engine.get([self._id])
         tally = await engine.alter(Selection((self._id,)), Cancel(reason, force))
+        if tally.changed and before is not None:
+            self._app.tell_canceled(before, reason)
         return tally.changed + tally.cancel_requested > 0

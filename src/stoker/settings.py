@@ -94,7 +94,7 @@ class TimelineSettings:
     """How events travel to the store: in chunks, and never at the cost of a job."""
 
     event_buffer: int = whole(50_000, low=1, high=10_000_000)
-    """Events held back while the store is slow; beyond it the oldest are dropped and counted."""
+    """Events held back while the store is slow; further ones are dropped and counted."""
 
     event_flush: Span = duration(2 * SECOND, low=10 * MILLISECOND, high=HOUR)
     """Longest time an event waits to be written."""

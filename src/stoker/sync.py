@@ -7,10 +7,11 @@ where threads do not survive.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from stoker.model.errors import StokerError
 
@@ -40,15 +41,30 @@ class LoopThread:
         asyncio.set_event_loop(loop)
         loop.run_forever()
 
-    def run(self, coroutine: Coroutine[Any, Any, T], instead: str) -> T:
-        """Run a coroutine to its end. Refused inside a running loop, which it would block: `instead` names the way."""
+    def run(self, awaitable: Awaitable[T], instead: str) -> T:
+        """Run an awaitable to its end. Refused inside a running loop, which it would block: `instead` names the way.
+
+        Whoever stops waiting (Ctrl-C) cancels what he waited for.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
-        coroutine.close()
-        raise StokerError(f"this thread runs an event loop, which a waiting call would block; use {instead} here")
+            pass
+        else:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise StokerError(f"this thread runs an event loop, which a waiting call would block; use {instead} here")
+        future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 shared = LoopThread()
-os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]

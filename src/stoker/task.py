@@ -11,13 +11,13 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
 from stoker.codec import Signature
 from stoker.model.errors import InvalidInput
-from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name, check_span
+from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name
 from stoker.model.retry import Backoff, Errors
 from stoker.model.time import Instant, Seconds, Span, instant, span
 from stoker.model.unique import Unique
@@ -36,7 +36,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str | None = None
     priority: int | None = None
-    delay: Span = 0
+    delay: Span | None = None
     at: Instant | None = None
     attempts: int | None = None
     backoff: Backoff | None = None
@@ -70,30 +70,42 @@ def wishes(
         check_name("queue", queue)
     if delay is not None and at is not None:
         raise InvalidInput("at", at, "cannot be combined with a delay")
-    return Wishes(
+    if isinstance(unique, str):
+        unique = Unique(unique)
+    if unique is not None and not isinstance(unique, Unique) and not callable(unique):
+        raise InvalidInput("unique", unique, "must be a key, a Unique, or a function of the task's arguments")
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise InvalidInput("backoff", backoff, "must be Exponential, Linear, Fixed or Never")
+    wish = Wishes(
         queue=queue,
         priority=priority,
-        delay=0 if delay is None else span(delay, "delay"),
+        delay=None if delay is None else span(delay, "delay"),
         at=None if at is None else instant(at),
         attempts=attempts,
         backoff=backoff,
         timeout=None if timeout is None else span(timeout, "timeout"),
-        unique=Unique(unique) if isinstance(unique, str) else unique,
+        unique=unique,
         tenant=tenant,
         expires=None if expires is None else span(expires, "expires"),
         keep=None if keep is None else span(keep, "keep"),
         metadata=metadata,
         isolation=isolation,
     )
+    _check(wish)
+    return wish
+
+
+def _check(wish: Wishes) -> None:
+    """A draft knows what it accepts: what no draft could carry is refused where it was written."""
+    attempts = 1 if wish.attempts is None else wish.attempts
+    Draft(bytes(16), "probe", priority=wish.priority or 0, attempts=attempts, tenant=wish.tenant, options=packed(wish))
 
 
 def merged(first: Wishes, then: Wishes) -> Wishes:
-    """`first` wins where it says anything; metadata adds up."""
-    given = {name: value for name in Wishes.__struct_fields__ if (value := getattr(first, name)) not in (None, 0)}
-    if first.priority == 0:
-        given["priority"] = 0
-    if first.keep == 0:
-        given["keep"] = 0
+    """`first` wins where it says anything, be it zero; metadata adds up; a delay and a moment replace each other."""
+    given = {name: value for name in Wishes.__struct_fields__ if (value := getattr(first, name)) is not None}
+    if first.delay is not None or first.at is not None:
+        given |= {"delay": first.delay, "at": first.at}
     if first.metadata and then.metadata:
         given["metadata"] = {**then.metadata, **first.metadata}
     return msgspec.structs.replace(then, **given)
@@ -130,6 +142,8 @@ class Task(Generic[P, R]):
         self.tx = tx
         self._resolved: tuple[str, int, int, Options] | None = None
         self.__name__ = getattr(fn, "__name__", name)
+        self.__qualname__ = getattr(fn, "__qualname__", name)
+        self.__module__ = getattr(fn, "__module__", type(self).__module__)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
 
@@ -138,26 +152,21 @@ class Task(Generic[P, R]):
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""
+        if self.tx is not None:
+            raise InvalidInput("tx", self.tx, "cannot travel with a draft; give tx= to whatever stores the draft")
+        return self._draft(*args, **kwargs)
+
+    def _draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         queue, priority, attempts, options = self._resolved or self._resolve()
         wish = self.options
-        unique: Unique | None
-        if wish.unique is None or isinstance(wish.unique, Unique):
-            unique = wish.unique
-        else:
-            found = wish.unique(*args, **kwargs)
-            unique = Unique(found) if isinstance(found, str) else found
+        payload = self.signature.encode(args, kwargs)
+        unique = wish.unique
+        if unique is not None and not isinstance(unique, Unique):
+            unique = _key(unique(*args, **kwargs))
+        tenant = self.app.current_tenant() if wish.tenant is None else wish.tenant
+        delay = wish.delay or 0
         return Draft(
-            self.app.mint(),
-            self.name,
-            self.signature.encode(args, kwargs),
-            queue,
-            priority,
-            wish.delay,
-            wish.at,
-            attempts,
-            unique,
-            wish.tenant or self.app.current_tenant(),
-            options,
+            self.app.mint(), self.name, payload, queue, priority, delay, wish.at, attempts, unique, tenant, options
         )
 
     def _resolve(self) -> tuple[str, int, int, Options]:
@@ -166,11 +175,11 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job that calls this task with these arguments; it exists when this returns."""
-        return await self.app.enqueue_draft(self.draft(*args, **kwargs), self.signature, tx=self.tx)
+        return await self.app.enqueue_draft(self._draft(*args, **kwargs), self.signature, tx=self.tx)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue` for code without a loop: scripts, Flask, Django views."""
-        return self.app.enqueue_draft_sync(self.draft(*args, **kwargs), self.signature, tx=self.tx)
+        return self.app.enqueue_draft_sync(self._draft(*args, **kwargs), self.signature, tx=self.tx)
 
     def using(
         self,
@@ -189,7 +198,7 @@ class Task(Generic[P, R]):
         metadata: Mapping[str, str] | None = None,
         isolation: Isolation | None = None,
         tx: Transaction | None = None,
-    ) -> Task[P, R]:
+    ) -> Self:
         """This task with other options for the jobs enqueued through the copy."""
         wish = wishes(
             queue=queue,
@@ -238,15 +247,21 @@ class SyncTask(Task[P, R]):
         return value
 
 
-def packed(wish: Wishes, expires: Span | None = None) -> Options:
+def _key(found: object) -> Unique | None:
+    """What a function of the arguments says about the key."""
+    if isinstance(found, str):
+        return Unique(found)
+    if found is None or isinstance(found, Unique):
+        return found
+    raise InvalidInput("unique", found, "the function must return a key, a Unique, or None for no key")
+
+
+def packed(wish: Wishes) -> Options:
     """The rare options as the job carries them; most jobs carry none."""
-    expires = wish.expires if expires is None else expires
-    if wish.timeout is not None:
-        check_span("timeout", wish.timeout)
     options = Options(
         backoff=wish.backoff,
         timeout=wish.timeout,
-        expires=expires,
+        expires=wish.expires,
         keep=wish.keep,
         metadata=None if wish.metadata is None else dict(wish.metadata),
         isolation=wish.isolation,

@@ -122,7 +122,7 @@ CLAIMS = st.builds(
 
 
 @pytest.mark.spec("STATUS-03")
-@pytest.mark.parametrize(("before", "after"), itertools.product(Status, Status))
+@pytest.mark.parametrize(("before", "after"), [*itertools.product(Status, Status)])
 def test_whatever_is_not_in_the_table_does_not_happen(before: Status, after: Status) -> None:
     if after in TRANSITIONS[before]:
         check_transition(before, after)

@@ -82,9 +82,9 @@ def test_a_plain_error_means_itself() -> None:
 @pytest.mark.spec("SETTLE-18")
 def test_of_several_signals_the_gravest_speaks() -> None:
     ranked: list[BaseException] = [Reject("no"), Retry(), Throttle(), Snooze(1)]
-    for first in range(4):
-        group = BaseExceptionGroup("group", [*reversed(ranked[first:])])
-        assert loudest(group) is ranked[first]
+    for place in range(4):
+        group = BaseExceptionGroup("group", [*reversed(ranked[place:])])
+        assert loudest(group) is ranked[place]
     first, second = Retry("one"), Retry("two")
     assert loudest(BaseExceptionGroup("group", [Snooze(1), BaseExceptionGroup("in", [first]), second])) is first
 

@@ -46,9 +46,7 @@ def test_the_nearest_rank() -> None:
 
 @pytest.mark.spec("STATS-01")
 @given(values=st.lists(st.integers(0, 10**9), min_size=1), rank=st.integers(1, 100))
-def test_a_percentile_is_a_value_of_its_list_with_enough_below_and_no_more(
-    values: list[int], rank: int
-) -> None:
+def test_a_percentile_is_a_value_of_its_list_with_enough_below_and_no_more(values: list[int], rank: int) -> None:
     found = percentile(values, rank)
     assert found in values
     assert sum(value <= found for value in values) * 100 >= rank * len(values)
@@ -103,9 +101,7 @@ def test_a_minute_rolls_up_to_counts_and_percentiles_without_zeros() -> None:
 @pytest.mark.spec("STATS-03")
 @given(
     events=st.lists(
-        st.builds(
-            event, st.sampled_from(EventType), st.integers(-MINUTE, 2 * MINUTE), st.sampled_from(["a", "b"])
-        )
+        st.builds(event, st.sampled_from(EventType), st.integers(-MINUTE, 2 * MINUTE), st.sampled_from(["a", "b"]))
     ),
     shuffled=st.randoms(use_true_random=False),
 )
@@ -139,9 +135,7 @@ def test_coarser_series_add_weigh_and_keep_the_worst() -> None:
 
 @pytest.mark.spec("STATS-04")
 @given(
-    values=st.dictionaries(
-        st.integers(0, 59), st.tuples(st.integers(1, 50), st.integers(0, 10**6)), max_size=40
-    ),
+    values=st.dictionaries(st.integers(0, 59), st.tuples(st.integers(1, 50), st.integers(0, 10**6)), max_size=40),
     width=st.integers(1, 90),
 )
 def test_merging_loses_no_count_and_a_median_stays_among_its_parts(
@@ -153,14 +147,10 @@ def test_merging_loses_no_count_and_a_median_stays_among_its_parts(
         for point in points({"completed": count, "total_p50": median}, minute)
     ]
     coarse = coarsen(fine, START, START + HOUR, width * MINUTE)
-    assert sum(one.value for one in coarse if one.metric == "completed") == sum(
-        count for count, _ in values.values()
-    )
+    assert sum(one.value for one in coarse if one.metric == "completed") == sum(count for count, _ in values.values())
     medians = [median for _, median in values.values()]
     assert all(min(medians) <= one.value <= max(medians) for one in coarse if one.metric == "total_p50")
-    assert coarsen(fine, START, START + HOUR, MINUTE) == sorted(
-        fine, key=lambda one: (one.bucket, one.metric)
-    )
+    assert coarsen(fine, START, START + HOUR, MINUTE) == sorted(fine, key=lambda one: (one.bucket, one.metric))
 
 
 @pytest.mark.spec("STATS-05")

@@ -335,9 +335,7 @@ def test_success_passes_the_batch_and_clears_the_past(strategy: Strategy) -> Non
 @pytest.mark.spec("OUTBOX-16")
 @pytest.mark.parametrize("strategy, attempts", [("leased", 3), ("transactional", 3)])
 @pytest.mark.parametrize("processed", [0, 6, 99, -1])
-def test_success_with_nothing_processed_is_a_paced_retry(
-    strategy: Strategy, attempts: int, processed: int
-) -> None:
+def test_success_with_nothing_processed_is_a_paced_retry(strategy: Strategy, attempts: int, processed: int) -> None:
     held = taken(strategy, attempts=2)
     refused = Delivered(processed, (Rejection(1, "odd"),))
     advance = conclude_batch(held, batch(5), refused, strategy, NOW)
@@ -389,9 +387,7 @@ def test_a_transactional_reject_makes_letters_of_the_whole_batch() -> None:
     "processed, lettered",
     [(None, [1, 2, 3, 4]), (0, [1, 2, 3, 4]), (-4, [1, 2, 3, 4]), (3, [4]), (4, []), (9, [])],
 )
-def test_a_leased_reject_makes_letters_of_what_follows_the_prefix(
-    processed: int | None, lettered: list[int]
-) -> None:
+def test_a_leased_reject_makes_letters_of_what_follows_the_prefix(processed: int | None, lettered: list[int]) -> None:
     advance = conclude_batch(taken("leased"), batch(4), Rejected("bad", processed), "leased", NOW)
     assert [one.number for one in advance.letters] == lettered
     assert (advance.position, advance.attempts, advance.vacuum) == (4, 0, 1)
@@ -538,9 +534,7 @@ def letter(status: LetterStatus = LetterStatus.PENDING, **more: object) -> Lette
 @pytest.mark.spec("OUTBOX-27")
 def test_a_letter_is_a_full_copy() -> None:
     one = letters.write(message(7, b"[1]"), "bad", 2, NOW)
-    assert one == Letter(
-        "orders", 3, 7, b"[1]", "OrderPlaced", NOW - SECOND, "bad", 2, NOW, LetterStatus.PENDING
-    )
+    assert one == Letter("orders", 3, 7, b"[1]", "OrderPlaced", NOW - SECOND, "bad", 2, NOW, LetterStatus.PENDING)
     assert msgspec.json.decode(msgspec.json.encode(one), type=Letter) == one
 
 

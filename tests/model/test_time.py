@@ -31,6 +31,11 @@ class Nowhere(tzinfo):
     def utcoffset(self, dt: datetime | None) -> timedelta | None:
         return None
 
+    dst = utcoffset
+
+    def tzname(self, dt: datetime | None) -> str | None:
+        return None
+
 
 @pytest.mark.spec("TIME-01")
 @pytest.mark.parametrize(

@@ -112,9 +112,7 @@ def conclude(
             return _again(claim, _told(outcome, claim), delay, metadata)
         case TimedOut():
             return _again(claim, _told(outcome), _delay(claim, None, rules), metadata)
-        case Failed(error=error, retry=worth):
-            own = outcome.after if outcome.at is None else max(0, outcome.at - claim.claimed_at)
-            return _again(claim, error, _delay(claim, own, rules) if worth else None, metadata)
+    return _failed(claim, outcome, rules, metadata)
 
 
 def spent(claim: Claim) -> bool:
@@ -229,6 +227,11 @@ def _again(
         metadata=metadata,
         ref=claim.ref,
     )
+
+
+def _failed(claim: Claim, outcome: Failed, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
+    own = outcome.after if outcome.at is None else max(0, outcome.at - claim.claimed_at)
+    return _again(claim, outcome.error, _delay(claim, own, rules) if outcome.retry else None, metadata)
 
 
 def _crashed(claim: Claim, detail: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:

@@ -65,19 +65,20 @@ def loudest(error: BaseException) -> BaseException:
     """What an exception (group) means: ordinary errors win; of several signals the gravest speaks."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = list(_leaves(error))
-    if any(not isinstance(leaf, Signal) for leaf in leaves):
+    members = leaves(error)
+    if any(not isinstance(leaf, Signal) for leaf in members):
         return error
-    return min(leaves, key=lambda leaf: _RANK.index(_rank_of(leaf)))
+    return min(members, key=lambda leaf: _RANK.index(_rank_of(leaf)))
 
 
 def _rank_of(signal: BaseException) -> type[Signal]:
     return next((kind for kind in _RANK if isinstance(signal, kind)), Snooze)
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+def leaves(error: BaseException) -> list[BaseException]:
+    """What an exception consists of: the members of a group and of the groups in it, or itself."""
     found: list[BaseException] = []
-    waiting: list[BaseException] = [group]
+    waiting: list[BaseException] = [error]
     while waiting:
         error = waiting.pop()
         if isinstance(error, BaseExceptionGroup):

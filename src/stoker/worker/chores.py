@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from random import random
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stoker.engines.base import Gives
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Note
+from stoker.model.job import LONGEST_LOG, Claim, Note
 from stoker.model.query import Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
@@ -34,6 +37,7 @@ class Chores:
         self._engine = worker.engine
         self._settings = worker.settings
         self._notes: dict[JobId, Note] = {}
+        self._noting = threading.Lock()
         self._warned: set[JobId] = set()
 
     async def listen(self) -> None:
@@ -93,11 +97,8 @@ class Chores:
 
     async def write_events(self) -> None:
         """Bring the timeline up to date."""
-        buffer = self._app.timeline
-        if buffer is not None:
-            await buffer.flush(self._engine)
-            if dropped := buffer.take_dropped():
-                logger.info("%d events did not fit into the buffer and are missing from the timeline", dropped)
+        if self._app.timeline is not None:
+            await self._app.timeline.flush(self._engine)
 
     def _name_long_runs(self) -> None:
         limit = self._settings.long_running / SECOND
@@ -115,19 +116,34 @@ class Chores:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Remember what a handler said; the newest progress wins, lines add up. Any thread."""
-        known = self._notes.get(claim.id)
-        if known is not None and known.token == claim.token:
-            progress = known.progress if progress is None else progress
-            lines = known.lines + lines
-        self._notes[claim.id] = Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref)
+        with self._noting:
+            self._merge(Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref))
+
+    def _merge(self, note: Note) -> None:
+        known = self._notes.get(note.id)
+        if known is not None and known.token == note.token:
+            progress = known.progress if note.progress is None else note.progress
+            lines = (known.lines + note.lines)[-LONGEST_LOG:]
+            note = msgspec.structs.replace(note, progress=progress, lines=lines)
+        self._notes[note.id] = note
 
     async def write_notes(self, jobs: frozenset[JobId] | None = None) -> None:
         """Put what handlers said on their records: all of it, or that of some jobs about to be settled."""
         if not self._notes:
             return
-        if jobs is None:
-            notes, self._notes = self._notes, {}
-        else:
-            notes = {job: self._notes.pop(job) for job in jobs if job in self._notes}
-        if notes:
-            await self._engine.note(list(notes.values()))
+        with self._noting:
+            taken = [self._notes.pop(job) for job in list(self._notes) if jobs is None or job in jobs]
+        if not taken:
+            return
+        try:
+            await self._engine.note(taken)
+        except BaseException:
+            self._keep(taken)
+            raise
+
+    def _keep(self, notes: list[Note]) -> None:
+        """The store could not be reached: put notes back, behind which newer ones may wait already."""
+        with self._noting:
+            newer, self._notes = self._notes, {note.id: note for note in notes}
+            for note in newer.values():
+                self._merge(note)

@@ -76,6 +76,7 @@ class Conductor:
         await worker.app.open()
         try:
             await worker.start()
+            worker.executors.warm_up(worker.app.tasks.values())
             if self._quiet:
                 self.quiet()
             beside = None if self._beside is None else asyncio.ensure_future(self._beside())
@@ -161,9 +162,7 @@ def condemn(worker: Worker, leak: BaseException) -> None:
     context = culprit(leak)
     slot = None if context is None else worker.custody.runs.get(context.claim.id)
     if context is None or slot is None or slot.context is not context:
-        logger.error(
-            "%s left the event loop, and no running job is to blame; the worker goes on", _name(leak)
-        )
+        logger.error("%s left the event loop, and no running job is to blame; the worker goes on", _name(leak))
         return
     logger.error(
         "a task that job %s (%s) had spawned raised %s: the job is dead, the worker goes on",

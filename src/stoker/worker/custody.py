@@ -109,8 +109,9 @@ class Custody:
         for job, token in renewal.canceling:
             if self.held.get(job) == token:
                 self.drop(job, Cause.CANCEL, "a cancel was requested")
-        orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
-        self._worker.exchange.hand_back(orphans)
+        if not self._worker.exchange.asking:  # else they may be on their way here; there is a next renewal
+            orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
+            self._worker.exchange.hand_back(orphans)
 
     def renewal_failed(self, error: StokerError) -> None:
         """The lease could not be renewed: take nothing new, let handlers run, show it."""

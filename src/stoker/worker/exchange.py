@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.events import Transition, transition_of
-from stoker.model.job import Claim, Settlement, Status, Verdict
+from stoker.model.job import Claim, Demand, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, HandedBack
 from stoker.worker.fetcher import Fetcher
@@ -35,6 +35,9 @@ FLUSH_AFTER = 0.002
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Between tries while the store is away."""
 
+LAST_WORDS = 10.0
+"""Seconds a worker that stops tries to write what is left."""
+
 
 class Exchange:
     """Rings, takes, sends, hands out."""
@@ -46,6 +49,9 @@ class Exchange:
         self._settler = settler
         self._pause = SHORTEST_PAUSE
         self._armed = False
+        self._closing = False
+        self.away = False
+        self.asking = False
         self.bell = asyncio.Event()
         self.engine: Engine = worker.engine
 
@@ -73,8 +79,8 @@ class Exchange:
             self.bell.set()
 
     async def pump(self) -> None:
-        """Exchange whenever the bell rings, one call at a time, for ever."""
-        while True:
+        """Exchange whenever the bell rings, one call at a time, until `finish`."""
+        while not self._closing:
             await self.bell.wait()
             self.bell.clear()
             await self.turn()
@@ -88,37 +94,57 @@ class Exchange:
         if not settlements and demand is None:
             self._worker.notice_drained()
             return
-        self._settler.in_flight = frozenset(claim.id for claim in claims)
         try:
-            if settlements:
-                settled = await self.engine.settle(settlements, demand=demand)
-                fresh, verdicts = settled.claims, settled.verdicts
-            else:
-                assert demand is not None
-                fresh, verdicts = await self.engine.claim(demand), []
+            settled = await self._call(claims, settlements, demand)
         except StokerError as error:
-            self._settler.put_back(claims, settlements)
             await self._store_is_away(error)
             return
-        finally:
-            self._settler.in_flight = frozenset()
-        self._pause = SHORTEST_PAUSE
+        if self.away:
+            self.away = False
+            self._pause = SHORTEST_PAUSE
+            logger.info("the store answers again")
         if settlements:
-            self._settled(claims, settlements, verdicts)
+            self._settled(claims, settlements, settled.verdicts)
         if demand is not None:
-            self._claimed(fresh)
+            self._claimed(settled.claims)
         self._worker.notice_drained()
 
-    async def last_words(self) -> None:
-        """Write what is left; a call may still be under way."""
-        end = time.monotonic() + 10.0
-        while (self._settler.in_flight or len(self._settler)) and time.monotonic() < end:
-            if self._settler.in_flight:
-                await asyncio.sleep(0.002)
-            else:
-                await self.turn()
+    async def _call(self, claims: list[Claim], settlements: list[Settlement], demand: Demand | None) -> Settled:
+        """The call itself. If it raises, the settlements are kept: whether they were written shows when sent again."""
+        self._settler.in_flight = frozenset([claim.id for claim in claims])
+        self.asking = demand is not None
+        try:
+            if settlements:
+                await self._worker.chores.write_notes(self._settler.in_flight)
+                return await self.engine.settle(settlements, demand=demand)
+            assert demand is not None
+            return Settled([], await self.engine.claim(demand))
+        except BaseException:
+            self._settler.put_back(claims, settlements)
+            raise
+        finally:
+            self._settler.in_flight = frozenset()
+            self.asking = False
+
+    async def finish(self) -> None:
+        """Let the pump end its call, then write what is left, for as long as it is worth waiting for the store."""
+        self._closing = True
+        self.bell.set()
+        end = time.monotonic() + LAST_WORDS
+        pump = self._worker.pump
+        await asyncio.wait([pump], timeout=LAST_WORDS)
+        pump.cancel()
+        await asyncio.gather(pump, return_exceptions=True)
+        while len(self._settler) and time.monotonic() < end:
+            await self.turn()
+        if len(self._settler):
+            logger.error(
+                "%d outcomes could not be written before the end; their jobs will run again", len(self._settler)
+            )
 
     def _claimed(self, claims: list[Claim]) -> None:
+        if claims and claims[0].worker != self._worker.id:
+            return  # claimed under an id that was taken for dead meanwhile: they are others' by now
         held = self._worker.custody.held
         for claim in claims:
             held[claim.id] = claim.token
@@ -139,10 +165,14 @@ class Exchange:
 
     def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
         held, counts = self._worker.custody.held, self._worker.counts
+        if Verdict.REPEATED in verdicts:
+            # Written by a call whose answer was lost: nobody has heard of it yet.
+            verdicts = [Verdict.APPLIED if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
+        more = self._worker.draining
         for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
             if verdict is Verdict.CANCELING:
                 why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
-                self._settler.put(claim, conclude(claim, Canceled(why)))
+                self._settler.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))
                 self.bell.set()
                 continue
             if held.get(claim.id) == claim.token:
@@ -151,8 +181,15 @@ class Exchange:
                 self._say_lost(claim, settlement)
             else:
                 counts[settlement.status] += 1
+                more = more or bool(settlement.followups)
         self._fetcher.measure(claims)
         self.tell(claims, settlements, verdicts)
+        if more:
+            self._fetcher.wake()
+            self.bell.set()
+        for lane in self._fetcher.lanes:
+            if lane.buffer and lane.idle:  # slots that rested because too much waited for the store
+                lane.rouse()
 
     def tell(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
         """Pass what applied on to the timeline and to listeners."""
@@ -161,7 +198,14 @@ class Exchange:
         if self._app.listeners:
             for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
                 if verdict is Verdict.APPLIED:
-                    self._app.listeners.emit(transition_of(claim, settlement))
+                    self._emit(claim, settlement)
+
+    def _emit(self, claim: Claim, settlement: Settlement) -> None:
+        listeners = self._app.listeners
+        listeners.emit(transition_of(claim, settlement))
+        for draft in settlement.followups:
+            if draft.unique is None:  # whether one with a key was stored or met its holder nobody knows here
+                listeners.emit(Transition(draft.id, draft.kind, draft.queue, None, Status.PENDING))
 
     def _say_lost(self, claim: Claim, settlement: Settlement) -> None:
         self._worker.lost += 1
@@ -175,7 +219,8 @@ class Exchange:
 
     async def _store_is_away(self, error: StokerError) -> None:
         """Keep what is to be written, try again later and later, and say so once per outage."""
-        if self._pause == SHORTEST_PAUSE:
+        if not self.away:
+            self.away = True
             logger.error("the store does not answer: %s Running jobs go on; Stoker keeps trying.", error)
         pause = self._pause * (0.5 + random())  # so that workers do not return all at once
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

@@ -49,6 +49,7 @@ class Fetcher:
             if room <= 0 or (room < self._batch and len(lane.buffer) > self._batch // 2):
                 continue
             self._asked[lane] = room
+            lane.woken = False
             total += room
             wanted += [(queue, room) for queue in self._sequence(lane)]
         return Demand(worker, tuple(wanted), total) if wanted else None
@@ -74,10 +75,10 @@ class Fetcher:
     def wake(self, queues: Iterable[str] | None = None) -> None:
         """There may be work: ask again."""
         for lane in self.lanes if queues is None else {self._lane_of[q] for q in queues if q in self._lane_of}:
-            lane.hungry = True
+            lane.hungry = lane.woken = True
 
     def stale(self) -> list[Claim]:
-        """Claims that waited too long behind slow handlers, taken out of the buffers."""
+        """Claims that wait behind slow handlers, no slot having taken one for too long; taken out of the buffers."""
         now = time.monotonic()
         found: list[Claim] = []
         for lane in self.lanes:

@@ -57,9 +57,7 @@ class HealthPort:
                 status = "200 OK" if facts["ready"] else "503 Service Unavailable"
                 body = b"" if head.startswith(b"HEAD") else json.dumps(facts).encode() + b"\n"
                 fields = "Content-Type: application/json\r\nCache-Control: no-store\r\nConnection: close"
-                writer.write(
-                    f"HTTP/1.1 {status}\r\n{fields}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-                )
+                writer.write(f"HTTP/1.1 {status}\r\n{fields}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass

@@ -55,10 +55,17 @@ class Keeper:
 
     async def stop(self) -> None:
         """End the thread. The lease stays until it is given up or lapses."""
-        self._stopping = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        self.let_go()
         await asyncio.to_thread(self._thread.join)
+
+    def let_go(self) -> None:
+        """Ask the thread to end, without waiting."""
+        self._stopping = True
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # it has ended already
+            return
 
     def _wake(self) -> None:
         if self._nudge is not None:
@@ -126,18 +133,19 @@ class Keeper:
         worker = self._worker
         held = list(worker.custody.held.copy().items())
         asked = worker.id
+        fresh = worker.next_id()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
+            if not renewal.known:
+                await self._engine.renew(fresh, [], lease=self._lease, first=True)
         except StokerError as error:
             self._tell(worker.custody.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
-        if not renewal.known:
-            fresh = worker.next_id()
-            await self._engine.renew(fresh, [], lease=self._lease, first=True)
-            self._tell(worker.custody.expelled, asked, fresh)
-        else:
+        if renewal.known:
             self._tell(worker.custody.renewed, renewal)
+        else:
+            self._tell(worker.custody.expelled, asked, fresh)
         return True
 
     def _tell(self, tell: Callable[..., object], *what: Renewal | BaseException | str | None) -> None:

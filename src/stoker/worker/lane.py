@@ -28,6 +28,7 @@ class Lane:
         self.idle: deque[asyncio.Future[None]] = deque()
         self.busy = 0
         self.hungry = True
+        self.woken = False
         self.since = 0.0
         self._finished = 0
         self._measured_at = 0.0
@@ -39,15 +40,21 @@ class Lane:
         return self.slots - self.busy + ahead - len(self.buffer)
 
     def received(self, claims: list[Claim], asked: int, now: float) -> None:
-        """Claims came in; a short answer means that the queue has no more for now."""
-        self.hungry = len(claims) >= asked
+        """Claims came in; a short answer means that the queue has no more, unless it was woken since it was asked."""
+        self.hungry = len(claims) >= asked or self.woken
         if not self.buffer:
             self.since = now
         self.buffer.extend(claims)
-        for _ in range(min(len(claims), len(self.idle))):
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Wake as many idle slots as there are claims for."""
+        wanted = len(self.buffer)
+        while wanted > 0 and self.idle:
             sleeper = self.idle.popleft()
             if not sleeper.done():
                 sleeper.set_result(None)
+                wanted -= 1
 
     async def rest(self) -> None:
         """A slot with nothing to do waits for claims."""

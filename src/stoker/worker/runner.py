@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from stoker.context import Context
@@ -19,9 +20,9 @@ from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import LARGEST_ERROR, Claim
 from stoker.model.lifecycle import Rules
-from stoker.model.outcome import Outcome, Reject, Retry, Signal, Snooze, Throttle, loudest
+from stoker.model.outcome import Outcome, Reject, Retry, Signal, Snooze, Throttle, leaves, loudest
 from stoker.model.retry import worth_retrying
-from stoker.model.time import SECOND, Span
+from stoker.model.time import SECOND, Span, span
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -64,8 +65,8 @@ class Plan:
     def limit(self, claim: Claim) -> float | None:
         """The run's timeout in seconds: the job's own, else the task's, else the app's."""
         own = claim.options.timeout
-        span = self.timeout if own is None else own
-        return None if span is None else span / SECOND
+        limit = self.timeout if own is None else own
+        return None if limit is None else limit / SECOND
 
 
 def _on_loop(fn: Callable[..., Any]) -> Callable[[Context], Awaitable[Any]]:
@@ -90,30 +91,34 @@ NOTHING = ends.Done()
 
 
 def judge(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None) -> Outcome:
-    """What an exception that left the handler (or its middleware) means."""
+    """What an exception that left the handler (or its middleware) means. Never raises, whatever the exception does."""
+    try:
+        return _judged(error, task, cause, limit)
+    except BaseException as broken:  # noqa: BLE001 - an exception may override anything that is read here
+        return ends.Failed(f"{describe_error(error)}\nThis error cannot be judged: {text_of(broken)}")
+
+
+def _judged(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None) -> Outcome:
     error = loudest(error)
     _forget_own_frames(error)
     if isinstance(error, Signal):
         return _signal(error)
-    if isinstance(error, asyncio.CancelledError) and cause is not None:
+    members = leaves(error)
+    if cause is not None and all(isinstance(member, asyncio.CancelledError) for member in members):
         return interrupted(cause, limit)
     if isinstance(error, ProcessDied):
         return ends.Crashed(str(error))
-    if isinstance(error, Exception | asyncio.CancelledError):
-        return _failed(error, task)
-    if isinstance(error, KeyboardInterrupt):
+    if any(isinstance(member, Exception | asyncio.CancelledError) for member in members):
+        return _failed(error, [member for member in members if not isinstance(member, Signal)], task)
+    if any(isinstance(member, KeyboardInterrupt) for member in members):
         return ends.HandedBack()
-    if isinstance(error, BaseExceptionGroup):
-        ordinary = error.subgroup(lambda leaf: isinstance(leaf, Exception))
-        if ordinary is not None:
-            return _failed(error, task)
     return ends.Panicked(describe_error(error))
 
 
 def _forget_own_frames(error: BaseException) -> None:
     """A traceback begins in the user's code: how Stoker came to call it tells him nothing."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("stoker."):
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("stoker."):
         trace = trace.tb_next
     if trace is not None:
         error.__traceback__ = trace
@@ -140,21 +145,26 @@ def _signal(signal: Signal) -> Outcome:
     return ends.Panicked(describe_error(signal))
 
 
-def _failed(error: BaseException, task: Task[..., Any]) -> ends.Failed:
+def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any]) -> ends.Failed:
+    """A group is worth a retry when each of its members is; the longest wish of theirs counts."""
     text = describe_error(error)
     try:
-        worth = worth_retrying(error, retry_on=task.retry_on, give_up_on=task.give_up_on, predicate=task.retry_if)
-    except Exception as broken:  # noqa: BLE001 - a broken predicate must not decide over the job
+        worth = all(
+            worth_retrying(one, retry_on=task.retry_on, give_up_on=task.give_up_on, predicate=task.retry_if)
+            for one in members
+        )
+    except BaseException as broken:  # noqa: BLE001 - a broken predicate must not decide over the job
         return ends.Failed(f"{text}\nretry_if itself raised: {text_of(broken)}")
-    return ends.Failed(text, worth, after=_retry_after(error))
+    return ends.Failed(text, worth, after=max(filter(None, map(_retry_after, members)), default=None))
 
 
 def _retry_after(error: BaseException) -> Span | None:
-    """An error may carry its own wish, as HTTP clients do: a number of seconds named `retry_after`."""
-    wish = getattr(error, "retry_after", None)
-    if isinstance(wish, bool) or not isinstance(wish, int | float) or not 0 <= wish < 3.2e8:
+    """An error may carry its own wish, as HTTP clients do: seconds or a timedelta named `retry_after`."""
+    try:
+        wish = getattr(error, "retry_after", None)
+        return span(wish) if isinstance(wish, int | float | timedelta) else None
+    except Exception:  # noqa: BLE001 - nonsense, or a property that fails: no wish
         return None
-    return round(wish * SECOND)
 
 
 def unfit(claim: Claim, error: InvalidPayload | None) -> ends.Unfit:

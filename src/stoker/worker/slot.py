@@ -52,5 +52,15 @@ class Slot:
     def end(self) -> None:
         """The run is over. Interruptions that were delivered are taken back, so that the slot's Task can go on."""
         self.context = None
+        self._take_back()
+
+    def _take_back(self) -> None:
         while self.task.cancelling():
             self.task.uncancel()
+
+    async def calm_down(self) -> None:
+        """Swallow an interruption that came too late for the run it was meant for: the next one is innocent."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._take_back()

@@ -24,8 +24,7 @@ MARK = "STOKER_CHILD"
 """Environment variable by which descendants are found that left the child's session."""
 
 _BOOT = (
-    "import sys,json;sys.path[:]=json.loads(sys.argv[1]);"
-    "import importlib;importlib.import_module(sys.argv[2]).main()"
+    "import sys,json;sys.path[:]=json.loads(sys.argv[1]);import importlib;importlib.import_module(sys.argv[2]).main()"
 )
 
 
@@ -140,8 +139,7 @@ def cause_of_death(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = "signal"
-    hint = "; if nobody sent it, the system was out of memory" if -code == signal.SIGKILL else ""
-    return f"killed by {name} ({-code}){hint}"
+    return f"killed by {name} ({-code})"
 
 
 def _kill_group(pid: int) -> None:

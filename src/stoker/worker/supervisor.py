@@ -43,6 +43,9 @@ MARGIN = 5.0
 EARLY = 5.0
 """A process that dies younger than this is started again with a growing pause."""
 
+AT_ONCE = 2
+"""So many early deaths in a row are made good at once; then the pause grows between these bounds."""
+
 PAUSE = (0.1, 30.0)
 LOOK_EVERY = 0.5
 TRIES = 5
@@ -293,7 +296,7 @@ class Supervisor:
     def _pause(self, seat: int) -> float:
         self._early[seat] += 1
         tries = self._early[seat]
-        return 0.0 if tries == 1 else min(PAUSE[0] * 2 ** (tries - 1), PAUSE[1])
+        return 0.0 if tries <= AT_ONCE else min(PAUSE[0] * 2 ** (tries - AT_ONCE), PAUSE[1])
 
     async def _refill(self, seat: int, pause: float) -> None:
         if pause:
@@ -318,11 +321,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             self._show()
-            if (
-                sources is not None
-                and not self.stopping
-                and (path := await asyncio.to_thread(sources.changed))
-            ):
+            if sources is not None and not self.stopping and (path := await asyncio.to_thread(sources.changed)):
                 logger.info("%s changed; the worker processes are replaced", path)
                 await self._revive()
                 await self._reload_all(f"{path} changed")

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stoker.app import Stoker
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import StokerError
 
 if TYPE_CHECKING:
     from stoker.task import Task
 
 _known: WeakKeyDictionary[Stoker, str] = WeakKeyDictionary()
+
+
+class NotImportable(StokerError):
+    """A fresh interpreter would not find this app or task."""
+
 
 EXAMPLE = "write it as module:attribute, for example app:jobs for `jobs = Stoker(...)` in app.py"
 
@@ -28,23 +33,21 @@ def remember(app: Stoker, path: str) -> None:
 
 
 def load(path: str) -> Stoker:
-    """Import the app at `module:attribute`. Raises `InvalidInput` that says what to do."""
+    """Import the app at `module:attribute`. Raises `NotImportable` that says what to do."""
     module_name, colon, attribute = path.partition(":")
     if not module_name or (colon and not attribute):
-        raise InvalidInput("app", path, EXAMPLE)
+        raise NotImportable(f"{path!r} names no app: {EXAMPLE}")
     module = _import(module_name, path)
     found: Any = module if colon else _only_app(module, path)
     for step in attribute.split(".") if colon else ():
         if not hasattr(found, step):
-            raise InvalidInput(
-                "app", path, f"{module_name} has no {attribute!r}; it holds {_apps_in(module)}"
-            )
+            raise NotImportable(f"{path}: {module_name} has no {attribute!r}; it holds {_apps_in(module)}")
         found = getattr(found, step)
     if callable(found) and not isinstance(found, Stoker):
         found = found()
     if not isinstance(found, Stoker):
         kind = type(found).__name__
-        raise InvalidInput("app", path, f"is a {kind}, not a Stoker; {module_name} holds {_apps_in(module)}")
+        raise NotImportable(f"{path} is a {kind}, not a Stoker; {module_name} holds {_apps_in(module)}")
     remember(found, path)
     return found
 
@@ -66,11 +69,11 @@ def address(task: Task[..., Any]) -> tuple[str, tuple[str, ...]]:
     module = getattr(task.fn, "__module__", None)
     if module == "__main__":
         why = "is defined in the script itself, which a fresh process cannot import; move it into a module"
-        raise InvalidInput("isolation", f"task {task.name}", why)
+        raise NotImportable(f"task {task.name} wants a process of its own but {why}")
     path = path_of(task.app)
     if path is None:
         why = "belongs to an app that no module holds; make the Stoker object and its tasks at the top of a module"
-        raise InvalidInput("isolation", f"task {task.name}", why)
+        raise NotImportable(f"task {task.name} wants a process of its own but {why}")
     return path, () if module is None or module.startswith("stoker.") else (module,)
 
 
@@ -81,15 +84,13 @@ def _import(name: str, path: str) -> ModuleType:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise
         why = f"there is no module {error.name!r} on the path of this Python; start from the folder that holds it, "
-        raise InvalidInput("app", path, why + f"or {EXAMPLE}") from None
+        raise NotImportable(f"{path}: {why}or {EXAMPLE}") from None
 
 
 def _only_app(module: ModuleType, path: str) -> Stoker:
     apps = {id(value): value for value in vars(module).values() if isinstance(value, Stoker)}
     if len(apps) != 1:
-        raise InvalidInput(
-            "app", path, f"name the app: {module.__name__} holds {_apps_in(module)}; {EXAMPLE}"
-        )
+        raise NotImportable(f"{path}: name the app: {module.__name__} holds {_apps_in(module)}; {EXAMPLE}")
     return next(iter(apps.values()))
 
 

@@ -22,11 +22,12 @@ import msgspec
 from stoker.context import Context, running
 from stoker.model import ids
 from stoker.model.errors import InvalidPayload, StokerError
-from stoker.model.job import Claim, Settlement, Status
+from stoker.model.job import Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules, conclude, expired
-from stoker.model.outcome import Expired, Outcome
+from stoker.model.outcome import Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
+from stoker.worker import janitor
 from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
@@ -83,18 +84,25 @@ class Worker:
         self.lanes = self.fetcher.lanes
         self.settler = Settler(self.settings.settle_batch)
         self.custody = Custody(self)
-        self.executors = Executors()
+        self.executors = Executors(self.settings)
         self._plans: dict[str, Plan] = {}
         self._strangers = Rules(default=app.backoff, unfit_grace=self.settings.unknown_task_grace)
         self._quiet = False
+        self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._loops: list[asyncio.Task[Any]] = []
+        self._ending: asyncio.Task[None] | None = None
 
     def _queues(self, given: Mapping[str, int] | Sequence[str] | None) -> Mapping[str, int]:
+        if isinstance(given, str):
+            given = resolve(WorkerSettings, {"queues": given}).queues
         if given is None:
             given = self.settings.queues
         if given is None:
             served = {self.app.resolve(task.name, task.options)[0] for task in self.app.tasks.values()}
             given = sorted(served) or ["default"]
+        for queue in given:
+            check_name("queue", queue)
         return given if isinstance(given, Mapping) else dict.fromkeys(given, self.settings.slots)
 
     @staticmethod
@@ -110,7 +118,7 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Is the worker at work, with a lease and a store that answers?"""
-        return self.healthy and self.state == "running"
+        return self.healthy and self.state == "running" and not self.exchange.away
 
     @property
     def runs(self) -> int:
@@ -120,31 +128,52 @@ class Worker:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, take a lease, open lifespans, start the slots."""
+        """Open the store, take a lease, open lifespans, start the slots. A worker that has stopped may start again."""
         if self.state not in ("new", "stopped"):
             raise StokerError(f"this worker is {self.state} already; make another one")
-        self.engine: Engine = await self.app.engine()
-        self.exchange = Exchange(self, self.fetcher, self.settler)
-        self.chores = Chores(self)
+        before, self.state = self.state, "starting"
         self._stopped = asyncio.Event()
-        self._lifespans = AsyncExitStack()
-        for lifespan in self.app.lifespans:
-            self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
-        self.keeper = Keeper(self, self.app.twin(), self.settings.lease)
-        await self.keeper.start()
+        self._stop_asked = False
+        try:
+            await self._prepare(again=before == "stopped")
+        except BaseException:
+            self.state = before
+            self._stopped.set()
+            raise
         self.on_identity(self.id)
         self.healthy = True
         self.state = "running"
-        for lane in self.lanes:
-            for _ in range(lane.slots):
-                self._spawn(self._serve(lane), "slot")
+        self.pump = self._spawn(self.exchange.pump(), "pump")
         self._loops = [
-            self._spawn(self.exchange.pump(), "pump"),
+            self.pump,
             self._spawn(self.chores.listen(), "listen"),
             self._spawn(self.chores.reap(), "reap"),
             self._spawn(self.chores.tend(), "tend"),
         ]
+        for lane in self.lanes:
+            for _ in range(lane.slots):
+                self._spawn(self._serve(lane), "slot")
         self.exchange.bell.set()
+        if self._stop_asked:
+            self.ask_stop()
+
+    async def _prepare(self, *, again: bool) -> None:
+        """Everything that can fail; what was opened before the failure is closed again."""
+        if again:
+            self.id = self.next_id()
+            self.executors = Executors(self.settings)
+            self._plans.clear()
+            self._quiet = False
+        self.engine: Engine = await self.app.engine()
+        self.exchange = Exchange(self, self.fetcher, self.settler)
+        self.chores = Chores(self)
+        self.fetcher.wake()
+        async with AsyncExitStack() as opened:
+            for lifespan in self.app.lifespans:
+                self.states[lifespan] = await opened.enter_async_context(lifespan.open())
+            self.keeper = Keeper(self, self.app.twin(), self.settings.lease)
+            await self.keeper.start()
+            self._lifespans = opened.pop_all()
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=f"stoker-{name}")
@@ -154,35 +183,66 @@ class Worker:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if self.state == "running" and task in self._loops:
+                self._fall_with_the_loop()
+        elif (error := task.exception()) is not None:
             logger.critical("%s died; the worker stops", task.get_name(), exc_info=error)
             self.healthy = False
             self.ask_stop()
 
+    @property
+    def _going_down(self) -> bool:
+        """Is the event loop being torn down around this worker?"""
+        return any(loop.cancelling() for loop in self._loops)
+
+    def _fall_with_the_loop(self) -> None:
+        """Nobody stopped the worker, but its tasks are being canceled: there is no time left for a good end."""
+        logger.error(
+            "the event loop ends under a running worker. Its jobs run again when its lease has lapsed. "
+            "Use `async with Worker(jobs)`, or await stop() before the loop ends."
+        )
+        self.state = "stopped"
+        self.healthy = False
+        self.keeper.let_go()
+        for lane in self.lanes:
+            lane.wake_all()
+        self._stopped.set()
+
     def ask_stop(self) -> None:
         """Begin to stop, without waiting."""
-        if self.state == "running":
-            self._spawn(self.stop(), "stop")
+        self._begin_to_stop(None)
 
     async def stop(self, grace: float | None = None) -> None:
         """Claim no more, let running jobs finish within `grace` seconds, hand the rest back, say good-bye."""
-        if self.state in ("new", "stopped"):
-            return
-        if self.state == "stopping":
+        self._begin_to_stop(grace)
+        if self._ending is not None:
+            # In a Task of its own: whoever waits here may be canceled, even a handler of this very worker.
+            await asyncio.shield(self._ending)
+        elif self.state == "starting":
             await self._stopped.wait()
-            return
-        self.state = "stopping"
+
+    def _begin_to_stop(self, grace: float | None) -> None:
+        self._stop_asked = True
+        if self.state == "running":
+            self.state = "stopping"
+            self._ending = self._spawn(self._end(grace), "stop")
+
+    async def _end(self, grace: float | None) -> None:
         limit = self.settings.shutdown_grace / SECOND if grace is None else grace
-        self.exchange.hand_back(self.fetcher.empty())
-        await self._rest(limit)
-        self.custody.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down")
-        await self._rest(LAST_WAIT)
-        for slot in list(self.custody.runs.values()):
-            self.custody.abandon(slot)
-        await self._farewell()
-        self.state = "stopped"
-        self.healthy = False
-        self._stopped.set()
+        try:
+            self.exchange.hand_back(self.fetcher.empty())
+            await self._rest(limit)
+            self.custody.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down")
+            await self._rest(LAST_WAIT)
+            for slot in list(self.custody.runs.values()):
+                self.custody.abandon(slot)
+            await self._farewell()
+        finally:
+            self.state = "stopped"
+            self.healthy = False
+            self._ending = None
+            self._stopped.set()
 
     def hurry(self) -> None:
         """A second request to stop: do not wait for running jobs any longer."""
@@ -200,22 +260,27 @@ class Worker:
             await asyncio.sleep(0.005)
 
     async def _farewell(self) -> None:
+        """Write what is left, give the lease back, close what was opened; one that fails does not keep the others."""
         for lane in self.lanes:
             lane.wake_all()
-        for loop in self._loops:
+        for loop in self._loops[1:]:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
-            await self.chores.write_notes()
-            await self.exchange.last_words()
-            await self.keeper.stop()
-            await self.engine.renew(self.id, [], lease=0)
-            await self.chores.write_events()
-        except StokerError as error:
-            logger.warning("could not say good-bye to the store: %s The reaper remains the safety net.", error)
-            await self.keeper.stop()
-        await self.executors.close()
-        await self._lifespans.aclose()
+            for step in (self.exchange.finish, self.chores.write_notes, self.keeper.stop, self._leave):
+                try:
+                    await step()
+                except StokerError as error:
+                    logger.warning("could not say good-bye to the store: %s The reaper remains the safety net.", error)
+        finally:
+            await self.executors.close()
+            await self._lifespans.aclose()
+            self.states.clear()
+
+    async def _leave(self) -> None:
+        await self.engine.renew(self.id, [], lease=0)
+        await self.engine.beat(msgspec.structs.replace(janitor.presence(self), state="stopped"))
+        await self.chores.write_events()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -257,31 +322,44 @@ class Worker:
                     return
                 if settler.settlements:
                     self.exchange.bell.set()
-                await lane.rest()
+                await self._idle(slot, lane)
                 breath = clock()
             claim = buffer.popleft()
+            lane.since = breath
             lane.busy += 1
             settlement = await self._run(slot, claim)
             if slot.abandoned:
                 return
             lane.busy -= 1
-            if self.exchange.finished(claim, settlement, last=not buffer) or clock() - breath > QUANTUM:
+            full = self.exchange.finished(claim, settlement, last=not buffer)
+            if slot.tries:
+                await slot.calm_down()
+            if full or clock() - breath > QUANTUM:
                 await asyncio.sleep(0)
                 breath = clock()
 
+    async def _idle(self, slot: Slot, lane: Lane) -> None:
+        """Wait for claims. A cancel that a handler left behind for its Task hits nobody and is forgotten."""
+        try:
+            await lane.rest()
+        except asyncio.CancelledError:
+            if self._going_down or self.state != "running":
+                raise
+            slot.end()
+
     async def _run(self, slot: Slot, claim: Claim) -> Settlement:
         """One job, from claim to settlement."""
+        if claim.options.expires is not None and expired(claim):
+            return conclude(claim, Expired())
         plan = self._plans.get(claim.kind) or self._plan_for(claim.kind)
         if plan is None:
             return self._unfit(claim, None)
-        if claim.options.expires is not None and expired(claim):
-            return conclude(claim, Expired(), plan.rules)
         try:
             call = plan.task.signature.decode(claim.payload)
         except InvalidPayload as error:
             return self._unfit(claim, error)
-        context = Context(claim, self, call)
-        slot.begin(context, on_loop=plan.on_loop, limit=plan.limit(claim))
+        context = Context(claim, self, call, plan.limit(claim))
+        slot.begin(context, on_loop=plan.on_loop, limit=context.limit)
         self.custody.runs[claim.id] = slot
         timer = None
         if slot.limit is not None:
@@ -294,14 +372,16 @@ class Worker:
             value = await Isolated(variables.run(plan.call, context), variables)
             outcome = done(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
-            outcome = judge(error, plan.task, slot.cause, slot.limit)
+            cause = Cause.SHUTDOWN if slot.cause is None and self._going_down else slot.cause
+            outcome = judge(error, plan.task, cause, slot.limit)
             rules = msgspec.structs.replace(rules, roll=random())
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt
                 self.ask_stop()
         finally:
             if timer is not None:
                 timer.cancel()
-            self.custody.runs.pop(claim.id, None)
+            if self.custody.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
+                del self.custody.runs[claim.id]
             slot.end()
         return conclude(claim, outcome, rules, context.executed())
 

@@ -99,12 +99,16 @@ class BaseDatabaseWrapper:
             self.connection.execute("BEGIN")
 
     def commit(self) -> None:
-        assert self.connection
-        self.connection.commit()
+        self._end("COMMIT")
 
     def rollback(self) -> None:
+        self._end("ROLLBACK")
+
+    def _end(self, how: str) -> None:
+        """As at the end of one atomic block and the beginning of the next."""
         assert self.connection
-        self.connection.rollback()
+        self.connection.execute(how)
+        self.connection.execute("BEGIN")
 
 
 BaseDatabaseWrapper.__module__ = "django.db.backends.base.base"

@@ -9,7 +9,7 @@ from stoker.engines.sqlite.insert import store
 from stoker.engines.sqlite.records import Record, by_id, read_options
 from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import CANCELED, DISCARDED, PENDING, RETRIED, RUNNING, STATUSES, Unit
+from stoker.engines.sqlite.unit import CANCELED, DISCARDED, DONE, PENDING, RETRIED, RUNNING, STATUSES, Unit
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Status
@@ -104,9 +104,6 @@ class Action:
             self._unit.control()
         check_transition(STATUSES[record.status], Status.CANCELED, record.id)
         yield from moves.leave(record)
-        if record.status == RUNNING:
-            # Whatever its worker still sends must not be taken for the settlement that ended it.
-            record.token += 1
         yield from moves.blame(self._unit, record, reason)
         yield from moves.finish(self._unit, record, CANCELED)
         yield from moves.total(self._unit, record, CANCELED)
@@ -160,7 +157,7 @@ class Action:
     def _key_is_free(self, record: Record) -> Steps[bool]:
         """May this job become active? A weak holder of its key is ended on the way."""
         unique = record.unique
-        if unique is None or record.status not in (4, 5, 6, 7):
+        if unique is None or record.status < DONE:
             return True
         meeting, _ = yield from keys.approach(self._unit, unique, record.kind, "existing")
         free = meeting in (Meeting.TAKE, Meeting.SUPERSEDE)

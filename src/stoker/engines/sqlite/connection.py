@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sqlite import checks
@@ -49,6 +48,7 @@ class Connection:
 
     def __init__(self, path: str, *, journal: Journal = "wal", read_only: bool = False) -> None:
         self.path = path
+        self.journal = ""
         self._level = -1
         try:
             self._raw = sqlite3.connect(
@@ -68,8 +68,10 @@ class Connection:
     def _set_up(self, journal: Journal, *, read_only: bool) -> None:
         # The first statement meets whoever recovers or converts the file at this moment: a short wait is in order.
         self.pragma("busy_timeout", 5000)
-        if self.pragma("journal_mode") != journal:
-            self.pragma("journal_mode", journal)
+        self.journal = self.pragma("journal_mode")
+        if self.journal != journal:
+            self.run(f"PRAGMA journal_mode = {journal}")
+            self.journal = self.pragma("journal_mode")
         self.pragma("wal_autocheckpoint", WAL_PAGES)
         self.pragma("journal_size_limit", WAL_KEPT)
         self.pragma("cache_size", -PAGE_CACHE)
@@ -112,11 +114,11 @@ class Connection:
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
 
-    def glance(self, make: Callable[[], Steps[T]]) -> T:
+    def glance(self, steps: Steps[T]) -> T:
         """Play a question in one snapshot, which ends with it."""
         self.run("BEGIN")
         try:
-            return self.play(make())
+            return self.play(steps)
         finally:
             self.rollback()
 
@@ -136,6 +138,14 @@ class Connection:
 
     def begin(self, level: int = FULL) -> None:
         """Start to write, with this much care for the disk. Raises `EngineBusy` at once when somebody else writes."""
+        self.prepare(level)
+        try:
+            self._execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def prepare(self, level: int) -> None:
+        """Make sure that the file is still the one that was opened, and choose how much care the next write takes."""
         if checks.identity(self.path) != self._identity:
             raise EngineUnavailable(
                 f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
@@ -145,7 +155,6 @@ class Connection:
             if level != self._level:
                 self._execute(f"PRAGMA synchronous = {level}")
                 self._level = level
-            self._execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
 
@@ -157,8 +166,11 @@ class Connection:
 
     def rollback(self) -> None:
         """Undo what was begun. SQLite may have done so already, on a full disk for instance."""
-        if self._raw.in_transaction:
-            self._raw.rollback()
+        try:
+            if self._raw.in_transaction:
+                self._raw.rollback()
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
 
     def data_version(self) -> int:
         """A number that changes when another connection commits."""
@@ -189,9 +201,7 @@ def translated(error: sqlite3.Error, path: str | os.PathLike[str]) -> EngineErro
     if code is not None:
         kind, words = _ERRORS.get(code & 0xFF, (EngineError, "failed"))
         if str(error).startswith("no such table: stoker_"):
-            return SchemaMismatch(
-                f"the database {path} has no tables of Stoker yet ({error}). Open it with Stoker once"
-            )
+            return SchemaMismatch(f"the database {path} has no tables of Stoker's ({error}). Open it with Stoker once")
         return kind(f"the database {path} {words} ({error})")
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return EngineClosed(f"the database {path} is closed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from stoker.engines.base import Description
 from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.opening import Inside
+from stoker.engines.sqlite.steps import Steps
+
+_log = logging.getLogger("stoker.engines.sqlite")
 
 LARGEST_LOG = 256 << 20
 """A write-ahead log above this size means that some reader never ends."""
@@ -17,14 +21,11 @@ LARGEST_LOG = 256 << 20
 def described(inside: Inside, path: str, durability: str, pragmas: dict[str, str]) -> Description:
     """The description of an open engine; `pragmas` are those in force in a strict transaction."""
     level = LEVELS.get(int(pragmas["synchronous"]), pragmas["synchronous"])
-    log = _size(f"{path}-wal")
+    log = log_size(path)
     size = int(pragmas["page_size"]) * int(pragmas["page_count"]) + log
     warnings = list(inside.warnings)
     if log > LARGEST_LOG:
-        warnings.append(
-            f"the write-ahead log of {path} has {log >> 20} MiB: a connection somewhere keeps an old transaction open, "
-            "and the log cannot be reset. End it, or restart the program that holds it"
-        )
+        warnings.append(too_long(path, log))
     wanted = "full" if durability == "power" else "normal"
     if level not in (wanted, "extra"):
         warnings.append(f"synchronous is {level} although durability={durability!r} asks for {wanted}")
@@ -52,8 +53,30 @@ def described(inside: Inside, path: str, durability: str, pragmas: dict[str, str
     )
 
 
-def _size(path: str) -> int:
+def pragmas() -> Steps[dict[str, str]]:
+    """The settings in force, read back."""
+    found = {}
+    for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "page_count", "secure_delete"):
+        found[name] = str((yield f"PRAGMA {name}", ())[0][0])
+    return found
+
+
+def log_size(path: str) -> int:
+    """How long the write-ahead log is."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116 - no Path for a number
+        return os.stat(f"{path}-wal").st_size  # noqa: PTH116 - no Path for a number
     except FileNotFoundError:
         return 0
+
+
+def warn_of_log(path: str) -> None:
+    """Say so when the log cannot be reset; asked whenever old records are swept."""
+    if (size := log_size(path)) > LARGEST_LOG:
+        _log.warning(too_long(path, size))
+
+
+def too_long(path: str, size: int) -> str:
+    return (
+        f"the write-ahead log of {path} has {size >> 20} MiB: a connection somewhere keeps an old transaction open, and "
+        "the log cannot be reset. End it, or restart the program that holds it"
+    )

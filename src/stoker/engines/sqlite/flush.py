@@ -95,6 +95,10 @@ class Coalescer:
         level = self._strict if any(request.strict for request in group) else self._lax
         transactor = self._transactor
         try:
+            if group[0].bare and len(group) == 1 and level == NORMAL and (alone := transactor.bare(group[0], level)):
+                self.modes["inline"] += 1
+                self._finish(alone)
+                return
             if not transactor.begin(level):
                 self._send("thread", lambda: transactor.whole(group, level))
                 return

@@ -25,8 +25,7 @@ from stoker.model.errors import EngineClosed, EngineReadOnly, EngineRefused, Eng
 
 NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 WAIT = fcntl.LOCK_EX
-LINGER = 1.0
-"""Seconds a helper stays for the next one who needs it: to start a thread costs more than most waits."""
+LINGER = 1.0  # seconds a helper stays for the next one who needs it: starting a thread costs more than most waits
 
 
 class Door:
@@ -65,8 +64,6 @@ class Door:
 class Place:
     """A place in line held by a helper thread, for a caller that will not wait for ever."""
 
-    __slots__ = ("adrift", "error", "reached")
-
     def __init__(self) -> None:
         self.reached = threading.Lock()  # released when the place is reached: the cheapest bell between two threads
         self.reached.acquire()
@@ -94,7 +91,9 @@ class Gate:
         self._check()
         if not self._taken.acquire(blocking=False):
             return False
-        return self._settled(self._attempt(NOW))
+        if not (entered := self._attempt(NOW)):
+            self._taken.release()
+        return entered
 
     def enter(self, timeout: float | None = None) -> bool:
         """Wait in line; False when `timeout` seconds have passed.
@@ -113,7 +112,7 @@ class Gate:
             if not self._taken.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
                 return False
             if deadline is None:
-                return self._settled(self._attempt(WAIT))
+                return self._attempt(WAIT)
             if self._attempt(NOW):
                 return True
             place = Place()
@@ -142,11 +141,6 @@ class Gate:
     def _check(self) -> None:
         if self._closed:
             raise EngineClosed(f"the gate {self.path} is closed")
-
-    def _settled(self, entered: bool) -> bool:
-        if not entered:
-            self._taken.release()
-        return entered
 
     def _attempt(self, how: int) -> bool:
         with self._guard:

@@ -13,15 +13,20 @@ from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdic
 
 
 class Request:
-    """Something to be done in a transaction. `strict`: acknowledged only when the disk has it."""
+    """Something to be done in a transaction.
 
-    __slots__ = ("demand", "drafts", "future", "make", "settlements", "strict", "weight")
+    `strict`: acknowledged only when the disk has it. `bare`: its one write comes first and needs no transaction when it
+    is alone.
+    """
+
+    __slots__ = ("bare", "demand", "drafts", "future", "make", "settlements", "strict", "weight")
 
     def __init__(
         self,
         future: asyncio.Future[Any],
         *,
         strict: bool,
+        bare: bool = False,
         make: Callable[[Unit], Steps[Any]] | None = None,
         drafts: Sequence[Draft] | None = None,
         settlements: Sequence[Settlement] | None = None,
@@ -29,6 +34,7 @@ class Request:
     ) -> None:
         self.future = future
         self.strict = strict
+        self.bare = bare
         self.make = make
         self.drafts = drafts
         self.settlements = settlements

@@ -7,7 +7,6 @@ handle of the user's on the same file. Neither takes the gate: nobody may wait a
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -126,7 +125,7 @@ async def check(path: str, handle: Any) -> None:
         dialect = handles.dialect_of(handle)
         raise EngineRefused(f"tx= is a {who} on {dialect}, but the jobs are in {path}. Nothing was stored")
     file = await handles.sqlite_file(handle)
-    if not file or checks.identity(os.path.realpath(file)) != checks.identity(path):
+    if not file or checks.identity(file) != checks.identity(path):
         raise EngineRefused(
             f"tx= is a {who} on {file or 'a database in memory'}, but the jobs are in {path}. Nothing was stored: one "
             "transaction cannot hold both. Use a connection to the same file, or enqueue without tx="

@@ -81,6 +81,7 @@ def stand_in_line(record: Record) -> Steps[None]:
             record.token,
             record.status,
             int(record.past),
+            record.settled,
         ),
     )
 
@@ -113,6 +114,7 @@ def write_done(record: Record) -> Steps[None]:
             record.finished,
             record.expires,
             record.cancel or 0,
+            record.settled,
             record.result,
             record.successor,
         ),

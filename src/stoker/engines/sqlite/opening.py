@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stoker.engines.sql import migrations
 from stoker.engines.sqlite import checks
-from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
+from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.life import SignOfLife
-from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, Transactor
+from stoker.engines.sqlite.transact import Transactor, begin
 from stoker.engines.sqlite.waiting import Hub
 from stoker.engines.sqlite.wake import Bell
-from stoker.model.errors import EngineBusy
+from stoker.model.errors import EngineBusy, EngineRefused
 from stoker.model.time import Instant
 
 MIGRATIONS = migrations.load("stoker.engines.sqlite")
@@ -39,6 +39,10 @@ class Inside:
     warnings: list[str] = field(default_factory=list)
     listening: bool = False
     stirred: bool = False
+
+    def probe(self) -> int | None:
+        """A number that changes when somebody else commits; None while the connection is in the writer's hands."""
+        return None if self.coalescer.busy else self.connection.data_version()
 
     async def close(self) -> None:
         await self.coalescer.close()
@@ -64,7 +68,9 @@ async def opened(
     checks.inspect_path(path)
     gate = Gate(f"{path}.gate")
     connection, reader = await asyncio.to_thread(_connect, path, journal, gate, patience)
-    warning = checks.version_warning(VERSION_INFO) if journal == "wal" else None
+    warnings = [checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
+    if connection.journal != journal:
+        warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
     return Inside(
         os.getpid(),
         loop,
@@ -74,20 +80,35 @@ async def opened(
         SignOfLife(f"{path}.live"),
         Bell(f"{path}.wake", loop),
         Hub(),
-        Coalescer(Transactor(connection, gate, clock, patience), fsync=fsync, always=journal == "delete", told=told),
-        [warning] if warning else [],
+        Coalescer(
+            Transactor(connection, gate, clock, patience), fsync=fsync, always=connection.journal != "wal", told=told
+        ),
+        [warning for warning in warnings if warning],
     )
 
 
 def _connect(path: str, journal: Journal, gate: Gate, patience: float) -> tuple[Connection, Connection]:
-    connection = Connection(path, journal=journal)
     try:
-        upgrade(connection, gate, patience)
-        return connection, Connection(path, journal=journal, read_only=True)
+        connection = connected(path, journal, gate, patience)
+        try:
+            upgrade(connection, gate, patience)
+            return connection, Connection(path, journal=journal, read_only=True)
+        except BaseException:
+            connection.close()
+            raise
     except BaseException:
-        connection.close()
         gate.close()
         raise
+
+
+def connected(path: str, journal: Journal, gate: Gate, patience: float) -> Connection:
+    """Connect with the gate held: two that change the journal of a new file at once would refuse each other."""
+    if not gate.enter(patience):
+        raise EngineBusy(f"another process held the gate {gate.path} for more than {patience:g} s")
+    try:
+        return Connection(path, journal=journal)
+    finally:
+        gate.leave()
 
 
 def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
@@ -96,7 +117,7 @@ def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
     if not planned(connection):
         return done
     while True:
-        begun(connection, gate, patience)
+        begin(connection, gate, FULL, patience)
         try:
             migration = migrations.advance(lambda text, values: connection.run(text, tuple(values)), MIGRATIONS)
             connection.commit()
@@ -116,22 +137,39 @@ def planned(connection: Connection) -> list[migrations.Migration]:
     return migrations.pending(connection.run(migrations.read_ledger()) if exists else [], MIGRATIONS)
 
 
-def begun(connection: Connection, gate: Gate, patience: float) -> None:
-    """Begin to write, waiting for others, with the gate held."""
-    deadline, nap = time.monotonic() + patience, SHORTEST_NAP
-    while True:
-        if not gate.enter(max(0.0, deadline - time.monotonic())):
-            raise EngineBusy(f"another process held the gate {gate.path} for more than {patience:g} s")
+# --- for people -------------------------------------------------------------------------------------------------
+
+
+def plan(path: str, journal: Journal, _: float) -> list[str]:
+    """The statements a migration would run."""
+    if checks.identity(path) is None:
+        return [statement for migration in MIGRATIONS for statement in migration.statements]
+    connection = Connection(path, journal=journal)
+    try:
+        return [statement for migration in planned(connection) for statement in migration.statements]
+    finally:
+        connection.close()
+
+
+def migrate(path: str, journal: Journal, patience: float) -> list[str]:
+    """Bring the schema of a file up to date; answers the statements that were run."""
+    checks.inspect_path(path)
+    gate = Gate(f"{path}.gate")
+    try:
+        connection = connected(path, journal, gate, patience)
         try:
-            connection.begin()
-        except EngineBusy:
-            gate.leave()
-            if time.monotonic() >= deadline:
-                raise
-        except BaseException:
-            gate.leave()
-            raise
-        else:
-            return
-        time.sleep(nap)
-        nap = min(nap * 2, LONGEST_NAP)
+            return upgrade(connection, gate, patience)
+        finally:
+            connection.close()
+    finally:
+        gate.close()
+
+
+def show_life(life: SignOfLife, worker: str, *, alive: bool) -> None:
+    """Hold a living worker's sign, or let go of it. Without one its lease decides, only later."""
+    if not alive:
+        life.drop(worker)
+        return
+    # Refused: a twin of this engine shows it already.
+    with suppress(EngineRefused, OSError):
+        life.hold(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import msgspec
@@ -50,6 +51,7 @@ class Record(msgspec.Struct):
     status: int
     token: int
     attempts: int
+    settled: int | None
     due: Instant
     started: Instant | None
     finished: Instant | None
@@ -110,7 +112,7 @@ def _record(statement: str, key: JobId | int) -> Steps[Record | None]:
     raise CorruptRecord(f"job {text(key) if isinstance(key, bytes) else key} neither waits nor runs nor is finished")
 
 
-def jobs(ids: list[JobId]) -> Steps[list[Job | None]]:
+def jobs(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
     """The whole records, in the order asked."""
     found: list[Job | None] = []
     queues: dict[int, str] = {}

@@ -42,19 +42,22 @@ def check(settlements: Sequence[Settlement]) -> None:
 
 def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     """End claims; verdicts in their order."""
+    plain: set[int] = set()
     if unit.swift and len({settlement.id for settlement in settlements}) == len(settlements):
-        plain = [settlement for settlement in settlements if _is_plain(settlement)]
-        if plain:
-            yield from _together(unit, plain)
-        if len(plain) == len(settlements):
-            return [_APPLIED] * len(plain)
-        settled = {id(settlement) for settlement in plain}
-    else:
-        settled = set()
-    verdicts = []
-    for settlement in settlements:
-        verdict = _APPLIED if id(settlement) in settled else (yield from _one(unit, settlement))
-        verdicts.append(verdict)
+        batch = [settlement for settlement in settlements if _is_plain(settlement)]
+        yield from _together(unit, batch)
+        plain = {id(settlement) for settlement in batch}
+    verdicts = [_APPLIED] * len(settlements)
+    succeeded: set[str] = set()
+    for place, settlement in enumerate(settlements):
+        if id(settlement) in plain:
+            succeeded.add(settlement.ref[3])
+        else:
+            verdicts[place], kind = yield from _one(unit, settlement)
+            # What a kind's last error is, is decided by the last of its settlements.
+            succeeded.discard(kind)
+    for kind in succeeded:
+        yield _TROUBLE_OVER, (kind,)
     return verdicts
 
 
@@ -75,6 +78,8 @@ def _is_plain(settlement: Settlement) -> bool:
 
 def _together(unit: Unit, settlements: list[Settlement]) -> Steps[None]:
     """All of them, or `Mismatch`."""
+    if not settlements:
+        return
     now = unit.now
     fences: list[Row] = []
     rows: list[Row] = []
@@ -99,18 +104,18 @@ def _together(unit: Unit, settlements: list[Settlement]) -> Steps[None]:
     for (qid, kind), n in kinds.items():
         unit.moved(qid, kind, RUNNING, DONE, n)
         unit.count(qid, kind, COMPLETED, n)
-        yield _TROUBLE_OVER, (kind,)
 
 
 # --- one by one -------------------------------------------------------------------------------------------------
 
 
-def _one(unit: Unit, settlement: Settlement) -> Steps[Verdict]:
+def _one(unit: Unit, settlement: Settlement) -> Steps[tuple[Verdict, str]]:
+    """The verdict, and the kind whose totals it changed."""
     record = yield from held(unit, settlement)
     if record is None:
-        return (yield from _too_late(settlement))
+        return (yield from _too_late(settlement)), ""
     if not accepts(settlement.status, cancel_requested=bool(record.cancel)):
-        return Verdict.CANCELING
+        return Verdict.CANCELING, ""
     yield from moves.leave(record)
     yield from _write_run(unit, record, settlement)
     status = CODES[settlement.status]
@@ -130,7 +135,7 @@ def _one(unit: Unit, settlement: Settlement) -> Steps[Verdict]:
         # Nobody is left to hear of a refusal, and a key that is taken must not keep the claim from ending.
         refusing = draft.unique is not None and draft.unique.mode == "raise"
         yield from admit(unit, draft, "existing" if refusing else None)
-    return _APPLIED
+    return _APPLIED, record.kind if settlement.error is not None or settlement.status is _DONE else ""
 
 
 def held(unit: Unit, fence: Settlement | Note) -> Steps[Record | None]:
@@ -150,7 +155,7 @@ def held(unit: Unit, fence: Settlement | Note) -> Steps[Record | None]:
 
 
 def _too_late(settlement: Settlement) -> Steps[Verdict]:
-    """A job that stands where this settlement would have put it, under its token, was put there by it."""
+    """A job whose last run was ended like this under this token was ended by this very settlement."""
     rows = yield _SETTLED, (settlement.id,)
     same = rows and settlement.token > 0 and rows[0] == (CODES[settlement.status], settlement.token)
     return Verdict.REPEATED if same else Verdict.LOST
@@ -168,6 +173,7 @@ def _write_run(unit: Unit, record: Record, settlement: Settlement) -> Steps[None
         record.base, record.throttles = record.base or 0, (record.throttles or 0) + 1
     if settlement.status is _DONE:
         record.throttles = 0
+    record.settled = CODES[settlement.status]
     if settlement.metadata:
         record.base = record.base or 0
         record.metadata = encode(noted(read_metadata(record.metadata) or {}, settlement.metadata))

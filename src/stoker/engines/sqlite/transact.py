@@ -37,9 +37,6 @@ class Transactor:
         """Get hold of gate and database without waiting."""
         if not self._gate.try_enter():
             return False
-        return self._begin(level)
-
-    def _begin(self, level: int) -> bool:
         try:
             self._connection.begin(level)
         except EngineBusy:
@@ -99,12 +96,30 @@ class Transactor:
         finally:
             self._gate.leave()
 
+    def bare(self, request: Request, level: int) -> Outcome | None:
+        """One write without a transaction around it, which gives the interpreter's lock away as seldom as can be.
+
+        None: the database is somebody else's at this moment.
+        """
+        if request.make is None or not self._gate.try_enter():
+            return None
+        outcome = Outcome()
+        try:
+            self._connection.prepare(level)
+            unit = Unit(self._clock())
+            outcome.take(unit, [request], [self._connection.play(request.make(unit))])
+        except EngineBusy:
+            return None
+        finally:
+            self._gate.leave()
+        return outcome
+
     # --- the whole, for the thread ------------------------------------------------------------------------------
 
     def whole(self, group: Sequence[Request], level: int) -> Outcome:
         """Wait, work, commit. One that fails does not take the others along."""
         try:
-            self._wait(level)
+            begin(self._connection, self._gate, level, self._patience)
             return self.commit(group, self.work(group, level))
         except Exception as error:  # noqa: BLE001 - as above
             if len(group) == 1 or isinstance(error, EngineBusy):
@@ -118,22 +133,30 @@ class Transactor:
             outcome.join(self.whole([request], level))
         return outcome
 
-    def _wait(self, level: int) -> None:
-        """Get hold of gate and database, within the engine's patience."""
-        deadline = time.monotonic() + self._patience
-        nap = SHORTEST_NAP
-        while True:
-            if not self._gate.enter(max(0.0, deadline - time.monotonic())):
-                raise EngineBusy(
-                    f"another process held the gate {self._gate.path} for more than {self._patience:g} s. The write "
-                    "did not happen and may be repeated"
-                )
-            if self._begin(level):
-                return
+
+def begin(connection: Connection, gate: Gate, level: int, patience: float) -> None:
+    """Get hold of gate and database, waiting for others as long as patience lasts."""
+    deadline = time.monotonic() + patience
+    nap = SHORTEST_NAP
+    while True:
+        if not gate.enter(max(0.0, deadline - time.monotonic())):
+            raise EngineBusy(
+                f"another process held the gate {gate.path} for more than {patience:g} s. The write did not happen and "
+                "may be repeated"
+            )
+        try:
+            connection.begin(level)
+        except EngineBusy as error:
+            gate.leave()
             if time.monotonic() >= deadline:
                 raise EngineBusy(
-                    f"somebody held a write transaction on {self._connection.path} for more than {self._patience:g} s. "
-                    "The write did not happen and may be repeated"
-                )
-            time.sleep(nap)
-            nap = min(nap * 2, LONGEST_NAP)
+                    f"somebody held a write transaction on {connection.path} for more than {patience:g} s. The write "
+                    "did not happen and may be repeated"
+                ) from error
+        except BaseException:
+            gate.leave()
+            raise
+        else:
+            return
+        time.sleep(nap)
+        nap = min(nap * 2, LONGEST_NAP)

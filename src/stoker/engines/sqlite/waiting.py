@@ -8,9 +8,11 @@ wake-up on, so none is lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from stoker.engines.base import CONTROL
+
+_NOTHING = ""
 
 
 class Hub:
@@ -35,12 +37,12 @@ class Hub:
         try:
             await asyncio.wait((future,), timeout=max(timeout, 0))
         except asyncio.CancelledError:
-            if future.done():
+            if future.done() and future.result() != _NOTHING:
                 self.wake(future.result())
             raise
         finally:
             self._leave(future, topics)
-        return frozenset({future.result()} if future.done() else ())
+        return frozenset({future.result()} - {_NOTHING} if future.done() else ())
 
     def wake(self, topic: str) -> None:
         """Release one waiter (of `CONTROL` all), or remember."""
@@ -53,16 +55,16 @@ class Hub:
             self._leave(future, topics)
             future.set_result(topic)
 
-    def waited_for(self) -> Iterable[str]:
+    def waited_for(self) -> list[str]:
         """The topics somebody waits for right now."""
         return [topic for topic in self._waiters if topic != CONTROL]
 
     def dismiss(self) -> None:
         """Send everybody home empty-handed: the engine closes."""
         for waiting in list(self._waiters.values()):
-            for future in list(waiting):
-                future.cancel()
-        self._waiters.clear()
+            for future, topics in list(waiting.items()):
+                self._leave(future, topics)
+                future.set_result(_NOTHING)
 
     def _leave(self, future: asyncio.Future[str], topics: Sequence[str]) -> None:
         for topic in topics:

@@ -59,18 +59,14 @@ class Child:
         hello = wire.read_order(self._parent.hear())
         assert isinstance(hello, wire.Hello)
         self._limit(hello.memory)
-        logging.basicConfig(
-            level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True
-        )
+        logging.basicConfig(level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True)
         try:
             self._app = load(hello.app)
             for module in hello.modules:
                 importlib.import_module(module)
             _ = self._app.tasks
         except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to hear why
-            self._parent.say(
-                wire.encode(wire.Broken(f"{hello.app} cannot be imported: {describe_error(error)}"))
-            )
+            self._parent.say(wire.encode(wire.Broken(f"{hello.app} cannot be imported: {describe_error(error)}")))
             return
         self._parent.listen(self._hear, _vanish)
         try:
@@ -127,6 +123,7 @@ class Child:
             why = f"{self._app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
             self._parent.say(wire.encode(wire.Broken(why)))
             return
+        self._parent.say(wire.encode(wire.Began()))
         outcome: Outcome
         try:
             context = Context(claim, self, task.signature.decode(claim.payload))

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.context import Context
-from stoker.model.errors import InvalidInput
 from stoker.settings import WorkerSettings, resolve
 from stoker.worker.executors.process import Processes
 from stoker.worker.executors.threads import Threads
-from stoker.worker.whereabouts import address
+from stoker.worker.whereabouts import NotImportable, address
 
 if TYPE_CHECKING:
     from stoker.task import Task
@@ -32,6 +31,13 @@ class Executors:
             if task.options.isolation == "process":
                 address(task)
 
+    def warm_up(self, tasks: Iterable[Task[..., Any]]) -> None:
+        """Start a child process in the background if one of the tasks will want it."""
+        for task in tasks:
+            if task.options.isolation == "process":
+                self.processes.warm_up(task)
+                return
+
     def call_of(self, task: Task[..., Any]) -> HandlerCall:
         """How to run this task's handler off the loop."""
         if task.options.isolation == "process":
@@ -48,7 +54,7 @@ class Executors:
         """How to run this task's handler in a process whatever the task says; None where it cannot be imported."""
         try:
             address(task)
-        except InvalidInput:
+        except NotImportable:
             return None
         return self._in_process(task)
 

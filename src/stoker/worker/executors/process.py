@@ -35,6 +35,9 @@ CHILD = "stoker.worker.executors.child"
 STOP_GRACE = 5.0
 """Seconds a handler has to heed a request to stop before its process is killed."""
 
+MOST_CHILDREN = 5
+"""Children that may die before they begin with a job, until that counts as the job's own crash-end."""
+
 IDLE_FOR = 60.0
 """Seconds after which a child without work is let go."""
 
@@ -47,25 +50,61 @@ class Processes:
         self._jobs = settings.child_jobs
         self._idle: list[_Child] = []
         self._alive: set[_Child] = set()
+        self._warming: asyncio.Future[None] | None = None
         self._warned = False
 
     async def run(self, task: Task[..., Any], context: Context) -> Any:
         """Run one job in a child. Raises what the handler's outcome means, and `ProcessDied` when the child died."""
-        app, modules = address(task)
+        hello = self._hello(task)
         self._warn_once(task)
-        child = self._take() or await self._hire(wire.Hello(app, modules, self._memory, _level()))
+        for _ in range(MOST_CHILDREN):
+            if (ended := await self._attempt(hello, context)) is not None:
+                context.metadata.update(ended.metadata or {})
+                return _conclusion(ended.read(), task, context)
+        raise ProcessDied(f"{MOST_CHILDREN} child processes died before they could begin")
+
+    async def _attempt(self, hello: wire.Hello, context: Context) -> wire.Ended | None:
+        """None when the child was gone before it began."""
+        child = self._take() or await self._hire(hello)
         try:
             ended = await child.converse(context)
         except BaseException:
             self._alive.discard(child)
+            self.warm(hello)
             await child.process.bury()
             raise
-        self._return(child, ended)
-        context.metadata.update(ended.metadata or {})
-        return _conclusion(ended.read(), task, context)
+        if ended is not None:
+            self._return(child, ended)
+        else:
+            self._let_go(child)
+        return ended
+
+    def _hello(self, task: Task[..., Any]) -> wire.Hello:
+        app, modules = address(task)
+        return wire.Hello(app, modules, self._memory, _level())
+
+    def warm_up(self, task: Task[..., Any]) -> None:
+        """Start a child in the background, so that the first job does not wait for the import."""
+        self.warm(self._hello(task))
+
+    def warm(self, hello: wire.Hello) -> None:
+        """The same, unless one is idle or on its way."""
+        if not self._idle and (self._warming is None or self._warming.done()):
+            self._warming = asyncio.ensure_future(self._hire_ahead(hello))
+
+    async def _hire_ahead(self, hello: wire.Hello) -> None:
+        try:
+            child = await self._hire(hello)
+        except (StokerError, OSError) as error:
+            logger.warning("no child process can be started ahead: %s", error)
+        else:
+            self._keep(child)
 
     async def close(self) -> None:
         """Say good-bye to the children; those that do not listen are killed."""
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
         leaving, self._alive, self._idle = self._alive, set(), []
         for child in leaving:
             child.rest()
@@ -98,8 +137,11 @@ class Processes:
         if ended.tired or child.done >= self._jobs:
             self._let_go(child)
         else:
-            self._idle.append(child)
-            child.timer = asyncio.get_running_loop().call_later(IDLE_FOR, self._let_go, child)
+            self._keep(child)
+
+    def _keep(self, child: _Child) -> None:
+        self._idle.append(child)
+        child.timer = asyncio.get_running_loop().call_later(IDLE_FOR, self._let_go, child)
 
     def _let_go(self, child: _Child) -> None:
         if child in self._idle:
@@ -148,17 +190,25 @@ class _Child:
                 how = await self.process.obituary()
                 raise StokerError(f"a child process died while it imported {app}: {how}")
 
-    async def converse(self, context: Context) -> wire.Ended:
-        """Hand over the job and pass on what the child says, until it says how the job ended."""
+    async def converse(self, context: Context) -> wire.Ended | None:
+        """Hand over the job and pass on what the child says, until it says how the job ended.
+
+        None when the child was gone before it began: one may die while it waits, and that is no job's fault.
+        """
+        began = False
         relay = context.cancel = _Relay(self.process, context.cancel.reason)
         self.process.send(wire.encode(wire.Run(msgspec.structs.replace(context.claim, ref=None))))
         try:
             while not isinstance(report := await self._report(), wire.Ended):
-                if isinstance(report, wire.Said):
+                if isinstance(report, wire.Began):
+                    began = True
+                elif isinstance(report, wire.Said):
                     context.host.note(context.claim, report.progress, report.lines)
                 elif isinstance(report, wire.Broken):
                     raise StokerError(f"a child process cannot run the task: {report.why}")
                 elif report is None:
+                    if not began and not self.process.killed:
+                        return None
                     raise await self._mourn(relay)
             return report
         finally:

@@ -7,6 +7,7 @@ without it, a fresh thread takes the place, and `abandoned` counts how many stil
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from contextvars import Context as Variables
@@ -18,29 +19,32 @@ from typing import Any
 class _Errand:
     """One call on its way through a thread."""
 
-    __slots__ = ("args", "fn", "future", "kwargs", "loop", "taken", "variables")
+    __slots__ = ("args", "ended", "fn", "future", "given_up", "kwargs", "loop", "taken", "variables")
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[tuple[Any, BaseException | None]] = self.loop.create_future()
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.variables: Variables = copy_context()
-        self.taken = False
+        self.taken = self.ended = self.given_up = False
 
-    def run(self) -> None:
-        value, error = None, None
+    def run(self) -> tuple[Any, BaseException | None]:
+        """Make the call, whatever comes of it."""
         try:
-            value = self.variables.run(self.fn, *self.args, **self.kwargs)
+            return self.variables.run(self.fn, *self.args, **self.kwargs), None
         except BaseException as raised:  # noqa: BLE001 - even SystemExit: it is judged on the loop
-            error = raised
+            return None, raised
+
+    def land(self, outcome: tuple[Any, BaseException | None]) -> None:
+        """Bring the outcome to the loop that waits for it."""
         try:
-            self.loop.call_soon_threadsafe(self._land, value, error)
+            self.loop.call_soon_threadsafe(self._arrive, outcome)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
 
-    def _land(self, value: Any, error: BaseException | None) -> None:
+    def _arrive(self, outcome: tuple[Any, BaseException | None]) -> None:
         if not self.future.done():
-            self.future.set_result((value, error))
+            self.future.set_result(outcome)
 
 
 class Threads:
@@ -54,7 +58,10 @@ class Threads:
         self.abandoned = 0
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call in a thread, inside a copy of the caller's context. Cancelling abandons a call that has begun."""
+        """Call in a thread, inside a copy of the caller's context. Cancelling abandons a call that has begun.
+
+        What turns out to be an awaitable (a coroutine function behind a plain wrapper) is awaited on the loop.
+        """
         errand = _Errand(fn, args, kwargs)
         with self._lock:
             if self._idle > 0:
@@ -65,12 +72,13 @@ class Threads:
         try:
             value, error = await errand.future
         except asyncio.CancelledError:
-            if errand.taken:
-                self.abandoned += 1
+            with self._lock:
+                errand.given_up = True
+                self.abandoned += errand.taken and not errand.ended
             raise
         if error is not None:
             raise error
-        return value
+        return await value if inspect.isawaitable(value) else value
 
     def _spawn(self) -> None:
         self._alive += 1
@@ -78,16 +86,15 @@ class Threads:
 
     def _serve(self) -> None:
         while (errand := self._errands.get()) is not None:
-            if errand.future.cancelled():
-                with self._lock:
-                    self._idle += 1
-                continue
-            errand.taken = True
-            errand.run()
             with self._lock:
-                if errand.future.cancelled():
-                    self.abandoned -= 1
+                errand.taken = not errand.given_up
+            outcome = errand.run() if errand.taken else (None, None)
+            with self._lock:  # free before the outcome lands, so that the next call finds this thread
+                errand.ended = True
+                self.abandoned -= errand.taken and errand.given_up
                 self._idle += 1
+            errand.land(outcome)
+            del errand, outcome
 
     def close(self) -> None:
         """Let idle threads end; abandoned ones die with the process."""

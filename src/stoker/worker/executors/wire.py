@@ -53,6 +53,10 @@ class Broken(msgspec.Struct, tag="broken"):
     why: str
 
 
+class Began(msgspec.Struct, tag="began"):
+    """The run has begun: from now on the child's death is the job's."""
+
+
 class Said(msgspec.Struct, tag="said"):
     """Progress and log lines for the job's record."""
 
@@ -97,7 +101,7 @@ OUTCOMES: dict[str, Any] = {
 }
 
 ToChild: TypeAlias = Hello | Run | Stop | Leave
-FromChild: TypeAlias = Ready | Broken | Said | Logged | Ended
+FromChild: TypeAlias = Ready | Broken | Began | Said | Logged | Ended
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToChild).decode

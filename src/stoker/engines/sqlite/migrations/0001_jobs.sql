@@ -50,7 +50,8 @@ CREATE TABLE stoker_body (
 );
 CREATE INDEX stoker_body_key ON stoker_body (ukey, id) WHERE ukey IS NOT NULL;
 
--- Jobs that wait, in exactly the order claims take them. `past` says that there is a row in stoker_past.
+-- Jobs that wait, in exactly the order claims take them. `past` says that there is a row in stoker_past; `settled` is
+-- the status that the settlement of the last run asked for, to recognise it when it is sent again.
 CREATE TABLE stoker_ready (
     qid INTEGER NOT NULL,
     priority INTEGER NOT NULL,
@@ -61,6 +62,7 @@ CREATE TABLE stoker_ready (
     token INTEGER NOT NULL,
     status INTEGER NOT NULL CHECK (status IN (0, 2)),
     past INTEGER NOT NULL,
+    settled INTEGER,
     PRIMARY KEY (qid, priority, due, id)
 ) WITHOUT ROWID;
 
@@ -90,6 +92,7 @@ CREATE TABLE stoker_done (
     finished INTEGER NOT NULL,
     expires INTEGER NOT NULL,
     cancel INTEGER NOT NULL,
+    settled INTEGER,
     result BLOB,
     successor BLOB
 ) WITHOUT ROWID;
@@ -200,6 +203,7 @@ SELECT
     coalesce(r.status, d.status) AS status,
     coalesce(r.token, d.token) AS token,
     coalesce(r.attempts, d.attempts) AS attempts,
+    coalesce(r.settled, d.settled) AS settled,
     coalesce(p.due, b.due) AS due,
     coalesce(d.started, p.started) AS started,
     d.finished,

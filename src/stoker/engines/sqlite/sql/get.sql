@@ -14,6 +14,7 @@ SELECT
     status,
     token,
     attempts,
+    settled,
     due,
     started,
     finished,

@@ -1,1 +1,1 @@
-SELECT status, token FROM stoker_jobs WHERE id = ?1
+SELECT settled, token FROM stoker_jobs WHERE id = ?1

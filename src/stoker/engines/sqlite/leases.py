@@ -8,7 +8,7 @@ from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.sqlite.claims import living, stored
 from stoker.engines.sqlite.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import Unit
+from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal
 from stoker.model.time import Span
@@ -26,13 +26,13 @@ _FORGET = sql("reap_forget")
 def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Steps[Renewal]:
     """Extend a lease and compare what the worker holds with what is stored under it."""
     # A lease lapses strictly after its end, and a farewell at once.
-    until = unit.now + lease if lease > 0 else unit.now - 1
-    rows = yield _RENEW, (worker, until)
+    span = lease if lease > 0 else -1
+    rows = yield _RENEW, (worker, unit.now, span, FURTHEST_AHEAD)
     if not rows and first:
-        rows = yield _ENLIST, (worker, until)
+        rows = yield _ENLIST, (worker, unit.now, span)
     if not rows:
         return Renewal(known=False)
-    wid = rows[0][0]
+    wid, now = rows[0]
     mine: dict[JobId, Row] = {row[0]: row for row in (yield _HELD, (wid,))}
     lost: list[tuple[JobId, int]] = []
     canceling: list[tuple[JobId, int]] = []
@@ -46,8 +46,9 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
         del mine[job]
     orphaned = []
     for _, _, _, claimed, seq in mine.values():
-        if unit.now - claimed > ORPHANED_AFTER:
-            orphaned.append((yield from stored(unit, worker, wid, seq)))
+        if now - claimed > ORPHANED_AFTER:
+            claim = yield from stored(unit, worker, wid, seq)
+            orphaned.append(claim)
     return Renewal(True, lost, canceling, orphaned)
 
 
@@ -56,11 +57,11 @@ def workers() -> Steps[list[str]]:
     return [name for _, name, _ in (yield _LIVING, ())]
 
 
-def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[list[Claim]]:
-    """Pass claims of lapsed and dead workers to a living one, oldest first."""
+def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[list[Claim], list[str]]]:
+    """Pass claims of lapsed and dead workers to a living one, oldest first; also answers who is unknown from now on."""
     wid = yield from living(unit, by)
     if wid is None:
-        return []
+        return [], []
     known = {name: (owner, until) for owner, name, until in (yield _LIVING, ())}
     named = set(dead)
     owners = [owner for name, (owner, until) in known.items() if name != by and (until < unit.now or name in named)]
@@ -71,9 +72,11 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[list[Cla
     claims = []
     for owner, seq, token, _, _ in found[: max(limit, 0)]:
         yield _TAKE, (owner, seq, wid, max(unit.now, token + 1), unit.now)
-        claims.append((yield from stored(unit, by, wid, seq)))
+        claim = yield from stored(unit, by, wid, seq)
+        claims.append(claim)
+    retired: list[str] = []
     for owner in owners:
-        yield _FORGET, (owner,)
+        retired += [name for (name,) in (yield _FORGET, (owner,))]
     for name in named - known.keys() - {by}:
         yield _RETIRE, (name,)
-    return claims
+    return claims, retired

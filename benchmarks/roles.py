@@ -1,0 +1,150 @@
+"""What other processes do in a measurement. Run by `benchmarks.children`, never by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, SWITCH_INTERVAL, make_app, stamps
+from benchmarks.watched import Watched
+from stoker.app import mint
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.job import Draft, Status
+from stoker.worker import Worker
+
+Figures: TypeAlias = dict[str, Any]
+
+
+async def told() -> str:
+    """The next word of whoever started us; empty when there is nobody any more."""
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip()
+
+
+async def begin() -> None:
+    print("ready", flush=True)
+    if await told() != "go":
+        raise SystemExit(1)
+
+
+async def producer(path: str, seconds: float, batch: int, burn: float) -> Figures:
+    """Enqueue without pause; how long each call took, in ms."""
+    engine = SqliteEngine(path)
+    await engine.open()
+    kind, payload = (BURN, b'{"seconds":%g}' % burn) if burn else (NOOP, PAYLOAD)
+    waits: list[float] = []
+    await begin()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        drafts = [Draft(mint(), kind, payload, QUEUE) for _ in range(batch)]
+        began = time.perf_counter_ns()
+        await engine.insert(drafts)
+        waits.append(round((time.perf_counter_ns() - began) / 1e6, 3))
+    await engine.close()
+    return {"waits": waits}
+
+
+async def worker(path: str) -> Figures:
+    """Work until told to stop."""
+    app = make_app(SqliteEngine(path))
+    async with app:
+        runner = Worker(app)
+        await runner.start()
+        await begin()
+        await told()
+        await runner.stop(grace=0)
+    return {"done": runner.counts[Status.DONE], "stamps": stamps}
+
+
+async def listener(path: str) -> Figures:
+    """Wait for wake-ups until told to stop; when each was heard, in ns of the monotonic clock."""
+    engine = SqliteEngine(path)
+    await engine.open()
+    heard: list[int] = []
+
+    async def listen() -> None:
+        while True:
+            if await engine.wait([QUEUE], 5.0):
+                heard.append(time.monotonic_ns())
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(0.05)
+    await begin()
+    await told()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await engine.close()
+    return {"heard": heard}
+
+
+async def idle(path: str, seconds: float) -> Figures:
+    """A worker with nothing to do: the percentage of one core it takes."""
+    app = make_app(SqliteEngine(path), timeline=True)
+    async with app, Worker(app):
+        await begin()
+        await asyncio.sleep(1.0)
+        cpu, wall = time.process_time(), time.perf_counter()
+        await asyncio.sleep(seconds)
+        percent = (time.process_time() - cpu) / (time.perf_counter() - wall) * 100
+    return {"percent": percent}
+
+
+async def keeper(path: str, seconds: float, lease: float) -> Figures:
+    """A busy worker: by how many ms each renewal of its lease was stored too late."""
+    app = make_app(Watched(path))
+    async with app:
+        runner = Worker(app, lease=lease)
+        await runner.start()
+        await begin()
+        await asyncio.sleep(seconds)
+        left = len(runner.fetcher.lanes[0].buffer) + runner.fetcher.busy
+        await runner.stop(grace=0)
+    gaps = [after - before for before, after in zip(Watched.renewals, Watched.renewals[1:], strict=False)]
+    # The last gap is the farewell's.
+    late = [max(0.0, gap - lease / 3) * 1000 for gap in gaps[:-1]]
+    return {"late": late, "done": runner.counts[Status.DONE], "saturated": left > 0}
+
+
+async def memory(path: str, first: int) -> Figures:
+    """Drain a store; private memory in MiB after `first` jobs and at the end."""
+    app = make_app(SqliteEngine(path, durability="process"), timeline=True)
+    samples: list[tuple[int, float]] = []
+    async with app:
+        runner = Worker(app, drain=True)
+        await begin()
+        await runner.start()
+        joined = asyncio.ensure_future(runner.join())
+        while not joined.done():
+            await asyncio.wait({joined}, timeout=0.05)
+            samples.append((runner.counts[Status.DONE], private_memory()))
+    early = next((size for done, size in samples if done >= first), samples[-1][1])
+    return {"early": early, "late": samples[-1][1], "done": samples[-1][0]}
+
+
+def private_memory() -> float:
+    """RssAnon in MiB: what belongs to this process alone and to no file."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("this system does not tell a process's private memory")
+
+
+ROLES: dict[str, Callable[..., Awaitable[Figures]]] = {
+    role.__name__: role for role in (producer, worker, listener, idle, keeper, memory)
+}
+
+
+async def play(role: str, arguments: dict[str, Any]) -> Figures:
+    return await ROLES[role](**arguments)
+
+
+if __name__ == "__main__":
+    logging.getLogger("stoker").setLevel(logging.ERROR)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    print(json.dumps(asyncio.run(play(sys.argv[1], json.loads(sys.argv[2])))), flush=True)

@@ -1,0 +1,117 @@
+"""What a job costs in the worker: with a store that costs nothing, in memory, and on SQLite beside the bare loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from statistics import median
+
+from benchmarks import doors
+from benchmarks.app import make_app
+from benchmarks.catalog import Benchmark
+from benchmarks.rows import Row, absolute, at_least, at_most
+from benchmarks.session import Session
+from benchmarks.sqlite_cost import BATCHES, WORDS, Durability, drain_bare, waiting
+from benchmarks.stats import Meter, cost_row, in_turns
+from benchmarks.watched import Nothing
+from stoker.app import Stoker, mint
+from stoker.engines.memory import MemoryEngine
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.job import Status
+from stoker.worker import Worker
+
+
+async def run_dry(app: Stoker, batch: int) -> Meter:
+    """A worker from its start until nothing is due any more."""
+    meter = Meter()
+    async with app:
+        worker = Worker(app, drain=True, claim_batch=batch, settle_batch=batch)
+        await worker.start()
+        with meter:
+            await worker.join()
+    meter.jobs = worker.counts[Status.DONE]
+    return meter
+
+
+def own(session: Session, batch: int, *, dressed: bool) -> Iterator[Row]:
+    """Everything but the store. `dressed`: with a timeout, a middleware and a listener."""
+    jobs = session.sized(20_000, 100_000)
+    meters = [
+        asyncio.run(run_dry(make_app(Nothing(jobs), dressed=dressed), batch)) for _ in range(session.rounds)
+    ]  # fmt: skip
+    costs = [meter.cost for meter in meters]
+    name = f"worker.{'dressed' if dressed else 'plain'}.{batch}"
+    note = f"rounds {min(costs):.1f}–{max(costs):.1f}"
+    yield absolute(name, "µs CPU/job", median(costs), at_most(12.0 if dressed else 8.0), note)
+
+
+def in_memory(session: Session, batch: int) -> Iterator[Row]:
+    """A whole worker on the memory engine, against the same drain without a worker."""
+    jobs = session.sized(10_000, 50_000)
+    pairs = in_turns(
+        session.rounds,
+        lambda: asyncio.run(_whole_in_memory(jobs, batch)),
+        lambda: asyncio.run(_drain_in_memory(jobs, batch)),
+    )
+    yield cost_row(f"worker.memory.{batch}", pairs, None, "against the engine's doors alone")
+
+
+async def _filled(jobs: int) -> MemoryEngine:
+    engine = MemoryEngine()
+    await engine.open()
+    await doors.fill(engine, [[mint() for _ in range(500)] for _ in range(jobs // 500)])
+    return engine
+
+
+async def _whole_in_memory(jobs: int, batch: int) -> Meter:
+    return await run_dry(make_app(await _filled(jobs)), batch)
+
+
+async def _drain_in_memory(jobs: int, batch: int) -> Meter:
+    return await doors.Drain(await _filled(jobs), batch).run()
+
+
+def on_sqlite(session: Session, durability: Durability, batch: int, *, timeline: bool = False) -> Iterator[Row]:
+    """A whole worker, from claim to settlement, against the bare loop of claim and settle."""
+    original = waiting(session, session.sized(6_000, 30_000))
+
+    def whole() -> Meter:
+        with session.copies(original) as [path]:
+            return asyncio.run(run_dry(make_app(SqliteEngine(path, durability=durability), timeline=timeline), batch))
+
+    pairs = in_turns(session.rounds, whole, lambda: drain_bare(session, original, durability, batch))
+    bar = at_least(0.45 if batch < 500 else 0.50)
+    name = f"worker.sqlite.{WORDS[durability]}.{batch}"
+    if timeline:
+        yield cost_row(f"{name}.timeline", pairs, None, "with an event per claim and per outcome")
+    else:
+        yield cost_row(name, pairs, bar)
+
+
+BENCHMARKS = [
+    *(
+        Benchmark(
+            f"worker.{'dressed' if dressed else 'plain'}.{batch}",
+            ("worker",),
+            partial(own, batch=batch, dressed=dressed),
+        )
+        for dressed in (False, True)
+        for batch in BATCHES
+    ),
+    *(Benchmark(f"worker.memory.{batch}", ("worker", "memory"), partial(in_memory, batch=batch)) for batch in BATCHES),
+    *(
+        Benchmark(
+            f"worker.sqlite.{WORDS[durability]}.{batch}",
+            ("worker",),
+            partial(on_sqlite, durability=durability, batch=batch),
+        )
+        for durability in WORDS
+        for batch in BATCHES
+    ),
+    Benchmark(
+        "worker.sqlite.full.100.timeline",
+        ("worker",),
+        partial(on_sqlite, durability="power", batch=100, timeline=True),
+    ),
+]

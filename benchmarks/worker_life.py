@@ -1,0 +1,100 @@
+"""How a worker behaves over time: idle, late, quick to start, growing. Each in a process of its own, as in life."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks import stores
+from benchmarks.app import BURN, QUEUE, STAMP
+from benchmarks.catalog import Benchmark
+from benchmarks.children import Child
+from benchmarks.rows import Row, absolute, at_most
+from benchmarks.session import Session
+from benchmarks.sqlite_cost import empty
+from benchmarks.stats import percentile
+from stoker.app import mint
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.job import Draft
+
+LEASE = 1.5
+"""Short, so that a few seconds show several renewals."""
+
+
+def idle(session: Session) -> Iterator[Row]:
+    """A worker on an empty queue, with everything it does now and then."""
+    seconds = session.sized(5, 10)
+    with session.copies(empty(session)) as [path], Child("idle", path=str(path), seconds=seconds) as child:
+        percent = child.figures()["percent"]
+    yield absolute("worker.idle", "% CPU", percent, at_most(0.2), f"over {seconds} s")
+
+
+def keeper(session: Session, name: str, burn: float) -> Iterator[Row]:
+    """The lease's renewals of a worker that has more to do than it can."""
+    path = session.fresh()
+    stores.build(path, ready=0 if burn else session.sized(400_000, 1_000_000))
+    if burn:
+        asyncio.run(_enqueue(path, BURN, b'{"seconds":%g}' % burn, 2_000))
+    with Child("keeper", path=str(path), seconds=session.sized(4, 10), lease=LEASE) as child:
+        figures = child.figures()
+    session.discard(path)
+    late = figures["late"]
+    note = f"latest of {len(late)}, p50 {median(late):.0f} ms; {figures['done']} jobs done"
+    if not figures["saturated"]:
+        note += "; it ran out of jobs before the end"
+    yield absolute(name, "ms late", max(late), at_most(LEASE / 3 * 1000 if burn else 100.0), note)
+
+
+async def _enqueue(path: Path, kind: str, payload: bytes, n: int) -> None:
+    engine = SqliteEngine(path, durability="process")
+    await engine.open()
+    for _ in range(n // 500):
+        await engine.insert([Draft(mint(), kind, payload, QUEUE) for _ in range(500)])
+    await engine.close()
+
+
+def pickup(session: Session) -> Iterator[Row]:
+    """From the enqueue call in one process to the handler's first line in an idle worker's."""
+    with session.copies(empty(session)) as [path], Child("worker", path=str(path)) as child:
+        asyncio.run(_one_by_one(path, session.sized(80, 250)))
+        waits: list[float] = child.stop()["stamps"]
+    note = f"p99 {percentile(waits, 99):.1f} ms of {len(waits)}"
+    yield absolute("worker.pickup", "ms p50", median(waits), at_most(2.0), note)
+
+
+async def _one_by_one(path: Path, n: int) -> None:
+    engine = SqliteEngine(path)
+    await engine.open()
+    for _ in range(n):
+        await asyncio.sleep(0.02)
+        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % time.monotonic_ns(), QUEUE)])
+    await asyncio.sleep(0.3)
+    await engine.close()
+
+
+def memory(session: Session) -> Iterator[Row]:
+    """Private memory of a worker with its timeline, on a store with a long queue."""
+    first, total = 100_000, session.sized(200_000, 1_000_000)
+    path = session.fresh()
+    stores.build(path, ready=total)
+    with Child("memory", path=str(path), first=first) as child:
+        figures = child.figures()
+    session.discard(path)
+    early, late = figures["early"], figures["late"]
+    yield absolute("worker.rss", "MiB RssAnon", early, at_most(80.0), f"after {first:,} jobs")
+    slope = (late - early) / (figures["done"] - first) * 100_000
+    note = f"{late:.1f} MiB after {figures['done']:,} jobs"
+    yield absolute("worker.rss.slope", "MiB/100k jobs", slope, at_most(1.0), note)
+
+
+BENCHMARKS = [
+    Benchmark("worker.pickup", ("worker",), pickup),
+    Benchmark("worker.idle", ("worker",), idle),
+    Benchmark("worker.keeper.busy", ("worker",), partial(keeper, name="worker.keeper.busy", burn=0.0)),
+    Benchmark("worker.keeper.burn", ("worker",), partial(keeper, name="worker.keeper.burn", burn=0.02)),
+    Benchmark("worker.rss", ("worker",), memory),
+]

@@ -1,0 +1,63 @@
+"""Logs of the command line: plain lines for people, JSON lines for machines. Nothing a job says can forge a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
+
+from stoker.cli.text import safe
+
+Format: TypeAlias = Literal["plain", "json"]
+ABOUT_JOBS: Final = ("job", "kind", "queue", "attempt")
+
+
+class Plain(logging.Formatter):
+    """`2030-01-01T09:00:00.123Z INFO stoker.worker: message`; further lines are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        about = " ".join(f"{key}={value}" for key in ABOUT_JOBS if (value := getattr(record, key, None)) is not None)
+        text = super().format(record) + (f" [{about}]" if about else "")
+        return f"{_when(record)} {record.levelname} {record.name}: " + safe(text).replace("\n", "\n    ")
+
+
+class Json(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        line = {"time": _when(record), "level": record.levelname, "logger": record.name, "pid": record.process}
+        line["message"] = record.getMessage()
+        line.update({key: value for key in ABOUT_JOBS if (value := getattr(record, key, None)) is not None})
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class _Print(logging.Handler):
+    def __init__(self, out: Callable[[str], object]) -> None:
+        super().__init__()
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._out(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+
+def configure(log_format: Format = "plain", level: str = "INFO", out: Callable[[str], object] | None = None) -> None:
+    """Send every log record to standard error, or to `out`."""
+    handler = logging.StreamHandler(sys.stderr) if out is None else _Print(out)
+    handler.setFormatter(Json() if log_format == "json" else Plain())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # A closed pipe must not turn every line into a traceback about the pipe.
+    logging.raiseExceptions = False
+
+
+def _when(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"

@@ -1,0 +1,186 @@
+"""`stoker work app:jobs`: run an app's jobs until told to stop, or until nothing is due."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from stoker.cli import logs
+from stoker.cli.text import safe
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+    from stoker.worker.fetcher import Order
+    from stoker.worker.supervisor import Supervisor
+
+EXIT_CODES = """\b
+Exit codes:
+  0   stopped as asked, or drained
+  1   could not start: the app, the store, a worker process
+  2   wrong usage
+  70  a worker process had to be killed, or broke down
+
+\b
+Signals:
+  TERM, INT  drain: claim no more, finish what runs within --grace, hand back
+             the rest at no cost; a second one hurries
+  TSTP       quiet: claim no more, but stay
+  HUP        replace the worker processes one by one
+"""
+
+
+def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> Any:
+    """`-q mail:5,default:20` or `-q mail -q default`."""
+    found: dict[str, int | None] = {}
+    for entry in ",".join(given).split(","):
+        if not entry.strip():
+            continue
+        name, colon, number = entry.strip().rpartition(":")
+        if colon and not number.isdigit():
+            raise click.BadParameter(f"{entry!r} is not a queue with a number of slots, as in mail:5,default:20")
+        found[name if colon else number] = int(number) if colon else None
+    if any(slots == 0 for slots in found.values()):
+        raise click.BadParameter("a queue needs at least one slot")
+    return found or None
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("app", metavar="MODULE:APP")
+@click.option("-q", "--queues", multiple=True, callback=_queues, help="Queues and slots per process: mail:5,default:20")
+@click.option("--strict", "order", flag_value="strict", help="Share the slots; serve queues in the order given.")
+@click.option("--weighted", "order", flag_value="weighted", help="Share the slots; larger numbers are served more.")
+@click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+@click.option("--drain", is_flag=True, help="Stop when nothing is due any more.")
+@click.option("--reload", is_flag=True, help="For development: replace the processes when a .py file here changes.")
+@click.option("--grace", metavar="TIME", help="How long running jobs may finish after a stop, as in 30s.")
+@click.option("--lease", metavar="TIME", help="How long a worker that has gone silent keeps its jobs.")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a process after about N jobs.")
+@click.option("--max-rss", type=click.IntRange(1), metavar="MIB", help="Replace a process that has grown beyond this.")
+@click.option("--child-memory", metavar="MIB", help='Memory of a handler\'s own process (isolation="process").')
+@click.option("--health-file", metavar="PATH", help="A file that exists only while ready.")
+@click.option("--health-port", type=click.IntRange(0, 65535), metavar="PORT", help="HTTP on this host: 200 or 503.")
+@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def work(
+    app: str,
+    queues: dict[str, int | None] | None,
+    order: Order | None,
+    processes: int,
+    drain: bool,
+    reload: bool,
+    grace: str | None,
+    lease: str | None,
+    max_jobs: int | None,
+    max_rss: int | None,
+    child_memory: str | None,
+    health_file: str | None,
+    health_port: int | None,
+    log_format: logs.Format,
+    log_level: str,
+) -> NoReturn:
+    """Run the jobs of an app: `stoker work app:jobs` for `jobs = Stoker(...)` in app.py.
+
+    Without -q the queues of the app's tasks are served, ten slots each.
+    """
+    given = {"shutdown_grace": grace, "lease": lease, "child_memory": child_memory}
+    settings = {key: value for key, value in given.items() if value is not None}
+    live = sys.stderr.isatty() and log_format == "plain"
+    logs.configure(log_format, log_level)
+    found = _load(app)
+    served = _slots(found, queues, settings)
+    if not _shared(found):
+        if processes > 1 or health_file is not None or health_port is not None or reload:
+            raise click.UsageError(
+                f"{found.root().name}:// lives in one process: --processes, --health-* and --reload need a shared store"
+            )
+        _alone(found, served, order or "own", drain, settings)
+    from stoker.worker.supervisor import Supervisor
+
+    screen = None
+    if live:
+        from stoker.cli.screen import Screen
+
+        screen = Screen(drain=drain)
+        logs.configure(log_format, log_level, screen.line)
+    supervisor = Supervisor(
+        app,
+        processes,
+        queues=served,
+        order=order or "own",
+        drain=drain,
+        max_jobs=max_jobs,
+        max_rss=None if max_rss is None else max_rss << 20,
+        reload=reload,
+        health_file=health_file,
+        health_port=health_port,
+        entry="stoker.cli.member",
+        extra={"log_format": log_format, "level": log_level},
+        output=None if screen is None else screen.line,
+        **settings,
+    )
+    sys.exit(supervisor.run() if screen is None else asyncio.run(_watched(supervisor, screen)))
+
+
+async def _watched(supervisor: Supervisor, screen: Any) -> int:
+    showing = asyncio.ensure_future(screen.show(supervisor))
+    try:
+        return await supervisor.serve()
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+        screen.close(supervisor)
+
+
+def _load(path: str) -> Stoker:
+    from stoker.failure import describe_error
+    from stoker.worker.whereabouts import NotImportable, load
+
+    try:
+        return load(path)
+    except NotImportable as error:
+        raise click.ClickException(safe(str(error))) from None
+    except BaseException as error:  # noqa: BLE001 - also a SystemExit: an import may do anything
+        text = f"{path} cannot be imported, so nothing was started. Fix this first:\n{describe_error(error)}"
+        raise click.ClickException(safe(text)) from None
+
+
+def _slots(app: Stoker, queues: dict[str, int | None] | None, settings: dict[str, Any]) -> dict[str, int] | None:
+    """Fill in the slots of queues that were named without a number; bad settings are a matter of usage."""
+    from stoker.model.errors import StokerError
+    from stoker.settings import WorkerSettings, resolve
+
+    try:
+        slots = resolve(WorkerSettings, settings, environ=app.environ).slots
+    except StokerError as error:
+        raise click.UsageError(safe(str(error))) from None
+    return None if queues is None else {name: number or slots for name, number in queues.items()}
+
+
+def _shared(app: Stoker) -> bool:
+    from stoker.engines.base import Gives
+    from stoker.model.errors import StokerError
+
+    try:
+        return Gives.SHARED in app.root().gives
+    except StokerError as error:
+        raise click.ClickException(safe(str(error))) from None
+
+
+def _alone(app: Stoker, queues: dict[str, int] | None, order: Order, drain: bool, settings: dict[str, Any]) -> NoReturn:
+    """A store of this process's own: the worker runs right here."""
+    from stoker.model.errors import StokerError
+    from stoker.worker import Worker
+    from stoker.worker.conductor import run_worker
+    from stoker.worker.member import SWITCH_INTERVAL
+
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        run_worker(Worker(app, queues, order=order, drain=drain, **settings))
+    except StokerError as error:
+        raise click.ClickException(safe(str(error))) from None
+    sys.exit(0)

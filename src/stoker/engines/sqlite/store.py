@@ -1,0 +1,193 @@
+"""An engine's hold on its file: opening and closing, writing through the coalescer, reading, waiting, waking.
+
+The engine's face is in `engine`; this is what all its methods stand on. Reads are short and run on the loop, on a
+connection of their own, each in one snapshot; only the walk of a page is cut into slices with the loop's other work in
+between, so that neither the loop nor the log ever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from stoker.engines.base import CONTROL, Clock, Transaction
+from stoker.engines.sqlite import joining, questions
+from stoker.engines.sqlite.connection import Journal
+from stoker.engines.sqlite.opening import Inside, opened
+from stoker.engines.sqlite.steps import Steps
+from stoker.engines.sqlite.unit import Unit
+from stoker.engines.sqlite.wake import EVERYTHING
+from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
+from stoker.model.time import SECOND, Instant, Span
+
+log = logging.getLogger("stoker.engines.sqlite")
+
+T = TypeVar("T")
+
+SLICE = 64
+"""Statements of a long walk between two turns of the loop."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a file is used."""
+
+    clock: Clock | None
+    durability: str
+    journal: Journal
+    patience: float
+
+
+class Store:
+    """One file, held by one engine."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        self.path = path
+        self.options = options
+        self.clock: Clock = options.clock or system_clock
+        self._inside: Inside | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._inside is not None and self._inside.pid == os.getpid():
+            return
+        self._inside = await opened(
+            self.path,
+            clock=self.clock,
+            journal=self.options.journal,
+            fsync=self.options.durability == "power",
+            patience=self.options.patience,
+            told=self.told,
+        )
+        for warning in self._inside.warnings:
+            log.warning(warning)
+
+    async def close(self) -> None:
+        inside, self._inside = self._inside, None
+        if inside is not None and inside.pid == os.getpid():
+            await inside.close()
+
+    def inside(self) -> Inside:
+        """What is open, for whoever may use it."""
+        inside = self._inside
+        if inside is None:
+            raise EngineClosed(f"the engine on {self.path} is not open. Await open() first")
+        if inside.pid != os.getpid():
+            raise EngineClosed(
+                f"the engine on {self.path} was opened in process {inside.pid} and this is process {os.getpid()}: a "
+                "connection does not survive a fork. Open a twin() here"
+            )
+        if asyncio.get_running_loop() is not inside.loop:
+            raise EngineRefused(f"the engine on {self.path} belongs to another event loop. Open a twin() for this one")
+        return inside
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def ask(self, *, strict: bool = False, **what: Any) -> Awaitable[Any]:
+        """Have a request done with the next group."""
+        return self.inside().coalescer.ask(strict=strict, **what)
+
+    def write(self, make: Callable[[Unit], Steps[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
+        """Have steps done with the next group."""
+        return self.inside().coalescer.ask(strict=strict, make=make, bare=bare)
+
+    async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
+        """Have steps done in somebody else's transaction; needs neither a loop nor an open engine by itself."""
+        unit = Unit(self.clock())
+        door = joining.undoing(make(unit)) if undo else make(unit)
+        if not isinstance(tx, joining.Own):
+            return await joining.on_theirs(self.path, tx, unit, door)
+        if tx.owner is not self:
+            raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
+        return tx.run(unit, door)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
+        """Ask in one snapshot. A rollback journal may shut readers out for a moment; a log never does."""
+        deadline = time.monotonic() + self.options.patience
+        while True:
+            try:
+                return self._glance(self.inside(), make)
+            except EngineBusy:
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(0.001)
+
+    def _glance(self, inside: Inside, make: Callable[[Instant], Steps[T]]) -> T:
+        return inside.reader.glance(joining.at_now(self.clock(), make))
+
+    async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
+        """Ask slice by slice: others come in between, so no snapshot is held."""
+        steps = joining.at_now(self.clock(), make)
+        done, answer = self.inside().reader.slice(steps, None, SLICE)
+        while not done:
+            await asyncio.sleep(0)
+            done, answer = self.inside().reader.slice(steps, answer, SLICE)
+        return answer  # type: ignore[no-any-return]
+
+    # --- waiting and waking -------------------------------------------------------------------------------------
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        inside = self.inside()
+        self._listen(inside)
+        if inside.stirred:
+            inside.stirred = False
+            queues = [topic for topic in topics if topic != CONTROL]
+            if found := await self.read(lambda now: questions.due(queues, now)):
+                return frozenset(found)
+        return await inside.hub.wait(topics, timeout)
+
+    def told(self, topics: set[str], dropped: Span = 0) -> None:
+        """After a commit: wake who has something to do, here and elsewhere."""
+        if dropped:
+            ahead = dropped / SECOND
+            log.warning(
+                "the store's clock of %s was %.0f s ahead of this machine's and follows it now", self.path, ahead
+            )
+        if (inside := self._inside) is not None and topics:
+            for topic in topics:
+                inside.hub.wake(topic)
+            inside.bell.ring(topics)
+
+    def _listen(self, inside: Inside) -> None:
+        """Only whoever waits listens: a process that only enqueues costs the others nothing."""
+        if not inside.listening:
+            inside.listening = True
+            inside.bell.listen(self._heard)
+            inside.bell.watch(self.path, self._stirred, inside.probe)
+
+    def _heard(self, topics: frozenset[str]) -> None:
+        """Another engine rang."""
+        if (inside := self._inside) is None:
+            return
+        if EVERYTHING in topics:
+            topics = topics.union(inside.hub.waited_for(), {CONTROL}) - {EVERYTHING}
+            inside.stirred = True
+        for topic in topics:
+            inside.hub.wake(topic)
+
+    def _stirred(self) -> None:
+        """Somebody committed without ringing: look whether it concerns anybody, now or at the next wait."""
+        if (inside := self._inside) is None:
+            return
+        inside.stirred = True
+        waited_for = inside.hub.waited_for()
+        if waited_for:
+            with suppress(EngineBusy):
+                found = self._glance(inside, lambda now: questions.due(waited_for, now))
+                inside.stirred = False
+                for topic in found:
+                    inside.hub.wake(topic)
+
+
+def system_clock() -> Instant:
+    """This machine's clock."""
+    return time.time_ns() // 1000

@@ -1,0 +1,153 @@
+"""How SQLite finds its rows: each statement on the way of a job, or of a page, uses the index it was written for."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.sqlite.texts import STATEMENTS
+
+pytestmark = pytest.mark.engine("sqlite")
+
+READY = "SEARCH stoker_ready USING PRIMARY KEY"
+BODY = "USING INTEGER PRIMARY KEY (rowid=?)"
+PLANS = {
+    "insert_ready": ["SEARCH stoker_body USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "known": ["SEARCH stoker_body USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id=?)"],
+    "claim_priority": [f"{READY} (qid=? AND priority>?)"],
+    "claim_pick": [f"{READY} (qid=? AND priority=? AND due<?)", f"SEARCH b {BODY}"],
+    # A range over both columns: with a redundant condition on `due` alone SQLite would walk all that is due.
+    "claim_take": [f"{READY} (qid=? AND priority=? AND (due,id)<(?,?))"],
+    "claim_drop": [f"{READY} (qid=? AND priority=? AND (due,id)<(?,?))"],
+    "claim_past": [f"SEARCH p {BODY}", "SEARCH e USING INDEX stoker_errors_job (seq=?)"],
+    "settle_fence": ["SEARCH stoker_running USING PRIMARY KEY (wid=? AND seq=?)"],
+    "running_held": ["SEARCH stoker_running USING PRIMARY KEY (wid=? AND seq=?)"],
+    "running_drop": ["SEARCH stoker_running USING PRIMARY KEY (wid=? AND seq=?)"],
+    "ready_drop": [f"{READY} (qid=? AND priority=? AND due=? AND id=?)"],
+    "done_drop": ["SEARCH stoker_done USING PRIMARY KEY (id=?)"],
+    "renew": ["SEARCH stoker_workers USING INDEX sqlite_autoindex_stoker_workers_1 (name=?)"],
+    "renew_held": ["SEARCH n USING PRIMARY KEY (wid=?)", f"SEARCH b {BODY}"],
+    "get": [
+        "SEARCH b USING INDEX sqlite_autoindex_stoker_body_1 (id=?)",
+        f"SEARCH p {BODY}",
+        "SEARCH r USING PRIMARY KEY (qid=? AND priority=? AND due=? AND id=?)",
+        "SEARCH d USING PRIMARY KEY (id=?)",
+        "SEARCH e USING INDEX stoker_errors_job (seq=?)",
+    ],
+    "get_running": ["SCAN w USING INDEX stoker_workers_living", "SEARCH n USING PRIMARY KEY (wid=? AND seq=?)"],
+    "find_all_newest": ["USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id<?)"],
+    "find_all_oldest": ["USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id>?)"],
+    "find_key_newest": ["USING COVERING INDEX stoker_body_key (ukey=? AND id<?)"],
+    "find_key_oldest": ["USING COVERING INDEX stoker_body_key (ukey=? AND id>?)"],
+    "find_done_newest": ["SEARCH stoker_done USING PRIMARY KEY (id<?)"],
+    "find_done_oldest": ["SEARCH stoker_done USING PRIMARY KEY (id>?)"],
+    "find_listed_newest": ["SEARCH stoker_done USING INDEX stoker_done_listed (qid=? AND status=? AND id<?)"],
+    "find_listed_oldest": ["SEARCH stoker_done USING INDEX stoker_done_listed (qid=? AND status=? AND id>?)"],
+    "find_waiting": [f"{READY} (qid=?)"],
+    "census_oldest": [f"{READY} (qid=? AND priority=? AND due<?)"],
+    "census_scheduled": [f"{READY} (qid=? AND priority=? AND due>?)"],
+    "due": [f"{READY} (qid=? AND priority=? AND due<?)"],
+    "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],
+    "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
+    "events": ["SEARCH stoker_events USING INDEX stoker_events_at (at>? AND at<?)"],
+    "points": ["SEARCH stoker_points USING PRIMARY KEY (bucket>? AND bucket<?)"],
+}
+
+SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks", "presences", "running"}
+"""Tables that stay small whatever the number of jobs: a scan of one of these is fine."""
+
+MAY_SCAN = {"expire_surplus": "only for a bound on finished jobs", "let_go_of_all": "only for a corrupt record"}
+
+
+@pytest.fixture(params=["none", "some", "many"])
+def rows(request: pytest.FixtureRequest, campaign: bool) -> int:
+    return {"none": 0, "some": 1_000, "many": 1_000_000 if campaign else 20_000}[request.param]
+
+
+@pytest.fixture
+async def database(tmp_path: Path, rows: int) -> Path:
+    path = tmp_path / "jobs.db"
+    engine = SqliteEngine(path)
+    await engine.open()
+    await engine.close()
+    with closing(sqlite3.connect(path)) as connection:
+        fill(connection, rows)
+    return path
+
+
+def fill(connection: sqlite3.Connection, rows: int) -> None:
+    """A store with history, delayed jobs of a better priority, and statistics that could mislead the planner."""
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+    if rows:
+        connection.execute(
+            f"{numbers} INSERT INTO stoker_body (seq, id, qid, priority, due, kind, payload, budget, created) "
+            "SELECT i, CAST(printf('%016d', i) AS BLOB), 1, i % 3, i, 'work', x'7b7d', 5, i FROM n",
+            (rows,),
+        )
+        connection.execute(
+            "INSERT INTO stoker_ready SELECT qid, priority, due, id, seq, 0, 0, 0, 0, NULL FROM stoker_body "
+            "WHERE seq % 2 = 0"
+        )
+        connection.execute(
+            "INSERT INTO stoker_done SELECT id, seq, qid, 3 + seq % 5, 1, 1, 1, 1, seq, 0, 3, NULL, NULL FROM stoker_body "
+            "WHERE seq % 2 = 1"
+        )
+    connection.commit()
+    connection.execute("ANALYZE")
+    connection.commit()
+
+
+def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
+    values = (None,) * max(map(int, re.findall(r"\?(\d+)", statement)), default=0)
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+@pytest.fixture
+def connection(database: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(database)) as opened:
+        yield opened
+
+
+@pytest.mark.spec("SQLITE-02")
+def test_statements_use_the_index_they_were_written_for(connection: sqlite3.Connection) -> None:
+    for name, wanted in PLANS.items():
+        found = plan(connection, STATEMENTS[name])
+        for part in wanted:
+            assert any(part in line for line in found), (name, found)
+        assert not any("TEMP B-TREE" in line for line in found), (name, found)
+
+
+@pytest.mark.spec("SQLITE-02")
+def test_no_statement_walks_over_all_jobs(connection: sqlite3.Connection) -> None:
+    for name in STATEMENTS:
+        statement = STATEMENTS[name]
+        for line in plan(connection, statement):
+            if not line.startswith("SCAN") or name in MAY_SCAN:
+                continue
+            table = line.split()[1]
+            table = alias(statement, table).removeprefix("stoker_")
+            assert table in SMALL or table.startswith("("), (name, line)
+
+
+def alias(statement: str, name: str) -> str:
+    """The table behind a short name; a subquery that was named keeps that name in parentheses."""
+    found = re.search(rf"(\w+|\)) AS {re.escape(name)}\b", statement)
+    return name if found is None else "(subquery)" if found[1] == ")" else found[1]
+
+
+@pytest.mark.spec("SQLITE-03")
+def test_every_statement_is_used() -> None:
+    """A file nobody names is a statement nobody runs."""
+    folder = Path(__file__).parents[3] / "src" / "stoker" / "engines" / "sqlite"
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    literal = set(re.findall(r'sql\("(\w+)"\)', sources))
+    composed = {f"delete_{table}" for table in ("body", "past", "errors")}
+    composed |= {f"expire_{what}" for what in ("events", "points", "presences", "locks")}
+    composed |= {f"find_{walk}_{way}" for walk in ("all", "key", "done", "listed") for way in ("newest", "oldest")}
+    assert set(STATEMENTS) - literal - composed == set()

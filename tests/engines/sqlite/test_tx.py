@@ -1,0 +1,317 @@
+"""Jobs in users' own transactions: they exist if and only if the user commits, and nobody waits for the user."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.engines.sql.handles import drive
+from stoker.engines.sqlite.engine import SqliteEngine
+from stoker.engines.sqlite.gate import Gate
+from stoker.model.errors import Duplicate, EngineBusy, EngineRefused
+from stoker.model.ids import Mint
+from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done
+from stoker.model.unique import Unique
+from tests.engines.sql.openers import OPENERS, SYNCHRONOUS, maybe, plain
+
+pytestmark = pytest.mark.engine("sqlite")
+
+mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
+
+
+def draft(**options: Any) -> Draft:
+    return Draft(id=mint(), kind="work", **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
+    engine = SqliteEngine(path)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def statuses(engine: SqliteEngine) -> dict[Status, int]:
+    """By the counters, which must agree with the jobs after a rollback as well."""
+    return {status: n for status, n in (await engine.census()).by_status().items() if n}
+
+
+async def claimed(engine: SqliteEngine) -> Claim:
+    await engine.insert([draft()])
+    await engine.renew("w1", [], first=True)
+    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    return claim
+
+
+@pytest.mark.spec("SQLITE-70")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_jobs_exist_once_the_user_commits(engine: SqliteEngine, path: Path, name: str) -> None:
+    first, second = draft(), draft(queue="mail", delay=1_000_000)
+    async with OPENERS[name](path) as handle:
+        receipts = await engine.insert([first, second], tx=handle)
+        assert [(receipt.id, receipt.stored) for receipt in receipts] == [
+            (first.id, Stored.INSERTED),
+            (second.id, Stored.INSERTED),
+        ]
+        assert await engine.get([first.id, second.id]) == [None, None]
+        assert await statuses(engine) == {}
+        await maybe(handle.commit())
+        assert [job and job.status for job in await engine.get([first.id, second.id])] == [Status.PENDING] * 2
+        assert await statuses(engine) == {Status.PENDING: 2}
+    await engine.renew("w1", [], first=True)
+    [claim] = await engine.claim(Demand("w1", (("default", 5), ("mail", 5))))
+    assert claim.id == first.id
+
+
+@pytest.mark.spec("SQLITE-70")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_a_rollback_leaves_nothing(engine: SqliteEngine, path: Path, name: str) -> None:
+    job = draft(unique=Unique("once"))
+    async with OPENERS[name](path) as handle:
+        await engine.insert([job], tx=handle)
+        await maybe(handle.rollback())
+    async with OPENERS[name](path) as handle:
+        await engine.insert([job], tx=handle)  # and nobody ever ends this one
+    assert await engine.get([job.id]) == [None]
+    assert await statuses(engine) == {}
+    [receipt] = await engine.insert([job])
+    assert receipt.stored == Stored.INSERTED
+
+
+@pytest.mark.spec("SQLITE-70")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_a_settlement_counts_once_the_user_commits(engine: SqliteEngine, path: Path, name: str) -> None:
+    claim = await claimed(engine)
+    settlement = conclude(claim, Done(b'"ok"'))
+    for ending, status in (("rollback", Status.RUNNING), ("commit", Status.DONE)):
+        async with OPENERS[name](path) as handle:
+            assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
+            [job] = await engine.get([claim.id])
+            assert job is not None and job.status == Status.RUNNING
+            await maybe(getattr(handle, ending)())
+        assert await statuses(engine) == {status: 1}
+
+
+@pytest.mark.spec("SQLITE-70")
+async def test_a_lost_settlement_changes_nothing_in_the_users_transaction(engine: SqliteEngine, path: Path) -> None:
+    claim = await claimed(engine)
+    settlement = conclude(claim, Done())
+    await engine.settle([settlement])
+    before = await engine.get([claim.id])
+    async with plain(path) as handle:
+        [verdict] = (await engine.settle([settlement], tx=handle)).verdicts
+        handle.commit()
+    assert verdict in {Verdict.LOST, Verdict.REPEATED}
+    assert await engine.get([claim.id]) == before
+
+
+@pytest.mark.spec("SQLITE-70")
+async def test_the_users_own_writes_commit_with_the_job(engine: SqliteEngine, path: Path) -> None:
+    async with plain(path) as handle:
+        handle.execute("CREATE TABLE orders (id INTEGER)")
+        handle.execute("INSERT INTO orders VALUES (1)")
+        await engine.insert([draft()], tx=handle)
+        handle.rollback()
+        assert handle.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+        assert await statuses(engine) == {}
+        handle.execute("INSERT INTO orders VALUES (2)")
+        await engine.insert([draft()], tx=handle)
+        await engine.insert([draft()], tx=handle)
+        handle.commit()
+        assert handle.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    assert await statuses(engine) == {Status.PENDING: 2}
+
+
+@pytest.mark.spec("SQLITE-70")
+@pytest.mark.parametrize("name", ["sqlite3", "aiosqlite", "sqlalchemy-session", "sqlalchemy-async-session"])
+async def test_a_refused_call_leaves_the_rest_of_the_transaction_alone(
+    engine: SqliteEngine, path: Path, name: str
+) -> None:
+    holder, other = draft(unique=Unique("k")), draft()
+    await engine.insert([holder])
+    async with OPENERS[name](path) as handle:
+        await engine.insert([other], tx=handle)
+        with pytest.raises(Duplicate):
+            await engine.insert([draft(), draft(unique=Unique("k", mode="raise"))], tx=handle)
+        await maybe(handle.commit())
+    assert await statuses(engine) == {Status.PENDING: 2}
+
+
+@pytest.mark.spec("SQLITE-71")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_a_handle_on_another_file_is_refused_by_name(engine: SqliteEngine, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other.db"
+    async with OPENERS[name](other) as handle:
+        with pytest.raises(EngineRefused) as caught:
+            await engine.insert([draft()], tx=handle)
+    assert "jobs.db" in str(caught.value)
+    assert "other.db" in str(caught.value)
+    assert type(handle).__name__ in str(caught.value)
+
+
+@pytest.mark.spec("SQLITE-71")
+async def test_a_database_in_memory_and_a_stranger_are_refused(engine: SqliteEngine) -> None:
+    with closing(sqlite3.connect(":memory:")) as handle, pytest.raises(EngineRefused, match="in memory"):
+        await engine.insert([draft()], tx=handle)
+    with pytest.raises(EngineRefused, match=r"builtins\.object"):
+        await engine.insert([draft()], tx=object())
+    assert await statuses(engine) == {}
+
+
+@pytest.mark.spec("SQLITE-71")
+async def test_a_handle_that_commits_by_itself_is_refused(engine: SqliteEngine, path: Path) -> None:
+    async with plain(path, isolation_level=None) as handle:
+        with pytest.raises(EngineRefused, match="Begin a transaction"):
+            await engine.insert([draft()], tx=handle)
+    assert await statuses(engine) == {}
+
+
+@pytest.mark.spec("SQLITE-71")
+async def test_the_same_file_by_another_path_is_the_same_file(engine: SqliteEngine, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    async with plain(tmp_path / "link" / path.name) as handle:
+        await engine.insert([draft()], tx=handle)
+        handle.commit()
+    assert await statuses(engine) == {Status.PENDING: 1}
+
+
+@pytest.mark.spec("SQLITE-72")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_the_gate_is_never_taken(engine: SqliteEngine, path: Path, name: str) -> None:
+    gate = Gate(f"{path}.gate")
+    assert gate.enter(5)
+    try:
+        async with OPENERS[name](path) as handle:
+            await asyncio.wait_for(engine.insert([draft()], tx=handle), 5)
+            await maybe(handle.commit())
+        assert await statuses(engine) == {Status.PENDING: 1}
+        # The gate is the right one: the engine's own writes wait for it.
+        own = asyncio.ensure_future(engine.insert([draft()]))
+        assert not (await asyncio.wait((own,), timeout=0.05))[0]
+    finally:
+        gate.close()
+    await own
+    assert await statuses(engine) == {Status.PENDING: 2}
+
+
+@pytest.mark.spec("SQLITE-72")
+async def test_nobody_is_kept_at_the_gate_by_an_open_transaction(engine: SqliteEngine, path: Path) -> None:
+    async with plain(path) as handle:
+        await engine.insert([draft()], tx=handle)
+        own = asyncio.ensure_future(engine.insert([draft()]))
+        await asyncio.sleep(0.02)
+        assert not own.done()
+        gate = Gate(f"{path}.gate")
+        try:
+            # The waiting writer comes back to look now and then; in between the gate is free.
+            assert await asyncio.to_thread(gate.enter, 5)
+            gate.leave()
+        finally:
+            gate.close()
+        handle.commit()
+        await own
+    assert await statuses(engine) == {Status.PENDING: 2}
+
+
+@pytest.mark.spec("SQLITE-72")
+async def test_a_transaction_that_stays_open_is_a_typed_error_for_the_others(path: Path) -> None:
+    engine = SqliteEngine(path, busy_timeout=0.05)
+    await engine.open()
+    try:
+        async with plain(path) as handle:
+            await engine.insert([draft()], tx=handle)
+            with pytest.raises(EngineBusy):
+                await engine.insert([draft()])
+            assert await engine.get([mint()]) == [None]
+            handle.commit()
+        await engine.insert([draft()])
+        assert await statuses(engine) == {Status.PENDING: 2}
+    finally:
+        await engine.close()
+
+
+@pytest.mark.spec("SQLITE-72")
+@pytest.mark.parametrize("name", ["sqlite3", "aiosqlite", "sqlalchemy-session", "sqlalchemy-async-session"])
+async def test_a_locked_database_is_a_typed_error_for_the_user(engine: SqliteEngine, path: Path, name: str) -> None:
+    async with plain(path, isolation_level=None) as blocker, OPENERS[name](path) as handle:
+        raw = handle
+        if name.startswith("sqlalchemy"):
+            connection = await maybe(handle.connection())
+            raw = (
+                (await connection.get_raw_connection()).driver_connection
+                if "async" in name
+                else connection.connection.driver_connection
+            )
+        await maybe(raw.execute("PRAGMA busy_timeout = 0"))
+        blocker.execute("BEGIN IMMEDIATE")
+        with pytest.raises(EngineBusy):
+            await engine.insert([draft()], tx=handle)
+        blocker.execute("ROLLBACK")
+    assert await statuses(engine) == {}
+
+
+@pytest.mark.spec("SQLITE-73")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_a_waiter_wakes_soon_after_the_users_commit(engine: SqliteEngine, path: Path, name: str) -> None:
+    async with OPENERS[name](path) as handle:
+        took = []
+        for _ in range(3):
+            waiter = asyncio.ensure_future(engine.wait(["default"], 10))
+            await engine.insert([draft()], tx=handle)
+            await asyncio.sleep(0.005)
+            assert not waiter.done()
+            await maybe(handle.commit())
+            began = time.monotonic()
+            assert await waiter == {"default"}
+            took.append(time.monotonic() - began)
+            await engine.renew("w1", [], first=True)
+            assert len(await engine.claim(Demand("w1", (("default", 5),)))) == 1
+        assert sorted(took)[1] < 0.25
+
+
+@pytest.mark.spec("SQLITE-73")
+async def test_a_waiter_does_not_wake_for_a_rollback(engine: SqliteEngine, path: Path) -> None:
+    async with plain(path) as handle:
+        waiter = asyncio.ensure_future(engine.wait(["default"], 0.15))
+        await asyncio.sleep(0)
+        await engine.insert([draft()], tx=handle)
+        handle.rollback()
+        assert await waiter == frozenset()
+
+
+@pytest.mark.spec("SQLITE-73")
+async def test_a_waiter_wakes_for_a_commit_that_came_before_it_waited(engine: SqliteEngine, path: Path) -> None:
+    await engine.wait(["default"], 0)
+    async with plain(path) as handle:
+        await engine.insert([draft()], tx=handle)
+        handle.commit()
+    assert await engine.wait(["default"], 5) == {"default"}
+
+
+@pytest.mark.spec("SQLITE-74")
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+async def test_a_synchronous_handle_never_makes_the_call_suspend(engine: SqliteEngine, path: Path, name: str) -> None:
+    opened = SYNCHRONOUS[name](path)
+    async with opened as handle:
+        [receipt] = drive(engine.insert([draft()], tx=handle))
+        handle.commit()
+        claim = await claimed(engine)
+        drive(engine.settle([conclude(claim, Done())], tx=handle))
+        handle.commit()
+    assert await statuses(engine) == {Status.PENDING: 1, Status.DONE: 1}
+    assert receipt.stored == Stored.INSERTED

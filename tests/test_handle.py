@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from datetime import timedelta
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.model import ids
+from stoker.model.errors import InvalidInput, JobCanceled, JobFailed, JobGone, NotFound, PayloadMismatch
+from stoker.model.events import Transition, Window
+from stoker.model.job import Status
+from stoker.model.outcome import Reject
+from stoker.model.query import Delete, Selection
+from tests.rig import drain, working
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float
+
+
+@pytest.mark.spec("HANDLE-01")
+async def test_a_result_comes_back_with_its_type(jobs: Stoker) -> None:
+    @jobs.task
+    async def locate(n: int) -> list[Point]:
+        return [Point(n, n / 2)]
+
+    @jobs.task
+    def nothing() -> None: ...
+
+    job, other = await locate.enqueue(3), await nothing.enqueue()
+    async with working(jobs):
+        assert await job.result(timeout=5) == [Point(3, 1.5)]
+        assert await other.result(timedelta(seconds=5)) is None
+    assert await job.result(0) == [Point(3, 1.5)]
+    assert await jobs.handle(job.id).result(0) == [Point(3, 1.5)]
+    stranger = Stoker((await jobs.engine()).twin())
+    assert await stranger.handle(job.id).result(0) == [{"x": 3, "y": 1.5}]
+    await stranger.close()
+
+
+@pytest.mark.spec("HANDLE-02")
+async def test_dead_and_canceled_jobs_raise_with_their_reason(jobs: Stoker) -> None:
+    @jobs.task
+    async def work() -> None:
+        raise Reject("no such customer")
+
+    dead, canceled = await work.enqueue(), await work.using(delay=60).enqueue()
+    assert await canceled.cancel(reason="changed my mind")
+    await drain(jobs)
+    with pytest.raises(JobFailed, match=rf"{dead.id} \(work\) is dead: no such customer"):
+        await dead.result()
+    with pytest.raises(JobCanceled, match="changed my mind"):
+        await canceled.result()
+
+
+@pytest.mark.spec("HANDLE-03")
+async def test_a_job_that_is_not_kept_is_gone(jobs: Stoker) -> None:
+    @jobs.task(keep=0)
+    async def work() -> int:
+        return 1
+
+    job = await work.enqueue()
+    await drain(jobs)
+    with pytest.raises(JobGone, match="keep="):
+        await job.result()
+    with pytest.raises(NotFound):
+        await job.refresh()
+    assert not await job.cancel()
+
+
+@pytest.mark.spec("HANDLE-04")
+async def test_waiting_ends_in_time_and_the_job_goes_on(jobs: Stoker) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    job = await work.using(delay=60).enqueue()
+    began = time.monotonic()
+    for limit in (0, 0.05):
+        with pytest.raises(TimeoutError, match=f"has not ended within {limit:g} s; it goes on"):
+            await job.result(timeout=limit)
+    assert time.monotonic() - began < 1
+    assert (await job.refresh()).status is Status.PENDING
+    with pytest.raises(InvalidInput):
+        await job.result(timeout=-1)
+    waiting = asyncio.ensure_future(job.result())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@pytest.mark.spec("HANDLE-05")
+async def test_canceling_a_waiting_job_is_told_and_happens_once(jobs: Stoker) -> None:
+    heard: list[Transition] = []
+
+    @jobs.task
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    jobs.listener(heard.append)
+    assert await job.cancel()
+    assert not await job.cancel()
+    assert (await job.refresh()).status is Status.CANCELED
+    assert [(ids.text(one.job), one.before, one.after) for one in heard] == [
+        (job.id, Status.PENDING, Status.CANCELED)
+    ]
+    assert jobs.timeline is not None
+    engine = await jobs.engine()
+    await jobs.timeline.flush(engine)
+    assert [event.type for event in await engine.events(Window(0, 1 << 60))] == ["enqueued", "canceled"]
+
+
+@pytest.mark.spec("HANDLE-06")
+async def test_a_handle_is_only_an_id(jobs: Stoker) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    again = jobs.handle(job.id)
+    assert again == job
+    assert len({again, job}) == 1
+    assert job.id in repr(job)
+    assert job != object()
+    with pytest.raises(InvalidInput, match="job id"):
+        jobs.handle("seven")
+    await (await jobs.engine()).alter(Selection((ids.parse(job.id),)), Delete())
+    with pytest.raises(JobGone):
+        await again.result()
+
+
+@pytest.mark.spec("HANDLE-01")
+async def test_a_result_that_no_longer_fits_its_hint_says_so(jobs: Stoker) -> None:
+    @jobs.task
+    async def work() -> int:
+        return "text"  # type: ignore[return-value]
+
+    job = await work.enqueue()
+    await drain(jobs)
+    with pytest.raises(PayloadMismatch, match="work result"):
+        await job.result()

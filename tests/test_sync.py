@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker import sync
+from stoker.app import Stoker
+from stoker.engines.memory import MemoryEngine
+from stoker.model.errors import StokerError
+from tests.rig import working
+
+
+@pytest.mark.spec("SYNC-01")
+def test_any_coroutine_runs_from_code_without_a_loop(tmp_path: Path) -> None:
+    app = Stoker(f"sqlite:///{tmp_path}/jobs.db", durability="process")
+
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    async def serve() -> int:
+        async with working(app):
+            return await asyncio.to_thread(lambda: app.run(double.enqueue_sync(4).result(5)))
+
+    assert asyncio.run(serve()) == 8
+    app.run(app.close())
+
+
+@pytest.mark.spec("SYNC-02")
+async def test_inside_a_loop_it_is_refused_and_names_the_await_form() -> None:
+    app = Stoker(MemoryEngine())
+
+    @app.task
+    async def resize(n: int) -> None: ...
+
+    with pytest.raises(StokerError, match=r"use `await resize\.enqueue\(\.\.\.\)` here"):
+        resize.enqueue_sync(1)
+    job = await resize.enqueue(1)
+    with pytest.raises(StokerError, match="use `await` here"):
+        app.run(job.result())
+    await app.close()
+
+
+@pytest.mark.spec("SYNC-01")
+def test_many_threads_share_one_loop_thread() -> None:
+    app = Stoker(MemoryEngine())
+
+    async def where() -> str:
+        return threading.current_thread().name
+
+    names: list[str] = []
+    threads = [threading.Thread(target=lambda: names.append(app.run(where()))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert names == ["stoker-sync"] * 8
+    assert sum(thread.name == "stoker-sync" for thread in threading.enumerate()) == 1
+
+
+@pytest.mark.spec("SYNC-03")
+def test_whoever_stops_waiting_cancels_what_he_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    class Impatient:
+        """A future whose waiter is interrupted, as by Ctrl-C."""
+
+        def __init__(self, future: object) -> None:
+            self.future = future
+            self.cancel = future.cancel  # type: ignore[attr-defined]
+
+        def result(self) -> None:
+            time.sleep(0.05)
+            raise KeyboardInterrupt
+
+    real = asyncio.run_coroutine_threadsafe
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda *args: Impatient(real(*args)))
+    with pytest.raises(KeyboardInterrupt):
+        sync.LoopThread().run(wait(), "await")
+    assert ended.wait(5)
+
+
+@pytest.mark.spec("SYNC-01")
+def test_errors_come_back_as_they_are() -> None:
+    async def fail() -> None:
+        raise ValueError("as it is")
+
+    with pytest.raises(ValueError, match="as it is"):
+        sync.shared.run(fail(), "await")
+
+    async def awaitable() -> int:
+        return os.getpid()
+
+    assert sync.shared.run(asyncio.wait_for(awaitable(), 5), "await") == os.getpid()

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.engines.memory import MemoryEngine
+from stoker.model.errors import Duplicate, InvalidInput
+from stoker.model.job import PLAIN, Status, Stored
+from stoker.model.retry import Fixed, Linear
+from stoker.model.time import HOUR, SECOND, instant
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+
+
+@pytest.fixture
+def app() -> Stoker:
+    return Stoker(MemoryEngine())
+
+
+@pytest.mark.spec("TASK-01")
+def test_a_draft_holds_the_bound_arguments_and_nothing_else(app: Stoker) -> None:
+    @app.task
+    async def resize(image: int, *, width: int = 800) -> None: ...
+
+    draft = resize.draft(7)
+    assert (draft.kind, draft.queue, draft.payload, draft.attempts) == ("resize", "default", b'{"image":7}', 5)
+    assert draft.options is PLAIN
+    assert resize.draft(7, width=800).payload == b'{"image":7,"width":800}'
+    assert draft.id < resize.draft(7).id
+    wrong: Any = resize
+    for args, kwargs in (((), {}), ((1, 2), {}), ((1,), {"wdith": 2})):
+        with pytest.raises(InvalidInput, match=r"resize\(\)"):
+            wrong.draft(*args, **kwargs)
+
+
+@pytest.mark.spec("TASK-02")
+async def test_every_option_of_a_call_reaches_the_record(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    @timed_jobs.task
+    def work() -> None: ...
+
+    job = await work.using(
+        queue="mail",
+        priority=-3,
+        delay=timedelta(minutes=1),
+        attempts=7,
+        backoff=Linear(1, 2),
+        timeout=30,
+        unique=Unique("k", scope="global", hold="retrying"),
+        tenant="acme",
+        expires=3600,
+        keep=0,
+        metadata={"from": "test"},
+        isolation="process",
+    ).enqueue()
+    record = await job.refresh()
+    assert record.queue == "mail"
+    assert record.priority == -3
+    assert record.scheduled_at == clock() + 60 * SECOND
+    assert record.budget == 7
+    assert record.unique == Unique("k", "global", "existing", "retrying")
+    assert record.tenant == "acme"
+    options = record.options
+    assert options.backoff == Linear(1, 2)
+    assert (options.timeout, options.expires, options.keep) == (30 * SECOND, HOUR, 0)
+    assert options.isolation == "process"
+    assert (options.metadata or record.metadata) == {"from": "test"}
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    assert (await (await work.using(at=at).enqueue()).refresh()).scheduled_at == instant(at)
+
+
+@pytest.mark.spec("TASK-03")
+async def test_using_gives_a_copy_and_leaves_the_task_alone(app: Stoker) -> None:
+    @app.task(queue="a")
+    async def work() -> str:
+        return "ran"
+
+    other = work.using(queue="b").using(priority=1)
+    assert (work.draft().queue, other.draft().queue, other.draft().priority) == ("a", "b", 1)
+    assert app.tasks["work"] is work
+    assert await other() == "ran"
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    later = work.using(delay=60).using(at=at).draft()
+    assert (later.delay, later.at) == (0, instant(at))
+    sooner = work.using(at=at).using(delay=60).draft()
+    assert (sooner.delay, sooner.at) == (60 * SECOND, None)
+    with pytest.raises(InvalidInput, match="at"):
+        work.using(at=at, delay=1)
+    with pytest.raises(InvalidInput, match="time zone"):
+        work.using(at=datetime(2031, 1, 1))
+    misspelt: Any = work.using
+    with pytest.raises(TypeError, match="quue"):
+        misspelt(quue="x")
+
+
+@pytest.mark.spec("TASK-04")
+async def test_unique_keys_may_be_made_from_the_arguments(jobs: Stoker) -> None:
+    @jobs.task(unique=lambda image, width=1: f"img:{image}" if image else None)
+    async def resize(image: int, width: int = 1) -> None: ...
+
+    first = await resize.enqueue(7)
+    assert await resize.enqueue(7, width=3) == first
+    assert await resize.enqueue(8) != first
+    assert await resize.enqueue(0) != await resize.enqueue(0)
+    replaced = await resize.using(unique=lambda image, width=1: Unique(f"img:{image}", mode="replace")).enqueue(7, 9)
+    assert (replaced, replaced.stored) == (first, Stored.REPLACED)
+    assert (await first.refresh()).payload == b'{"image":7,"width":9}'
+    with pytest.raises(Duplicate) as caught:
+        await resize.using(unique=Unique("img:7", mode="raise")).enqueue(7)
+    assert caught.value.key == "img:7"
+    wrong: Any = resize.using(unique=lambda image: image)  # type: ignore[misc, arg-type, return-value]
+    with pytest.raises(InvalidInput, match="must return a key"):
+        wrong.draft(5)
+    with pytest.raises(InvalidInput, match=r"resize\(\)"):
+        wrong.draft(5, height=1)
+
+
+@pytest.mark.spec("TASK-05")
+def test_enqueue_sync_stores_and_answers_a_handle(app: Stoker) -> None:
+    @app.task
+    def work(n: int) -> int:
+        return n
+
+    job = work.using(priority=2).enqueue_sync(4)
+    record = app.run(job.refresh())
+    assert (record.status, record.priority, record.payload) == (Status.PENDING, 2, b'{"n":4}')
+    app.run(app.close())
+
+
+@pytest.mark.spec("TASK-02")
+def test_a_tasks_policy_and_backoff_travel_with_its_copies(app: Stoker) -> None:
+    @app.task(backoff=Fixed(3), retry_on=OSError, give_up_on=FileNotFoundError, crashes=None)
+    def work() -> None: ...
+
+    copy = work.using(priority=1)
+    assert (copy.retry_on, copy.give_up_on, copy.crashes) == (OSError, FileNotFoundError, None)
+    assert copy.draft().options.backoff == Fixed(3)
+    assert work.using(backoff=Fixed(0)).draft().options.backoff == Fixed(0)
+
+
+async def test_many_drafts_of_one_task_have_rising_ids(app: Stoker) -> None:
+    @app.task
+    async def work(n: int) -> None: ...
+
+    drafts = [work.draft(n) for n in range(1_000)]
+    assert [draft.id for draft in drafts] == sorted({draft.id for draft in drafts})
+    await asyncio.sleep(0)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from stoker.model.errors import EngineUnavailable
+from stoker.model.events import Event, EventType
+from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.timeline import HEAVY, Buffer
+
+numbers = itertools.count(1)
+
+
+def draft(payload: bytes = b"{}", **options: Any) -> Draft:
+    return Draft(next(numbers).to_bytes(16), "work", payload, **options)
+
+
+def insert(buffer: Buffer, *drafts: Draft, stored: Stored = Stored.INSERTED) -> None:
+    buffer.inserted(drafts, [Receipt(one.id, stored) for one in drafts])
+
+
+def claim(payload: bytes = b"{}") -> Claim:
+    return Claim(next(numbers).to_bytes(16), "work", "default", payload, 1, 0, 5, "w", 1, 7, 7, 7)
+
+
+class Shelf:
+    """Where events end up; `failing` counts down the writes that fail."""
+
+    def __init__(self, failing: int = 0) -> None:
+        self.chunks: list[list[Event]] = []
+        self.failing = failing
+        self.gate: asyncio.Event | None = None
+
+    async def record(self, events: Sequence[Event], points: Any = (), *, now: int) -> int:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failing:
+            self.failing -= 1
+            raise EngineUnavailable("no answer.")
+        self.chunks.append(list(events))
+        return len(events)
+
+    @property
+    def jobs(self) -> list[int]:
+        return [int.from_bytes(event.job) for chunk in self.chunks for event in chunk]
+
+
+async def flush(buffer: Buffer, shelf: Shelf) -> int:
+    return await buffer.flush(shelf)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("BUFFER-01")
+async def test_a_flush_writes_in_chunks_and_says_how_many() -> None:
+    buffer, shelf = Buffer(), Shelf()
+    drafts = [draft() for _ in range(250)]
+    insert(buffer, *drafts)
+    assert len(buffer) == 250
+    assert await flush(buffer, shelf) == 250
+    assert [len(chunk) for chunk in shelf.chunks] == [100, 100, 50]
+    assert shelf.jobs == [int.from_bytes(one.id) for one in drafts]
+    assert await flush(buffer, shelf) == 0
+    assert len(buffer) == 0
+
+
+@pytest.mark.spec("BUFFER-02")
+async def test_only_what_was_accepted_is_told() -> None:
+    buffer, shelf = Buffer(), Shelf()
+    insert(buffer, draft(), stored=Stored.EXISTING)
+    one, two = claim(), claim()
+    buffer.claimed([one, two])
+    buffer.claimed([])
+    done = [Settlement(c.id, "w", 1, Status.DONE) for c in (one, two)]
+    buffer.settled([one, two], done, [Verdict.APPLIED, Verdict.LOST])
+    await flush(buffer, shelf)
+    told = [(event.type, event.job) for chunk in shelf.chunks for event in chunk]
+    assert told == [(EventType.STARTED, one.id), (EventType.STARTED, two.id), (EventType.COMPLETED, one.id)]
+
+
+@pytest.mark.spec("BUFFER-02")
+async def test_follow_ups_of_a_settlement_that_applied_are_enqueued() -> None:
+    buffer, shelf = Buffer(), Shelf()
+    one, two, more = claim(), claim(), draft()
+    ends = [Settlement(c.id, "w", 1, Status.DONE, followups=(more,)) for c in (one, two)]
+    buffer.settled([one, two], ends, [Verdict.APPLIED, Verdict.LOST])
+    await flush(buffer, shelf)
+    assert [(event.type, event.job) for event in shelf.chunks[0]] == [
+        (EventType.COMPLETED, one.id),
+        (EventType.ENQUEUED, more.id),
+    ]
+
+
+@pytest.mark.spec("BUFFER-03")
+async def test_what_does_not_fit_is_dropped_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    buffer, shelf = Buffer(capacity=10), Shelf()
+    insert(buffer, *[draft() for _ in range(8)])
+    insert(buffer, *[draft() for _ in range(5)])
+    insert(buffer, *[draft() for _ in range(2)])
+    assert (len(buffer), buffer.dropped) == (10, 5)
+    assert await flush(buffer, shelf) == 10
+    assert "5 events did not fit" in caplog.text
+    assert buffer.take_dropped() == 0
+    await flush(buffer, shelf)
+    assert caplog.text.count("did not fit") == 1
+
+
+@pytest.mark.spec("BUFFER-04")
+async def test_what_could_not_be_written_goes_back_within_the_cap() -> None:
+    buffer, shelf = Buffer(capacity=250, chunk=100), Shelf()
+    drafts = [draft() for _ in range(250)]
+    insert(buffer, *drafts)
+    shelf.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(flush(buffer, shelf))
+    await asyncio.sleep(0)
+    insert(buffer, *[draft() for _ in range(30)])
+    shelf.failing = 1
+    shelf.gate.set()
+    with pytest.raises(EngineUnavailable):
+        await flushing
+    assert (len(buffer), buffer.dropped) == (250, 30)
+    shelf.gate = None
+    assert await flush(buffer, shelf) == 250
+    assert shelf.jobs[:220] == [int.from_bytes(one.id) for one in drafts[:220]], "the oldest come first"
+
+
+@pytest.mark.spec("BUFFER-04")
+async def test_a_canceled_flush_loses_nothing() -> None:
+    buffer, shelf = Buffer(chunk=10), Shelf()
+    insert(buffer, *[draft() for _ in range(25)])
+    shelf.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(flush(buffer, shelf))
+    await asyncio.sleep(0)
+    flushing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await flushing
+    assert len(buffer) == 25
+
+
+@pytest.mark.spec("BUFFER-05")
+async def test_deleted_jobs_are_forgotten_also_while_a_flush_is_under_way() -> None:
+    buffer, shelf = Buffer(chunk=1), Shelf()
+    drafts = [draft() for _ in range(4)]
+    insert(buffer, *drafts)
+    buffer.forget([drafts[1].id])
+    shelf.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(flush(buffer, shelf))
+    await asyncio.sleep(0)
+    buffer.forget([drafts[3].id])
+    shelf.gate.set()
+    assert await flushing == 2
+    assert shelf.jobs == [int.from_bytes(drafts[n].id) for n in (0, 2)]
+    buffer.forget([drafts[0].id])
+    assert not buffer._forgotten, "nothing is buffered: there is nothing to forget"
+
+
+@pytest.mark.spec("BUFFER-06")
+async def test_large_payloads_are_not_kept_alive() -> None:
+    buffer, shelf = Buffer(), Shelf()
+    heavy = b'"' + b"x" * HEAVY + b'"'
+    insert(buffer, draft(heavy))
+    one = claim(heavy)
+    buffer.claimed([one])
+    small = claim()
+    buffer.settled([small], [Settlement(small.id, "w", 1, Status.DONE, result=heavy)], [Verdict.APPLIED])
+    assert [type(batch).__name__ for batch in buffer._batches] == ["_Again"] * 3
+    assert await flush(buffer, shelf) == 3
+    insert(buffer, draft())
+    assert type(buffer._batches[0]).__name__ == "_Inserted"

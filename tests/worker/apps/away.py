@@ -1,0 +1,26 @@
+"""An app whose store goes away while a file exists."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from stoker.app import Stoker
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.errors import EngineUnavailable
+
+
+class Flaky(SqliteEngine):
+    async def renew(self, *args: Any, **kwargs: Any) -> Any:
+        if Path(os.environ["AWAY"]).exists():
+            raise EngineUnavailable("the cable is out")
+        return await super().renew(*args, **kwargs)
+
+
+jobs = Stoker(Flaky(os.environ["STORE"]))
+
+
+@jobs.task
+async def nothing() -> None:
+    return None

@@ -1,0 +1,93 @@
+"""Handlers that leave a line in a file when they start and when they end, so that tests can count runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.model.retry import Fixed
+
+jobs = Stoker(backoff=Fixed(0.05))
+
+
+def mark(what: str) -> None:
+    run = current()
+    line = f"{what} {run.kind} {run.id} {run.attempt} {os.getpid()} {time.time()}\n"
+    descriptor = os.open(os.environ["MARKS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+@jobs.task
+async def quick(n: int) -> int:
+    mark("start")
+    return n
+
+
+@jobs.task
+async def nap(seconds: float) -> None:
+    mark("start")
+    await asyncio.sleep(seconds)
+    mark("end")
+
+
+@jobs.task
+async def nap_once(seconds: float) -> None:
+    mark("start")
+    if current().attempt == 1:
+        await asyncio.sleep(seconds)
+    mark("end")
+
+
+@jobs.task
+def segfault() -> None:
+    mark("start")
+    ctypes.string_at(0)
+
+
+@jobs.task
+async def block(seconds: float) -> None:
+    mark("start")
+    time.sleep(seconds)
+
+
+@jobs.task(timeout=0.1, attempts=1)
+def stuck(seconds: float) -> None:
+    mark("start")
+    time.sleep(seconds)
+
+
+@jobs.task
+async def leak_exit() -> None:
+    mark("start")
+
+    async def goodbye() -> None:
+        sys.exit(5)
+
+    task = asyncio.create_task(goodbye())
+    await asyncio.sleep(0.3)
+    task.cancel()
+    mark("end")
+
+
+@jobs.task
+async def shout() -> None:
+    current().logger.warning("red \x1b[31m alert\nstoker.worker: forged line")
+
+
+def script() -> None:
+    """`Worker(jobs).run()` as a script would: says when it is back."""
+    from stoker.worker import Worker
+
+    Worker(jobs, {"default": 4}, shutdown_grace=os.environ.get("GRACE", "5")).run()
+    Path(os.environ["MARKS"]).with_name("back").touch()
+
+
+if __name__ == "__main__":
+    script()

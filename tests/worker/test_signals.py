@@ -1,0 +1,106 @@
+"""Stopping: what ends in grace runs once, the rest goes back at no cost."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.model.job import Status
+from stoker.worker import Worker
+from tests.worker.shell import Scene, until
+
+SCRIPT = ("-m", "tests.worker.apps.marked")
+
+
+@pytest.mark.spec("SUPERVISOR-13")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_drain_under_load_finishes_some_and_hands_back_the_rest(scene: Scene, number: signal.Signals) -> None:
+    scene.enqueue("nap", *({"seconds": 0.4} for _ in range(4)), *({"seconds": 60} for _ in range(4)))
+    with scene.work("-q", "default:8", "--grace", "1") as command:
+        until(lambda: len(scene.marks("start")) == 8)
+        scene.enqueue("quick", *({"n": n} for n in range(3)))
+        command.send(number)
+        assert command.wait() == 0
+    runs = Counter(mark.job for mark in scene.marks("start"))
+    assert max(runs.values()) == 1
+    states = Counter((job.kind, job.status, job.attempts) for job in scene.records())
+    assert states["nap", Status.DONE, 1] == 4
+    assert states["nap", Status.PENDING, 0] == 4, "handed back, and the attempt refunded"
+    assert sum(count for (kind, *_), count in states.items() if kind == "quick") == 3
+    assert all(job.crashes == 0 for job in scene.records())
+
+
+@pytest.mark.spec("SUPERVISOR-13")
+def test_a_second_signal_hurries(scene: Scene) -> None:
+    scene.enqueue("nap", {"seconds": 60})
+    with scene.work("--grace", "60") as command:
+        until(lambda: scene.marks("start"))
+        command.send(signal.SIGTERM)
+        until(lambda: "stopping" in command.log)
+        command.send(signal.SIGTERM)
+        assert command.wait(5) == 0
+    [job] = scene.records()
+    assert (job.status, job.attempts) == (Status.PENDING, 0)
+
+
+@pytest.mark.spec("SUPERVISOR-14")
+def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
+    scene.enqueue("nap", {"seconds": 0.5})
+    with scene.work() as command:
+        until(lambda: scene.marks("start"))
+        command.send(signal.SIGTSTP)
+        until(lambda: not scene.ready_file.exists())
+        until(lambda: "quiet: nothing more is claimed, 1 running" in command.log)
+        scene.enqueue("quick", {"n": 1})
+        until(lambda: scene.marks("end"))
+        assert [mark.kind for mark in scene.marks("start")] == ["nap"]
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+    assert [job.status for job in scene.records()] == [Status.DONE, Status.PENDING]
+
+
+@pytest.mark.spec("SUPERVISOR-15")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_worker_in_a_script_drains_and_returns(scene: Scene, number: signal.Signals) -> None:
+    scene.enqueue("nap", {"seconds": 0.4}, {"seconds": 60})
+    with scene.command(*SCRIPT, GRACE="0.8") as command:
+        until(lambda: len(scene.marks("start")) == 2)
+        command.send(number)
+        assert command.wait() == 0
+        assert (scene.folder / "back").exists(), "run() returned"
+        assert "Traceback" not in command.log
+    assert [(job.status, job.attempts) for job in scene.records()] == [(Status.DONE, 1), (Status.PENDING, 0)]
+
+
+@pytest.mark.spec("SUPERVISOR-16")
+def test_a_system_exit_that_leaves_the_loop_ends_its_job_and_not_the_worker(scene: Scene) -> None:
+    [guilty] = scene.enqueue("leak_exit", {})
+    scene.enqueue("nap", {"seconds": 0.5})
+    with scene.command(*SCRIPT) as command:
+        until(lambda: [mark for mark in scene.marks("end") if mark.kind == "nap"])
+        scene.enqueue("quick", {"n": 1})
+        until(lambda: [mark for mark in scene.marks("start") if mark.kind == "quick"])
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+        assert f"a task that job {guilty} (leak_exit) had spawned raised SystemExit" in command.log
+    states = {job.kind: (job.status, job.attempts) for job in scene.records()}
+    assert states == {"leak_exit": (Status.DEAD, 1), "nap": (Status.DONE, 1), "quick": (Status.DONE, 1)}
+    assert "panic: SystemExit: 5" in (scene.records()[0].last_error or "")
+
+
+@pytest.mark.spec("SUPERVISOR-15")
+def test_the_handlers_that_were_there_come_back() -> None:
+    app = Stoker("memory://")
+
+    def mine(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTSTP)}
+        Worker(app, drain=True).run()
+        assert {number: signal.getsignal(number) for number in kept} == kept
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,201 @@
+"""Worker processes and the one that looks after them, as `stoker work` runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stoker.model.job import Status
+from stoker.worker import supervisor as supervising
+from stoker.worker.member import EXIT_BROKEN
+from stoker.worker.supervisor import Supervisor
+from tests.worker.shell import APP, Scene, alive, until
+
+
+@pytest.mark.spec("SUPERVISOR-01", "SUPERVISOR-02")
+def test_the_jobs_of_a_killed_process_run_again_within_a_second(scene: Scene) -> None:
+    scene.enqueue("nap_once", {"seconds": 30})
+    with scene.work("-p", "2") as command:
+        [first] = until(lambda: scene.marks("start"))
+        assert sorted(command.children) == sorted(until(lambda: c if len(c := command.children) == 2 else None))
+        killed_at = time.time()
+        os.kill(first.pid, signal.SIGKILL)
+        _, second = until(lambda: m if len(m := scene.marks("start")) == 2 else None)
+        assert second.at - killed_at < 1.0
+        until(lambda: len(command.children) == 2 and first.pid not in command.children, limit=1.5, what="two again")
+        until(lambda: scene.marks("end"))
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+    [job] = scene.records()
+    assert (job.status, job.attempts, job.crashes) == (Status.DONE, 2, 1)
+    assert "killed by SIGKILL (9)" in job.history[0].error
+
+
+@pytest.mark.spec("SUPERVISOR-03")
+def test_three_crash_ends_are_the_end(scene: Scene) -> None:
+    scene.enqueue("segfault", {})
+    scene.enqueue("quick", *({"n": n} for n in range(20)))
+    with scene.work("--drain", ready=False) as command:
+        assert command.wait() == 0
+    jobs = {job.kind: job for job in scene.records()}
+    assert (jobs["segfault"].status, jobs["segfault"].crashes) == (Status.DEAD, 3)
+    assert "SIGSEGV (11)" in (jobs["segfault"].last_error or "")
+    assert {job.status for job in scene.records() if job.kind == "quick"} == {Status.DONE}
+
+
+@pytest.mark.spec("SUPERVISOR-04")
+def test_a_process_is_replaced_after_enough_jobs_without_a_gap(scene: Scene) -> None:
+    with scene.work("--max-jobs", "20", "--health-port", "0") as command:
+        [first] = command.children
+        scene.enqueue("quick", *({"n": n} for n in range(30)))
+        until(lambda: command.children and first not in command.children, what="replaced")
+        assert scene.ready_file.exists()
+        scene.enqueue("quick", *({"n": n} for n in range(10)))
+        until(lambda: len(scene.marks()) == 40)
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+    assert max(Counter(mark.job for mark in scene.marks()).values()) == 1
+    assert len({mark.pid for mark in scene.marks()}) >= 2
+    assert all(job.status is Status.DONE for job in scene.records())
+
+
+@pytest.mark.spec("SUPERVISOR-05")
+def test_hup_replaces_the_processes_one_by_one(scene: Scene) -> None:
+    scene.enqueue("nap", {"seconds": 1.0})
+    with scene.work("-p", "2") as command:
+        until(lambda: len(command.children) == 2)
+        until(lambda: scene.marks("start"))
+        before = set(command.children)
+        command.send(signal.SIGHUP)
+        deadline = time.monotonic() + 10
+        while set(command.children) & before or len(command.children) != 2:
+            assert scene.ready_file.exists(), "somebody is at work all the time"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+    [job] = scene.records()
+    assert (job.status, job.attempts) == (Status.DONE, 1), "what the old process ran, it finished"
+
+
+@pytest.mark.spec("SUPERVISOR-06")
+def test_without_its_supervisor_a_process_stops(scene: Scene) -> None:
+    scene.enqueue("nap", {"seconds": 30})
+    with scene.work("--grace", "0.1") as command:
+        until(lambda: scene.marks("start"))
+        [child] = command.children
+        command.process.kill()
+        until(lambda: not alive(child), limit=8)
+    [job] = scene.records()
+    assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
+
+
+@pytest.mark.spec("SUPERVISOR-07")
+async def test_a_process_that_does_not_stop_is_killed_and_its_jobs_are_handed_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervising, "MARGIN", 0.2)
+    monkeypatch.setattr(supervising, "LAST_WAIT", 0.2)
+    for name, value in scene.environ.items():
+        monkeypatch.setenv(name, value)
+    await asyncio.to_thread(scene.enqueue, "block", {"seconds": 60})
+    boss = Supervisor(APP, shutdown_grace=0.1)
+    serving = asyncio.ensure_future(boss.serve())
+    await asyncio.to_thread(until, scene.marks)
+    boss.stop()
+    assert await serving == EXIT_BROKEN
+    [job] = await asyncio.to_thread(scene.records)
+    assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
+
+
+@pytest.mark.spec("SUPERVISOR-08")
+def test_a_process_with_half_of_its_slots_abandoned_is_replaced(scene: Scene) -> None:
+    with scene.work("-q", "default:2") as command:
+        [first] = command.children
+        scene.enqueue("stuck", {"seconds": 60})
+        until(lambda: command.children and first not in command.children, what="replaced")
+        assert "1 of its 2 slots are lost" in command.log
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+
+
+@pytest.mark.spec("SUPERVISOR-09")
+def test_readiness_is_red_while_the_store_is_away(scene: Scene) -> None:
+    away = scene.folder / "away"
+    environ = {"AWAY": str(away), "STORE": str(scene.folder / "away.db")}
+    with scene.work("--lease", "1", "--health-port", "0", app="tests.worker.apps.away:jobs", **environ) as command:
+        port = until(lambda: command.log.partition("http://127.0.0.1:")[2].partition("/")[0])
+        assert probe(port) == (200, True)
+        away.touch()
+        until(lambda: not scene.ready_file.exists())
+        assert probe(port) == (503, False)
+        away.unlink()
+        until(scene.ready_file.exists)
+        assert probe(port) == (200, True)
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+    assert not scene.ready_file.exists()
+
+
+def probe(port: str) -> tuple[int, bool]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            return answer.status, json.load(answer)["ready"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)["ready"]
+
+
+@pytest.mark.spec("SUPERVISOR-10")
+def test_reload_follows_the_code_and_survives_a_mistake_in_it(scene: Scene) -> None:
+    code = "from stoker.app import Stoker\njobs = Stoker()\n@jobs.task\nasync def version() -> int:\n    return {}\n"
+    source = scene.folder / "code" / "changing.py"
+    source.parent.mkdir()
+    source.write_text(code.format(1))
+    with scene.work("--reload", app="changing:jobs", cwd=source.parent) as command:
+        [first] = command.children
+        source.write_text("this is no Python")
+        until(lambda: "could not start" in command.log)
+        assert command.children == [first], "the old process stays at work"
+        source.write_text(code.format(2))
+        until(lambda: command.children and first not in command.children, what="replaced")
+        scene.enqueue("version", {})
+        until(lambda: scene.records()[0].result == b"2")
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+
+
+@pytest.mark.spec("SUPERVISOR-11")
+def test_processes_that_die_at_once_are_started_again_with_a_growing_pause(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOKER_URL", scene.url)
+    boss = Supervisor(APP)
+    pauses = [boss._pause(0) for _ in range(12)]
+    assert pauses[:2] == [0.0, 0.0], "a death or two is made good at once"
+    assert pauses[2:] == sorted(pauses[2:])
+    assert pauses[-1] == 30.0
+    assert boss._pause(1) == 0.0
+
+
+@pytest.mark.spec("SUPERVISOR-12")
+def test_what_cannot_start_exits_with_1(scene: Scene) -> None:
+    with scene.work(ready=False, STOKER_URL=f"sqlite:///{scene.folder}/no/such/folder/jobs.db") as command:
+        assert command.wait() == 1
+        assert "cannot start" in command.log
+    Path(scene.folder / "opens.py").write_text(
+        "from stoker.app import Stoker\njobs = Stoker()\n@jobs.lifespan\nasync def broken():\n"
+        "    raise RuntimeError('no pool for you')\n    yield\n"
+    )
+    with scene.work(ready=False, app="opens:jobs", cwd=scene.folder) as command:
+        assert command.wait() == 1
+        assert "no pool for you" in command.log
