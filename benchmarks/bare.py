@@ -19,7 +19,7 @@ from benchmarks.stats import Meter
 from stoker.engines.sqlite.claims import BEFORE_ALL
 from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import COMPLETED, DONE, ENQUEUED, MARK_EVERY, PENDING, RUNNING
+from stoker.engines.sqlite.unit import BLOCK, COMPLETED, DONE, ENQUEUED, MARK_EVERY, PENDING, RUNNING
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS
 from stoker.model.time import DAY
@@ -44,6 +44,7 @@ class Bare:
         self._counters = counters
         self._held: list[Any] = []
         self._claimed = 0
+        self._next = self._end = 0
         self._connection.pragma("synchronous", LEVELS[durability])
         self._wid = self.raw.execute(_ENLIST, (WORKER, time.time_ns() // 1000 + DAY)).lastrowid
         self._qid, self._keep = self.raw.execute("SELECT qid, keep_done FROM stoker_queues").fetchall()[0]
@@ -59,19 +60,25 @@ class Bare:
         execute, many = self.raw.execute, self.raw.executemany
         now = time.time_ns() // 1000
         execute("BEGIN IMMEDIATE")
-        execute(_HIGH, ()).fetchall()
+        [[high]] = execute(_HIGH, ()).fetchall()
         n = len(ids)
-        [[last]] = execute(_NUMBERS, (n, now)).fetchall()
+        first = self._next
+        if first + n > self._end:
+            [[last]] = execute(_NUMBERS, (n + BLOCK,)).fetchall()
+            self._end = last + 1
+            first = self._end - n - BLOCK
+        self._next = first + n
         [[qid, *_]] = execute(_QUEUE, (QUEUE,)).fetchall()
-        first = last - n + 1
         rows = [
             (seq, id_, qid, 0, now, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, now, None, None, None, None)
             for seq, id_ in enumerate(ids, first)
         ]
         many(_BODY, rows)
-        execute(_READY, (first, last)).fetchall()
+        execute(_READY, (first, first + n - 1)).fetchall()
         if self._counters:
             many(_COUNT, [(qid, NOOP, PENDING, n), (qid, NOOP, ENQUEUED, n)])
+        if now > high + MARK_EVERY:
+            execute(_MARK, (now,)).fetchall()
         execute("COMMIT")
 
     def turn(self, batch: int, held: list[Any], claimed: int) -> tuple[list[Any], int]:

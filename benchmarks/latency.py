@@ -43,7 +43,7 @@ async def _rounds(paths: list[Path], durability: Durability, rounds: int, calls:
     """Per round the p50 of an awaited enqueue, of its bare statements, and of a lone INSERT, in µs."""
     engine = SqliteEngine(paths[0], durability=durability)
     await engine.open()
-    medians = []
+    medians: list[tuple[float, ...]] = []
     try:
         with Bare(paths[1], durability) as same, Bare(paths[2], durability) as lone:
             for number in range(rounds + 1):

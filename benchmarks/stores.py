@@ -24,6 +24,7 @@ from stoker.model.time import DAY
 BETTER = -5
 """The priority of delayed jobs that stand in everybody's way."""
 
+_NUMBERS = "UPDATE stoker_clock SET seq = seq + ? RETURNING seq"
 _FINISH_ALL = """
 INSERT INTO stoker_done (id, seq, qid, status, token, attempts, started, finished, expires, cancel)
 SELECT id, seq, qid, 3, created, 1, created, created, created + ?3, 0 FROM stoker_body WHERE seq BETWEEN ?1 AND ?2
@@ -71,7 +72,7 @@ async def _begin(path: Path) -> None:
 
 def _bodies(raw: sqlite3.Connection, qid: int, n: int, due: int, priority: int, created: int) -> tuple[int, int]:
     """Write `n` job bodies; the first and the last of their numbers."""
-    [[last]] = raw.execute(sql("numbers"), (n, created)).fetchall()
+    [[last]] = raw.execute(_NUMBERS, (n,)).fetchall()
     first = last - n + 1
 
     def rows() -> Iterator[tuple[object, ...]]:

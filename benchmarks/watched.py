@@ -14,7 +14,7 @@ from stoker.engines.base import LEASE, Transaction
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Renewal, Settled, Settlement, Verdict
+from stoker.model.job import LARGEST_BATCH, Claim, Demand, Renewal, Settled, Settlement, Verdict
 from stoker.model.time import Span
 
 POOL = 8192
@@ -35,18 +35,25 @@ class Watched(SqliteEngine):
 
 
 class Nothing(MemoryEngine):
-    """A store that costs nothing: its claims were made before and its verdicts are always the same."""
+    """A store that costs nothing: its claims are made beforehand and its verdicts are always the same."""
 
     def __init__(self, jobs: int) -> None:
         super().__init__()
         self._left = jobs
         self._at = 0
-        claims = [
-            Claim(number.to_bytes(16, "big"), NOOP, QUEUE, PAYLOAD, 1, 0, 5, "bench", number + 1, 0, 0, 0)
-            for number in range(POOL)
-        ]
-        self._claims = claims + claims[:1000]
-        self._applied = [Verdict.APPLIED] * 1000
+        self._claims: list[Claim] = []
+        self._applied = [Verdict.APPLIED] * LARGEST_BATCH
+
+    async def renew(
+        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
+    ) -> Renewal:
+        if first:
+            claims = [
+                Claim(number.to_bytes(16, "big"), NOOP, QUEUE, PAYLOAD, 1, 0, 5, worker, number + 1, 0, 0, 0)
+                for number in range(POOL)
+            ]
+            self._claims = claims + claims[:LARGEST_BATCH]
+        return Renewal(known=True)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         n = min(demand.total or 0, self._left)
@@ -59,11 +66,6 @@ class Nothing(MemoryEngine):
     ) -> Settled:
         return Settled(self._applied[: len(settlements)], await self.claim(demand) if demand is not None else [])
 
-    async def renew(
-        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
-    ) -> Renewal:
-        return Renewal(known=True)
-
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         return []
 
@@ -73,3 +75,6 @@ class Nothing(MemoryEngine):
 
     def twin(self) -> Self:
         return self
+
+    async def close(self) -> None:
+        """The keeper closes its twin, which is this very engine: it stays open."""

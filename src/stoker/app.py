@@ -6,6 +6,7 @@ and the dashboard are made from an app (`Worker(jobs)`); the app knows none of t
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import importlib
@@ -361,10 +362,18 @@ class Stoker:
         await self.engine()
 
     async def close(self) -> None:
-        """Write the events that are still buffered and let go of this loop's engine."""
+        """Write the events that are still buffered and let go of this loop's engine and of the sync callers'.
+
+        What is used afterwards opens again.
+        """
         home = self._homes.leave()
-        if home is not None:
-            await home.close(self.timeline)
+        helper = sync.shared.started
+        try:
+            if home is not None:
+                await home.close(self.timeline)
+        finally:
+            if helper is not None and self._homes.has_home_on(helper) and helper is not asyncio.get_running_loop():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.close(), helper))
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -115,6 +115,11 @@ class Homes:
             self._spare = self._given
         return home
 
+    def has_home_on(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Does another loop of this process have one?"""
+        home = self._homes.get(id(loop))
+        return home is not None and home.loop is loop and self._pid == os.getpid() and not home.loop.is_closed()
+
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> Home:
         if self._pid != os.getpid():
             self._after_fork()

@@ -36,6 +36,11 @@ class LoopThread:
                 threading.Thread(target=self._serve, args=(self._loop,), name="stoker-sync", daemon=True).start()
             return self._loop
 
+    @property
+    def started(self) -> asyncio.AbstractEventLoop | None:
+        """The loop if it runs in this process already."""
+        return self._loop if self._pid == os.getpid() else None
+
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)

@@ -16,6 +16,7 @@ import pytest
 
 from stoker.model.job import Status
 from stoker.worker import supervisor as supervising
+from stoker.worker.crew import Patience
 from stoker.worker.member import EXIT_BROKEN
 from stoker.worker.supervisor import Supervisor
 from tests.worker.shell import APP, Scene, alive, until
@@ -40,16 +41,36 @@ def test_the_jobs_of_a_killed_process_run_again_within_a_second(scene: Scene) ->
     assert "killed by SIGKILL (9)" in job.history[0].error
 
 
+@pytest.mark.spec("PROCESS-14")
+def test_a_handlers_own_process_dies_with_its_worker(scene: Scene) -> None:
+    scene.enqueue("nap_alone", {"seconds": 30})
+    with scene.work() as command:
+        [first] = until(lambda: scene.marks("start"))
+        [member] = command.children
+        assert first.pid != member
+        os.kill(member, signal.SIGKILL)
+        until(lambda: not alive(first.pid), limit=1.0)
+        until(lambda: scene.marks("end"))
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
+    [job] = scene.records()
+    assert (job.status, job.attempts, job.crashes) == (Status.DONE, 2, 1)
+
+
 @pytest.mark.spec("SUPERVISOR-03")
 def test_three_crash_ends_are_the_end(scene: Scene) -> None:
     scene.enqueue("segfault", {})
     scene.enqueue("quick", *({"n": n} for n in range(20)))
-    with scene.work("--drain", ready=False) as command:
+    with scene.work() as command:
+        until(lambda: scene.records()[0].status is Status.DEAD)
+        until(lambda: all(job.status is Status.DONE for job in scene.records()[1:]), what="the innocent are done")
+        command.send(signal.SIGTERM)
         assert command.wait() == 0
-    jobs = {job.kind: job for job in scene.records()}
-    assert (jobs["segfault"].status, jobs["segfault"].crashes) == (Status.DEAD, 3)
-    assert "SIGSEGV (11)" in (jobs["segfault"].last_error or "")
-    assert {job.status for job in scene.records() if job.kind == "quick"} == {Status.DONE}
+        assert command.log.count("died: killed by SIGSEGV (11)") == 2, "the third time it died alone"
+    guilty, *innocent = scene.records()
+    assert guilty.crashes == 3
+    assert "SIGSEGV (11)" in (guilty.last_error or "")
+    assert max(job.crashes for job in innocent) <= 2
 
 
 @pytest.mark.spec("SUPERVISOR-04")
@@ -131,8 +152,8 @@ def test_a_process_with_half_of_its_slots_abandoned_is_replaced(scene: Scene) ->
 @pytest.mark.spec("SUPERVISOR-09")
 def test_readiness_is_red_while_the_store_is_away(scene: Scene) -> None:
     away = scene.folder / "away"
-    environ = {"AWAY": str(away), "STORE": str(scene.folder / "away.db")}
-    with scene.work("--lease", "1", "--health-port", "0", app="tests.worker.apps.away:jobs", **environ) as command:
+    scene.environ.update({"AWAY": str(away), "STORE": str(scene.folder / "away.db")})
+    with scene.work("--lease", "1", "--health-port", "0", app="tests.worker.apps.away:jobs") as command:
         port = until(lambda: command.log.partition("http://127.0.0.1:")[2].partition("/")[0])
         assert probe(port) == (200, True)
         away.touch()
@@ -175,16 +196,14 @@ def test_reload_follows_the_code_and_survives_a_mistake_in_it(scene: Scene) -> N
 
 
 @pytest.mark.spec("SUPERVISOR-11")
-def test_processes_that_die_at_once_are_started_again_with_a_growing_pause(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STOKER_URL", scene.url)
-    boss = Supervisor(APP)
-    pauses = [boss._pause(0) for _ in range(12)]
+def test_processes_that_die_at_once_are_started_again_with_a_growing_pause() -> None:
+    patience = Patience()
+    pauses = [patience.pause(0) for _ in range(12)]
     assert pauses[:2] == [0.0, 0.0], "a death or two is made good at once"
     assert pauses[2:] == sorted(pauses[2:])
     assert pauses[-1] == 30.0
-    assert boss._pause(1) == 0.0
+    assert patience.pause(1) == 0.0, "each seat has its own"
+    assert patience.pause(0, age=60) == 0.0, "one that lived is forgiven"
 
 
 @pytest.mark.spec("SUPERVISOR-12")

@@ -47,6 +47,7 @@ class Demo:
         self.total = total
         self.seen: Counter[Status] = Counter()
         self.snoozed = False
+        self.nearly_at: float | None = None
         self.advance: Advance = lambda _stage, _count: None
         self.jobs.listener(self._heard)
         self._register()
@@ -94,6 +95,8 @@ class Demo:
             self.seen[change.after] += 1
             if change.after in FINISHED:
                 self.advance("run", 1)
+                if self.nearly_at is None and self.finished >= self.total * 0.99:
+                    self.nearly_at = time.perf_counter()
 
     def drafts(self) -> list[Draft]:
         """The jobs: most are quick, some slow, some fail and recover, a few never will."""
@@ -110,8 +113,11 @@ class Demo:
         """How many jobs have ended, one way or another."""
         return sum(self.seen[status] for status in FINISHED)
 
-    async def run(self) -> tuple[float, float]:
-        """Enqueue everything, then work until all of it has ended; answers the seconds of both."""
+    async def run(self) -> tuple[float, float, float]:
+        """Enqueue everything, then work until all of it has ended.
+
+        Answers the seconds of the first, of the second, and until 99 % had ended: the last ones wait for their time.
+        """
         begun = time.perf_counter()
         doomed: JobHandle[Any] = await later(self.resize, 3600).enqueue(0)
         drafts = self.drafts()
@@ -124,10 +130,11 @@ class Demo:
         async with Worker(self.jobs, {"default": 20, "mail": 20, "slow": 20}), asyncio.timeout(PATIENCE):
             while self.finished < self.total:
                 await asyncio.sleep(0.02)
-        return enqueued - begun, time.perf_counter() - enqueued
+        assert self.nearly_at is not None
+        return enqueued - begun, time.perf_counter() - enqueued, self.nearly_at - enqueued
 
     async def waits_and_runs(self) -> tuple[list[float], list[float]]:
-        """Seconds from enqueue to finish, and of the last run alone, as the store recorded them; both sorted."""
+        """Seconds from enqueue to finish, and of the last claim to finish, as the store recorded them; both sorted."""
         engine = await self.jobs.engine()
         query = Query(statuses=frozenset({Status.DONE}), limit=LARGEST_PAGE)
         waits, runs = [], []
@@ -181,7 +188,7 @@ def demo(url: str | None, keep: bool, total: int) -> NoReturn:
 
 async def _demo(demo: Demo) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
     async with demo.jobs, _progress(demo):
-        enqueueing, working = await demo.run()
+        enqueueing, working, nearly = await demo.run()
         waits, runs = await demo.waits_and_runs()
         description = await (await demo.jobs.engine()).describe()
     rows = [
@@ -191,9 +198,10 @@ async def _demo(demo: Demo) -> tuple[list[tuple[str, str]], tuple[str, ...], boo
         ("dead", f"{demo.seen[Status.DEAD]:,}"),
         ("canceled", f"{demo.seen[Status.CANCELED]:,}"),
         ("enqueued", f"{enqueueing:.2f} s ({demo.total / enqueueing:,.0f} jobs/s)"),
-        ("worked", f"{working:.2f} s ({demo.total / working:,.0f} jobs/s; one job was scheduled 2 s ahead)"),
+        ("worked", f"{working:.2f} s; one job was scheduled 2 s ahead"),
+        ("speed", f"{demo.total * 0.99 / nearly:,.0f} jobs/s, until 99 % had ended"),
         ("enqueue to finish", percentiles(waits)),
-        ("run", percentiles(runs)),
+        ("claim to finish", percentiles(runs)),
         *_store(description),
     ]
     some = demo.total // 100

@@ -7,6 +7,7 @@ The signals a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not e
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 
@@ -58,12 +59,12 @@ class InvalidSchedule(InvalidInput):
 class InvalidTransition(StokerError):
     """A change of status outside the table in `lifecycle`; the record is unchanged."""
 
-    def __init__(self, before: str, after: str, job: str | None = None) -> None:
+    def __init__(self, before: str, after: str, whose: str | None = None, *, noun: str = "job") -> None:
         self.before = before
         self.after = after
-        self.job = job
-        whose = f"job {job}" if job else "a job"
-        super().__init__(f"{whose} cannot go from {before} to {after}. The record is unchanged.")
+        self.whose = whose
+        subject = f"{noun} {whose}" if whose else f"a {noun}"
+        super().__init__(f"{subject} cannot go from {before} to {after}. The record is unchanged.")
 
 
 class UnknownTask(StokerError, LookupError):
@@ -93,7 +94,7 @@ class Duplicate(StokerError):
         self.key = key
         self.holder = holder
         super().__init__(
-            f"unique key {key!r} is held by job {holder.hex()}. Nothing of this call was stored. "
+            f"unique key {key!r} is held by job {uuid.UUID(bytes=holder)}. Nothing of this call was stored. "
             'Use mode="existing" to get that job instead, or mode="replace" to overwrite it while it waits.'
         )
 

@@ -126,7 +126,7 @@ def _to(letter: Letter, status: LetterStatus) -> Letter:
 
 
 def _refused(letter: Letter, status: LetterStatus) -> InvalidTransition:
-    return InvalidTransition(letter.status, status, f"letter {letter.label}")
+    return InvalidTransition(letter.status, status, letter.label, noun="letter")
 
 
 class LetterFilter(msgspec.Struct, frozen=True):

@@ -69,7 +69,7 @@ class Conductor:
             except (SystemExit, KeyboardInterrupt) as leak:
                 if main.done():
                     raise
-                condemn(self.worker, leak)
+                self.loop.call_soon(condemn, self.worker, leak)
 
     async def _serve(self) -> None:
         worker = self.worker

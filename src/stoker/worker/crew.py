@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,28 @@ from stoker.worker.spawn import Offspring
 
 SILENT_AFTER = 10.0
 """Seconds without a report after which a process no longer counts as ready: its loop is held up, or it is frozen."""
+
+
+EARLY = 5.0
+"""A process that dies younger than this died early."""
+
+AT_ONCE = 2
+"""So many early deaths in a row are made good at once; then the pause grows between these bounds."""
+
+PAUSE = (0.1, 30.0)
+
+
+class Patience:
+    """How long to wait before the next process takes a seat: the more early deaths in a row, the longer."""
+
+    def __init__(self) -> None:
+        self._early: Counter[int] = Counter()
+
+    def pause(self, seat: int, age: float = 0.0) -> float:
+        """A process of this age died."""
+        self._early[seat] = 0 if age > EARLY else self._early[seat] + 1
+        tries = self._early[seat]
+        return 0.0 if tries <= AT_ONCE else min(PAUSE[0] * 2 ** (tries - AT_ONCE), PAUSE[1])
 
 
 class WorkerProcess:

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger("stoker.supervisor")
+
 REFRESH_EVERY = 2.0
+
+
+class Health:
+    """Both, where asked for. `facts` holds `ready` and whatever else the endpoint tells."""
+
+    def __init__(self, file: str | None, port: int | None, facts: Callable[[], dict[str, Any]]) -> None:
+        self._facts = facts
+        self._file = None if file is None else HealthFile(file)
+        self._port = None if port is None else HealthPort(port, facts)
+
+    async def open(self) -> None:
+        """Start to tell."""
+        if self._port is not None:
+            logger.info("readiness is told at http://127.0.0.1:%d/", await self._port.open())
+
+    def show(self) -> None:
+        """Something may have changed."""
+        if self._file is not None:
+            self._file.show(ready=self._facts()["ready"], now=time.monotonic())
+
+    async def close(self) -> None:
+        """Not ready any more."""
+        if self._file is not None:
+            self._file.show(ready=False, now=time.monotonic())
+        if self._port is not None:
+            await self._port.close()
 
 
 class HealthFile:

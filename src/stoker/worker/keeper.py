@@ -85,6 +85,8 @@ class Keeper:
         try:
             await self._engine.open()
             await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
+            # From here on the engine remembers a wake-up, also one that comes before anybody listens.
+            await self._engine.wait([CONTROL], 0)
         except BaseException as error:  # noqa: BLE001 - start() raises it
             self._tell(self._fail_start, error)
             await self._engine.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import Engine
+from stoker.model.errors import StokerError
 from stoker.model.events import transition_of
 from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
@@ -21,7 +23,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.supervisor")
 
 BATCH = 100
+TRIES = 5
 LEASE = 15 * SECOND
+
+
+async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None) -> None:
+    """`release`, tried a few times; if the store stays away, the leases of the dead will lapse."""
+    for attempt in range(TRIES):
+        try:
+            released = await release(app, dead, crash)
+        except StokerError as error:
+            logger.warning("the jobs of a dead worker process could not be released: %s Trying again.", error)
+            await asyncio.sleep(0.1 * 2**attempt)
+        else:
+            logger.info("%d jobs of a dead worker process were released", released)
+            return
 
 
 async def release(app: Stoker, dead: Sequence[str], crash: str | None) -> int:

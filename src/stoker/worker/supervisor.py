@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,11 @@ from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
 from stoker.worker import orders
 from stoker.worker.conductor import run_worker
-from stoker.worker.crew import WorkerProcess
+from stoker.worker.crew import Patience, WorkerProcess
 from stoker.worker.fetcher import Order
-from stoker.worker.health import HealthFile, HealthPort
+from stoker.worker.health import Health
 from stoker.worker.member import EXIT_BROKEN, EXIT_START
-from stoker.worker.release import release
+from stoker.worker.release import release_patiently
 from stoker.worker.sources import Sources
 from stoker.worker.spawn import cause_of_death
 from stoker.worker.whereabouts import load
@@ -40,15 +40,7 @@ logger = logging.getLogger("stoker.supervisor")
 MARGIN = 5.0
 """Seconds beyond grace and last wait before a process that does not stop is killed."""
 
-EARLY = 5.0
-"""A process that dies younger than this is started again with a growing pause."""
-
-AT_ONCE = 2
-"""So many early deaths in a row are made good at once; then the pause grows between these bounds."""
-
-PAUSE = (0.1, 30.0)
 LOOK_EVERY = 0.5
-TRIES = 5
 
 
 class Supervisor:
@@ -88,11 +80,10 @@ class Supervisor:
         self._output = output
         self._seats: dict[int, WorkerProcess] = {}
         self._replacing: set[int] = set()
-        self._early = Counter[int]()
+        self._patience = Patience()
         self._gone: Counter[str] = Counter()
         self._came_up = False
-        self._file = None if health_file is None else HealthFile(health_file)
-        self._port = None if health_port is None else HealthPort(health_port, self.facts)
+        self._health = Health(health_file, health_port, self.facts)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- what others ask ----------------------------------------------------------------------------------------
@@ -131,9 +122,7 @@ class Supervisor:
             loop.add_signal_handler(number, call)
         try:
             await self.app.open()
-            if self._port is not None:
-                port = await self._port.open()
-                logger.info("readiness is told at http://127.0.0.1:%d/", port)
+            await self._health.open()
             for seat in range(self.processes):
                 await self._launch(seat)
             self._spawn(self._look_around())
@@ -148,6 +137,8 @@ class Supervisor:
         return self.code
 
     def _signals(self) -> dict[signal.Signals, Callable[[], None]]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
         return {
             signal.SIGTERM: self.stop,
             signal.SIGINT: self.stop,
@@ -159,10 +150,7 @@ class Supervisor:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._file is not None:
-            self._file.show(ready=False, now=time.monotonic())
-        if self._port is not None:
-            await self._port.close()
+        await self._health.close()
         try:
             await self.app.close()
         except StokerError as error:
@@ -184,7 +172,7 @@ class Supervisor:
         for one in self.crew:
             one.tell(order)
         self._spawn(self._kill_after(grace + LAST_WAIT + MARGIN))
-        self._show()
+        self._health.show()
         self._notice_end()
 
     def quiet(self) -> None:
@@ -193,7 +181,7 @@ class Supervisor:
         logger.info("quiet: nothing more is claimed; TERM stops, HUP replaces the processes by fresh ones")
         for one in self.crew:
             one.tell(orders.Quiet())
-        self._show()
+        self._health.show()
 
     def reload(self) -> None:
         """Replace the processes one by one; each new one is at work before an old one is drained."""
@@ -229,11 +217,10 @@ class Supervisor:
         await self._departed(one, code)
 
     def _heard(self, one: WorkerProcess) -> None:
-        self._show()
+        self._health.show()
         if not one.came_up.is_set():
             return
         self._came_up = True
-        self._early[one.seat] = 0 if one.age > EARLY else self._early[one.seat]
         why = one.worn(self._max_jobs, self._max_rss)
         if why is not None and not one.leaving and not self.stopping:
             self._spawn(self._replace(one.seat, why))
@@ -253,19 +240,23 @@ class Supervisor:
                 logger.error("worker process %d stays: its replacement could not start", old.pid)
                 self._seats[seat] = old
             elif not self.stopping:
-                self._spawn(self._refill(seat, self._pause(seat)))
+                self._spawn(self._refill(seat, self._patience.pause(seat)))
         finally:
             self._replacing.discard(seat)
 
     async def _departed(self, one: WorkerProcess, code: int) -> None:
         self.crew.discard(one)
         self._gone.update(one.counts)
-        self._show()
+        self._health.show()
         clean = one.farewell is not None and code == 0
         if one.unable is not None:
             logger.error("worker process %d could not start: %s", one.pid, one.unable)
         elif not clean:
-            await self._bury(one, code)
+            logger.error("worker process %d died: %s; its jobs are released", one.pid, cause_of_death(code))
+        if not clean and one.identities:
+            # What said good-bye, or was killed by us while stopping, is no fault of its jobs.
+            harmless = one.unable or one.farewell or (one.process.killed and self.stopping)
+            await release_patiently(self.app, one.identities, None if harmless else cause_of_death(code))
         held = self._seats.get(one.seat) is one
         if held:
             del self._seats[one.seat]
@@ -276,27 +267,8 @@ class Supervisor:
             if not self.stopping:
                 self.stop()
         elif held and not (one.leaving or one.seat in self._replacing or (clean and self._assignment.drain)):
-            self._spawn(self._refill(one.seat, 0.0 if one.age > EARLY else self._pause(one.seat)))
+            self._spawn(self._refill(one.seat, self._patience.pause(one.seat, one.age)))
         self._notice_end()
-
-    async def _bury(self, one: WorkerProcess, code: int) -> None:
-        """Its jobs go back at once. What we killed ourselves while stopping is no fault of the jobs."""
-        how = cause_of_death(code)
-        ours = one.process.killed and self.stopping
-        logger.error("worker process %d died: %s; its jobs are released", one.pid, how)
-        for attempt in range(TRIES):
-            try:
-                released = await release(self.app, one.identities, None if ours else how)
-                logger.info("%d jobs of worker process %d were released", released, one.pid)
-                return
-            except StokerError as error:
-                logger.warning("the jobs of worker process %d could not be released: %s", one.pid, error)
-                await asyncio.sleep(0.1 * 2**attempt)
-
-    def _pause(self, seat: int) -> float:
-        self._early[seat] += 1
-        tries = self._early[seat]
-        return 0.0 if tries <= AT_ONCE else min(PAUSE[0] * 2 ** (tries - AT_ONCE), PAUSE[1])
 
     async def _refill(self, seat: int, pause: float) -> None:
         if pause:
@@ -312,15 +284,11 @@ class Supervisor:
 
     # --- looking around -----------------------------------------------------------------------------------------
 
-    def _show(self) -> None:
-        if self._file is not None:
-            self._file.show(ready=self.ready, now=time.monotonic())
-
     async def _look_around(self) -> None:
         sources = Sources() if self._reload else None
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            self._show()
+            self._health.show()
             if sources is not None and not self.stopping and (path := await asyncio.to_thread(sources.changed)):
                 logger.info("%s changed; the worker processes are replaced", path)
                 await self._revive()

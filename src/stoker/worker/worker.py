@@ -168,12 +168,15 @@ class Worker:
         self.exchange = Exchange(self, self.fetcher, self.settler)
         self.chores = Chores(self)
         self.fetcher.wake()
-        async with AsyncExitStack() as opened:
+        self._lifespans = AsyncExitStack()
+        try:
             for lifespan in self.app.lifespans:
-                self.states[lifespan] = await opened.enter_async_context(lifespan.open())
+                self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
             self.keeper = Keeper(self, self.app.twin(), self.settings.lease)
             await self.keeper.start()
-            self._lifespans = opened.pop_all()
+        except BaseException:
+            await self._lifespans.aclose()
+            raise
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=f"stoker-{name}")

@@ -16,7 +16,18 @@ from stoker.model.control import Queue, Tuning
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Note, Options, Receipt, Settled, Status
 from stoker.model.lifecycle import PLAIN_RULES, conclude
-from stoker.model.outcome import Canceled, Crashed, Done, Failed, HandedBack, Lost, Rejected, Snoozed, Throttled
+from stoker.model.outcome import (
+    Canceled,
+    Crashed,
+    Done,
+    Failed,
+    HandedBack,
+    Lost,
+    Outcome,
+    Rejected,
+    Snoozed,
+    Throttled,
+)
 from stoker.model.query import (
     Cancel,
     Change,
@@ -130,11 +141,11 @@ class Pair:
                 one = self.claims.pop(chance.randrange(len(self.claims)))
                 outcome = chance.choice(OUTCOMES)
                 metadata = chance.choice([None, None, {"page": str(chance.randint(0, 9))}])
-                after = tuple(conclude(claim, outcome, PLAIN_RULES, metadata) for claim in one)
+                first, second = (conclude(claim, outcome, PLAIN_RULES, metadata) for claim in one)
                 if chance.random() < 0.2:
-                    after = tuple(msgspec.structs.replace(settlement, ref=None) for settlement in after)
-                settlements.append(after)
-                self.spent.append(after)
+                    second = msgspec.structs.replace(second, ref=None)
+                settlements.append((first, second))
+                self.spent.append((first, second))
             elif self.spent:
                 settlements.append(chance.choice(self.spent))
         worker = chance.choice(WORKERS) + str(self.generation)
@@ -171,13 +182,17 @@ class Pair:
                 held = [(pair[0].id, pair[0].token) for pair in self.claims if pair[0].worker == worker]
                 renewals = await self.both("renew", worker, held[: chance.randint(0, 9)])
                 known = {pair[0].id for pair in self.claims}
-                await self.take(
-                    tuple([claim for claim in one.orphaned if claim.id not in known] for one in renewals)  # type: ignore[arg-type]
+                mine, theirs = (
+                    sorted((claim for claim in one.orphaned if claim.id not in known), key=lambda claim: claim.id)
+                    for one in renewals
                 )
+                await self.take((mine, theirs))
             case 1:
                 await self.both("renew", "reaper" + str(self.generation), [], first=True)
                 dead = chance.choice([(), (worker,)])
-                await self.take(await self.both("reap", "reaper" + str(self.generation), chance.randint(1, 5), dead=dead))
+                await self.take(
+                    await self.both("reap", "reaper" + str(self.generation), chance.randint(1, 5), dead=dead)
+                )
                 self.generation += chance.random() < 0.5
             case 2:
                 tuning = Tuning(
@@ -188,7 +203,8 @@ class Pair:
                 await self.both("tune", chance.choice(QUEUES), tuning, if_absent=chance.random() < 0.2)
             case 3 if self.claims:
                 notes = [
-                    Note(claim.id, claim.worker, claim.token, 0.5, {"x": "y"}, ("line",)) for claim, _ in self.claims[:2]
+                    Note(claim.id, claim.worker, claim.token, 0.5, {"x": "y"}, ("line",))
+                    for claim, _ in self.claims[:2]
                 ]
                 await self.both("note", notes)
             case 4:
@@ -209,7 +225,7 @@ class Pair:
             await self.both("find", query)
 
 
-OUTCOMES = [
+OUTCOMES: list[Outcome] = [
     Done(),
     Done(),
     Done(b"1"),
@@ -232,7 +248,7 @@ def plain(answer: Any) -> Any:
         return msgspec.structs.replace(answer, ref=None)
     if isinstance(answer, Settled):
         return answer.verdicts, plain(answer.claims)
-    if isinstance(answer, list | tuple) and not isinstance(answer, str):
+    if isinstance(answer, list | tuple):
         return [plain(one) for one in answer]
     if hasattr(answer, "orphaned"):
         return answer.known, answer.lost, answer.canceling, sorted(map(plain, answer.orphaned), key=lambda c: c.id)

@@ -95,8 +95,8 @@ def fill(connection: sqlite3.Connection, rows: int) -> None:
             "WHERE seq % 2 = 0"
         )
         connection.execute(
-            "INSERT INTO stoker_done SELECT id, seq, qid, 3 + seq % 5, 1, 1, 1, 1, seq, 0, 3, NULL, NULL FROM stoker_body "
-            "WHERE seq % 2 = 1"
+            "INSERT INTO stoker_done SELECT id, seq, qid, 3 + seq % 5, 1, 1, 1, 1, seq, 0, 3, NULL, NULL "
+            "FROM stoker_body WHERE seq % 2 = 1"
         )
     connection.commit()
     connection.execute("ANALYZE")

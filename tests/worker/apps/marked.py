@@ -45,6 +45,14 @@ async def nap_once(seconds: float) -> None:
     mark("end")
 
 
+@jobs.task(isolation="process")
+def nap_alone(seconds: float) -> None:
+    mark("start")
+    if current().attempt == 1:
+        time.sleep(seconds)
+    mark("end")
+
+
 @jobs.task
 def segfault() -> None:
     mark("start")

@@ -77,6 +77,6 @@ def warn_of_log(path: str) -> None:
 
 def too_long(path: str, size: int) -> str:
     return (
-        f"the write-ahead log of {path} has {size >> 20} MiB: a connection somewhere keeps an old transaction open, and "
-        "the log cannot be reset. End it, or restart the program that holds it"
+        f"the write-ahead log of {path} has {size >> 20} MiB: a connection somewhere keeps an old transaction open, "
+        "and the log cannot be reset. End it, or restart the program that holds it"
     )

@@ -52,7 +52,7 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         queue = draft.queue
         qid = qids.get(queue)
         if qid is None:
-            qid = qids[queue] = (yield from unit.use_queue(queue)).qid
+            qid = qids[queue] = yield from unit.qid(queue)
         due = now + draft.delay if draft.at is None else draft.at
         if due <= now:
             woken.add(queue)

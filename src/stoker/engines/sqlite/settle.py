@@ -135,7 +135,7 @@ def _one(unit: Unit, settlement: Settlement) -> Steps[tuple[Verdict, str]]:
         # Nobody is left to hear of a refusal, and a key that is taken must not keep the claim from ending.
         refusing = draft.unique is not None and draft.unique.mode == "raise"
         yield from admit(unit, draft, "existing" if refusing else None)
-    return _APPLIED, record.kind if settlement.error is not None or settlement.status is _DONE else ""
+    return _APPLIED, record.kind if error is not None or settlement.status is _DONE else ""
 
 
 def held(unit: Unit, fence: Settlement | Note) -> Steps[Record | None]:

@@ -52,20 +52,22 @@ class Store:
         self.options = options
         self.clock: Clock = options.clock or system_clock
         self._inside: Inside | None = None
+        self._opening = asyncio.Lock()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        if self._inside is not None and self._inside.pid == os.getpid():
-            return
-        self._inside = await opened(
-            self.path,
-            clock=self.clock,
-            journal=self.options.journal,
-            fsync=self.options.durability == "power",
-            patience=self.options.patience,
-            told=self.told,
-        )
+        async with self._opening:
+            if self._inside is not None and self._inside.pid == os.getpid():
+                return
+            self._inside = await opened(
+                self.path,
+                clock=self.clock,
+                journal=self.options.journal,
+                fsync=self.options.durability == "power",
+                patience=self.options.patience,
+                told=self.told,
+            )
         for warning in self._inside.warnings:
             log.warning(warning)
 

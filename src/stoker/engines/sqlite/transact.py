@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.group import Outcome, Request, together
-from stoker.engines.sqlite.unit import Mismatch, Unit
+from stoker.engines.sqlite.unit import Known, Mismatch, Unit
 from stoker.model.errors import EngineBusy
 from stoker.model.time import Instant
 
@@ -23,13 +23,14 @@ SHORTEST_NAP, LONGEST_NAP = 0.001, 0.05
 class Transactor:
     """One writing connection and its gate. `clock` is read once per transaction."""
 
-    __slots__ = ("_clock", "_connection", "_gate", "_patience")
+    __slots__ = ("_clock", "_connection", "_gate", "_known", "_patience")
 
     def __init__(self, connection: Connection, gate: Gate, clock: Callable[[], Instant], patience: float) -> None:
         self._connection = connection
         self._gate = gate
         self._clock = clock
         self._patience = patience
+        self._known = Known()
 
     # --- the parts, for the loop --------------------------------------------------------------------------------
 
@@ -51,13 +52,13 @@ class Transactor:
         """Run the statements of a group in the transaction that was begun. When it raises, everything is undone."""
         outcome = Outcome()
         try:
-            unit = Unit(self._clock(), swift=True)
+            unit = Unit(self._clock(), swift=True, known=self._known)
             try:
                 answers = self._connection.play(together(unit, group))
             except Mismatch:
-                self._connection.rollback()
+                self._roll_back()
                 self._connection.begin(level)
-                unit = Unit(self._clock())
+                unit = Unit(self._clock(), known=self._known)
                 answers = self._connection.play(together(unit, group))
         except BaseException:
             self.abandon()
@@ -70,7 +71,7 @@ class Transactor:
         try:
             self._commit()
         except Exception as error:  # noqa: BLE001 - carried to everybody who asked
-            self._connection.rollback()
+            self._roll_back()
             outcome.failed(group, error)
         finally:
             self._gate.leave()
@@ -92,9 +93,13 @@ class Transactor:
     def abandon(self) -> None:
         """Undo what was begun and let the next one in."""
         try:
-            self._connection.rollback()
+            self._roll_back()
         finally:
             self._gate.leave()
+
+    def _roll_back(self) -> None:
+        self._known.forget()
+        self._connection.rollback()
 
     def bare(self, request: Request, level: int) -> Outcome | None:
         """One write without a transaction around it, which gives the interpreter's lock away as seldom as can be.

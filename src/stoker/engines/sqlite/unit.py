@@ -25,6 +25,9 @@ ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
 """Totals since the store was made, counted beside the statuses."""
 
 FURTHEST_AHEAD: Span = MINUTE
+BLOCK = 10_000
+"""Row numbers taken from the store at once."""
+
 MARK_EVERY: Span = 100 * MILLISECOND
 """The clock's mark is written at most this often: a clock set back shows at most this much time again."""
 
@@ -42,12 +45,45 @@ class Mismatch(Exception):
     """A batch met something unusual after it had begun to write: roll back and go one by one."""
 
 
+class Known:
+    """What a writer knows from one transaction to the next, so that most inserts need not ask.
+
+    Row numbers are taken from the store in blocks; a block belongs to the transaction that took it until that commits,
+    and a rollback takes it back. The numbers of queues never change; one is remembered when it was found, not when it
+    was made, because what was made can be undone.
+    """
+
+    __slots__ = ("_end", "_next", "qids")
+
+    def __init__(self) -> None:
+        self._next = self._end = 0
+        self.qids: dict[str, int] = {}
+
+    def take(self, n: int) -> int | None:
+        """The first of `n`; None when there are not so many."""
+        first = self._next
+        if first + n > self._end:
+            return None
+        self._next += n
+        return first
+
+    def refill(self, first: int, end: int) -> None:
+        self._next, self._end = first, end
+
+    def forget(self) -> None:
+        self._next = self._end = 0
+
+
 class Shelf(NamedTuple):
-    """A queue and the number its jobs are stored under. `tuned`: somebody chose its settings."""
+    """A queue and the number its jobs are stored under.
+
+    `tuned`: somebody chose its settings. `found`: it was there before this transaction.
+    """
 
     qid: int
     queue: Queue
     tuned: bool
+    found: bool = True
 
 
 class Unit:
@@ -57,11 +93,12 @@ class Unit:
     when they lose. In somebody else's transaction there is no second try.
     """
 
-    __slots__ = ("_deltas", "_names", "_qids", "_wids", "dropped", "high", "now", "swift", "woken")
+    __slots__ = ("_deltas", "_known", "_names", "_qids", "_wids", "dropped", "high", "now", "swift", "woken")
 
-    def __init__(self, now: Instant, *, swift: bool = False) -> None:
+    def __init__(self, now: Instant, *, swift: bool = False, known: Known | None = None) -> None:
         self.now = now
         self.swift = swift
+        self._known = known
         self.high: Instant = 0
         self.dropped: Span = 0
         self.woken: set[str] = set()
@@ -93,9 +130,14 @@ class Unit:
 
     def numbers(self, n: int) -> Steps[int]:
         """The first of `n` row numbers that nobody had before."""
-        [(last,)] = yield _NUMBERS, (n, self.now)
-        self.high = max(self.high, self.now)
-        return int(last) - n + 1
+        if self._known is not None and (first := self._known.take(n)) is not None:
+            return first
+        taken = n if self._known is None else n + BLOCK
+        [(last,)] = yield _NUMBERS, (taken,)
+        first = int(last) - taken + 1
+        if self._known is not None:
+            self._known.refill(first + n, first + taken)
+        return first
 
     # --- counting and waking ------------------------------------------------------------------------------------
 
@@ -140,12 +182,23 @@ class Unit:
         shelf = self._names.get(name) or (yield from self.queue(name))
         return shelf if shelf is not None else (yield from self.write_queue(Queue(name=name)))
 
+    def qid(self, name: str) -> Steps[int]:
+        """The number of a queue, made if need be; cheaper than its settings."""
+        if self._known is not None and (qid := self._known.qids.get(name)) is not None:
+            return qid
+        found = yield from self.queue(name)
+        if found is None:
+            return (yield from self.write_queue(Queue(name=name))).qid
+        if self._known is not None and found.found:
+            self._known.qids[name] = found.qid
+        return found.qid
+
     def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[Shelf]:
         """Store a queue's settings and cool-down."""
         curve, cool = queue.curve, queue.cooldown
         settings = (queue.name, tuned, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
         [(qid,)] = yield _QUEUE_WRITE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
-        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue, tuned)
+        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue, tuned, found=False)
         return shelf
 
     def _remember(self, row: Row) -> Shelf:

@@ -18,14 +18,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import pytest
+
 from stoker.testing.conformance import harness
 from stoker.testing.conformance.harness import MakeEngine, Store, clock, needs, store
 
+_TOPICS = [module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.") if module.name != harness.__name__]
+pytest.register_assert_rewrite(*_TOPICS)  # so that a failing case shows the values it compared
 _CASES = {
     name: value
-    for module in pkgutil.iter_modules(__path__)
-    if module.name != "harness"
-    for name, value in vars(importlib.import_module(f"{__name__}.{module.name}")).items()
+    for topic in _TOPICS
+    for name, value in vars(importlib.import_module(topic)).items()
     if name.startswith("test_")
 }
 globals().update(_CASES)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.context import Context
+from stoker.model.job import Claim
 from stoker.settings import WorkerSettings, resolve
 from stoker.worker.executors.process import Processes
 from stoker.worker.executors.threads import Threads
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from stoker.task import Task
 
 HandlerCall: TypeAlias = Callable[[Context], Awaitable[Any]]
+
+
+SUSPECT_AFTER = 2
+"""Crash-ends after which a job runs alone, so that only the guilty meet a third one."""
+
+
+def is_suspect(claim: Claim) -> bool:
+    """Must this job run in a process of its own, whatever its task says?"""
+    return claim.crashes >= SUSPECT_AFTER or claim.options.isolation == "process"
 
 
 class Executors:
@@ -45,17 +55,23 @@ class Executors:
         fn = task.fn
 
         async def in_thread(context: Context) -> Any:
+            if is_suspect(context.claim) and (call := self.isolated_call_of(task, context.claim)) is not None:
+                return await call(context)
             args, kwargs = context.call
             return await self.threads.run(fn, args, kwargs)
 
         return in_thread
 
-    def isolated_call_of(self, task: Task[..., Any]) -> HandlerCall | None:
-        """How to run this task's handler in a process whatever the task says; None where it cannot be imported."""
+    def isolated_call_of(self, task: Task[..., Any], claim: Claim | None = None) -> HandlerCall | None:
+        """How to run this task's handler in a process whatever the task says.
+
+        None where it cannot be imported, unless this very job asked for a process: then the run says why not.
+        """
+        asked = claim is not None and claim.options.isolation == "process"
         try:
             address(task)
         except NotImportable:
-            return None
+            return self._in_process(task) if asked else None
         return self._in_process(task)
 
     def _in_process(self, task: Task[..., Any]) -> HandlerCall:

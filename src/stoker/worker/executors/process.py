@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stoker.context import CancelToken, Context
+from stoker.context import Context
 from stoker.engines.base import Gives
-from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
-from stoker.model.outcome import Outcome, Reject, Retry, Snooze, Throttle
-from stoker.model.time import SECOND
 from stoker.worker.executors import wire
+from stoker.worker.executors.relay import Relay, conclusion
 from stoker.worker.runner import ProcessDied
 from stoker.worker.spawn import Offspring
 from stoker.worker.whereabouts import address
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.worker")
 
 CHILD = "stoker.worker.executors.child"
-
-STOP_GRACE = 5.0
-"""Seconds a handler has to heed a request to stop before its process is killed."""
 
 MOST_CHILDREN = 5
 """Children that may die before they begin with a job, until that counts as the job's own crash-end."""
@@ -60,7 +55,7 @@ class Processes:
         for _ in range(MOST_CHILDREN):
             if (ended := await self._attempt(hello, context)) is not None:
                 context.metadata.update(ended.metadata or {})
-                return _conclusion(ended.read(), task, context)
+                return conclusion(ended.read(), task, context)
         raise ProcessDied(f"{MOST_CHILDREN} child processes died before they could begin")
 
     async def _attempt(self, hello: wire.Hello, context: Context) -> wire.Ended | None:
@@ -173,6 +168,7 @@ class _Child:
     def __init__(self, process: Offspring) -> None:
         self.process = process
         self.done = 0
+        self._about: dict[str, Any] = {}
         self.timer: asyncio.TimerHandle | None = None
 
     def rest(self) -> None:
@@ -196,7 +192,8 @@ class _Child:
         None when the child was gone before it began: one may die while it waits, and that is no job's fault.
         """
         began = False
-        relay = context.cancel = _Relay(self.process, context.cancel.reason)
+        self._about = {"job": context.id, "kind": context.kind, "queue": context.queue, "attempt": context.attempt}
+        relay = context.cancel = Relay(self.process, context.cancel.reason)
         self.process.send(wire.encode(wire.Run(msgspec.structs.replace(context.claim, ref=None))))
         try:
             while not isinstance(report := await self._report(), wire.Ended):
@@ -214,7 +211,7 @@ class _Child:
         finally:
             relay.rest()
 
-    async def _mourn(self, relay: _Relay) -> BaseException:
+    async def _mourn(self, relay: Relay) -> BaseException:
         stopped = self.process.killed
         how = await self.process.obituary()
         return asyncio.CancelledError(relay.reason) if stopped else ProcessDied(how)
@@ -230,79 +227,8 @@ class _Child:
                 return report
             speaker = logging.getLogger(report.name)
             if speaker.isEnabledFor(report.level):
-                speaker.log(report.level, "%s", report.text)
+                speaker.log(report.level, "%s", report.text, extra=self._about)
         return None
-
-
-class _Relay(CancelToken):
-    """The worker's side of the token: setting a reason tells the child, and starts the clock."""
-
-    __slots__ = ("_process", "_reason", "_timer")
-
-    def __init__(self, process: Offspring, reason: str | None) -> None:
-        self._process = process
-        self._reason: str | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.reason = reason
-
-    @property
-    def reason(self) -> str | None:
-        """Why the run should stop."""
-        return self._reason
-
-    @reason.setter
-    def reason(self, reason: str | None) -> None:
-        self._reason = reason
-        if reason is not None:
-            self._process.send(wire.encode(wire.Stop(reason)))
-            self._timer = asyncio.get_running_loop().call_later(STOP_GRACE, self._process.kill)
-
-    def rest(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    @property
-    def requested(self) -> bool:
-        return self._reason is not None
-
-    def __bool__(self) -> bool:
-        return self._reason is not None
-
-
-def _conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:
-    """The child's judgement, as the value or the exception by which the runner comes to the same one."""
-    match outcome:
-        case ends.Done():
-            context.followups.extend(outcome.followups)
-            if outcome.warning is not None:
-                context.metadata["result_warning"] = outcome.warning
-            return _value(outcome.result, task)
-        case ends.Failed(error=error, retry=True):
-            signal = Retry(error)
-            signal.after, signal.at = outcome.after, outcome.at
-            raise signal
-        case ends.Failed(error=error):
-            raise Reject(error)
-        case ends.Panicked(error=error):
-            raise Reject(f"panic: {error}")
-        case ends.Rejected(why=why):
-            raise Reject(why)
-        case ends.Snoozed(after=after):
-            raise Snooze(after / SECOND)
-        case ends.Throttled(retry_after=wait):
-            raise Throttle(None if wait is None else wait / SECOND, queue=outcome.queue)
-        case ends.Crashed(detail=detail):
-            raise ProcessDied(detail)
-        case _:
-            raise asyncio.CancelledError(context.cancel.reason)
-
-
-def _value(result: bytes | None, task: Task[..., Any]) -> Any:
-    """The result as middleware expects it; what does not fit its own hint goes on as the JSON it is."""
-    try:
-        return task.signature.decode_result(result)
-    except StokerError:
-        return msgspec.Raw(result or b"null")
 
 
 def _level() -> int:

@@ -1,1 +1,1 @@
-UPDATE stoker_clock SET seq = seq + ?1, high = max(high, ?2) RETURNING seq
+UPDATE stoker_clock SET seq = seq + ?1 RETURNING seq

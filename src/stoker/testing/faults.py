@@ -1,0 +1,147 @@
+"""What a test of faults stands on: an engine that writes a history while it is used, and the survey at the end.
+
+`Recorded` wraps an engine. Every call is announced before it is made and its answer is written after it was awaited, by
+`write`, which should outlive the process: `os.write` to a file keeps every line of a process that is killed. The laws
+of `history` judge what was written.
+
+    engine = Recorded(SqliteEngine(path), who="p1", write=lambda line: os.write(fd, line))
+    ...
+    violations = check([*entries, *await survey(engine.engine)])
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from stoker.engines.base import LEASE, Engine
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Demand, Draft, Receipt, Renewal, Settled, Settlement, Stored, Verdict
+from stoker.model.query import Query
+from stoker.model.time import Span
+from stoker.testing.history import Entry, Operation
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorded:
+    """An engine whose doors write down what is asked and what is answered. `who` must be the process's own name."""
+
+    def __init__(self, engine: Engine, who: str, write: Callable[[bytes], object]) -> None:
+        self.engine = engine
+        self.who = who
+        self._write = write
+        self._calls = itertools.count(1)
+
+    def note(self, op: Operation, call: int | None = None, **fields: Any) -> None:
+        """Write an entry of the test's own."""
+        number = next(self._calls) if call is None else call
+        entry = Entry(who=self.who, call=number, op=op, mono=time.monotonic_ns(), **fields)
+        self._write(_encode(entry) + b"\n")
+
+    def _begin(self, op: Operation, rows: Sequence[dict[str, Any]] = ({},)) -> int:
+        call = next(self._calls)
+        for row in rows:
+            self.note(op, call, phase="begun", **row)
+        return call
+
+    async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
+        rows = [{"job": draft.id.hex(), "key": draft.unique.key if draft.unique else ""} for draft in drafts]
+        call = self._begin("insert", rows)
+        receipts = await self.engine.insert(drafts, **options)
+        for row, receipt in zip(rows, receipts, strict=True):
+            phase = "refused" if receipt.id.hex() != row["job"] else "done"
+            if receipt.stored is not Stored.REPLACED:
+                self.note("insert", call, phase=phase, **row)
+        return receipts
+
+    async def claim(self, demand: Demand) -> list[Claim]:
+        call = self._begin("claim")
+        claims = await self.engine.claim(demand)
+        self._claimed("claim", call, claims)
+        return claims
+
+    async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
+        call = self._begin("reap")
+        claims = await self.engine.reap(by, limit, **options)
+        self._claimed("reap", call, claims)
+        return claims
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, demand: Demand | None = None, **options: Any
+    ) -> Settled:
+        rows = [
+            {
+                "job": one.id.hex(),
+                "worker": one.worker,
+                "token": one.token,
+                "status": one.status.value,
+                "refund": one.refund,
+            }
+            for one in settlements
+        ]
+        call = self._begin("settle", rows)
+        fused = None if demand is None else self._begin("claim")
+        settled = await self.engine.settle(settlements, demand=demand, **options)
+        for row, verdict in zip(rows, settled.verdicts, strict=True):
+            taken = verdict in (Verdict.APPLIED, Verdict.REPEATED)
+            self.note("settle", call, phase="done" if taken else "refused", **row)
+        if fused is not None:
+            self._claimed("claim", fused, settled.claims)
+        return settled
+
+    async def renew(
+        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
+    ) -> Renewal:
+        # The store's now is not before this moment: so long the lease lasts at least.
+        until = time.time_ns() // 1000 + lease
+        call = self._begin("renew", [{"worker": worker}])
+        renewal = await self.engine.renew(worker, held, lease=lease, first=first)
+        if renewal.known:
+            self.note("renew", call, worker=worker, until=until)
+        return renewal
+
+    def _claimed(self, op: Operation, call: int, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self.note(
+                op,
+                call,
+                job=claim.id.hex(),
+                worker=claim.worker,
+                token=claim.token,
+                at=claim.claimed_at,
+                attempt=claim.attempt,
+                budget=claim.base + claim.budget,
+                key=claim.unique.key if claim.unique else "",
+                former=claim.former or "" if op == "reap" else "",
+                former_at=claim.former_at or 0 if op == "reap" else 0,
+            )
+
+
+async def survey(engine: Engine) -> list[Entry]:
+    """Everything that is stored, as the last entries of a history."""
+    found: list[Entry] = []
+    cursor: JobId | None = None
+    while True:
+        page = await engine.find(Query(order="oldest", limit=1000, cursor=cursor))
+        found += (
+            Entry(
+                who="survey",
+                call=0,
+                op="stored",
+                mono=time.monotonic_ns(),
+                job=job.id.hex(),
+                status=job.status.value,
+                token=job.token,
+                attempt=job.attempts,
+                key=job.unique.key if job.unique else "",
+            )
+            for job in page.jobs
+        )
+        if page.cursor is None:
+            return found
+        cursor = page.cursor

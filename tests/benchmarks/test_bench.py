@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import catalog, doors, stats, stores
+from benchmarks.__main__ import main, run
+from benchmarks.bare import Bare
+from benchmarks.catalog import Benchmark
+from benchmarks.report import Lines, cells
+from benchmarks.rows import Row, absolute, as_json, at_least, at_most
+from benchmarks.session import Session
+from benchmarks.stats import Meter, Pair
+from stoker.app import mint
+from stoker.engines.sqlite import SqliteEngine
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(tmp_path, quick=True)
+
+
+# --- statistics -------------------------------------------------------------------------------------------------
+
+
+def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
+    pairs = [Pair(2.0, 1.0), Pair(40.0, 10.0), Pair(10.0, 9.0)]
+    assert stats.share(pairs) == 0.5
+    assert stats.times(pairs) == 2.0
+    assert stats.over(pairs) == 1.0
+
+
+def test_the_two_sides_take_turns_in_going_first() -> None:
+    order: list[str] = []
+
+    def side(name: str) -> Callable[[], str]:
+        def measure() -> str:
+            order.append(name)
+            return name
+
+        return measure
+
+    pairs = stats.in_turns(1, side("value"), side("limit"))
+    assert pairs == [Pair("value", "limit")] * stats.FEWEST_ROUNDS
+    assert order[:4] == ["value", "limit", "limit", "value"]
+
+
+@pytest.mark.parametrize("percent, sample", [(50, 2.0), (99.9, 4.0), (0, 1.0), (75, 3.0)])
+def test_percentiles_are_samples(percent: float, sample: float) -> None:
+    assert stats.percentile([4.0, 1.0, 3.0, 2.0], percent) == sample
+
+
+def test_a_meter_adds_up_only_what_it_is_entered_for() -> None:
+    meter = Meter()
+    with meter:
+        sum(range(1000))
+    first = meter.cpu, meter.wall
+    sum(range(1000))
+    assert (meter.cpu, meter.wall) == first
+    with meter:
+        pass
+    assert meter.wall > first[1]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def test_bars_are_about_ratio_value_or_distance() -> None:
+    assert Row("a", "µs", 10.0, 7.0, 0.7, at_least(0.7)).passed is True
+    assert Row("a", "µs", 10.0, 7.0, 0.69, at_least(0.7)).passed is False
+    assert Row("a", "µs", 10.0, 7.0, 1.4, at_most(2, "over"), over=3.0).passed is False
+    assert Row("a", "µs", 10.0).passed is None
+    assert absolute("a", "ms", 3.0, at_most(2.0)).passed is False
+    assert absolute("a", "ms", 3.0, at_most(2.0)).ratio == 1.5
+
+
+def test_the_json_is_a_list_of_rows_with_five_fields() -> None:
+    rows = [Row("a", "µs", 1 / 3, 0.2, 0.6, at_least(0.5), note="x"), Row("b", "ms", 2.0)]
+    assert json.loads(as_json(rows)) == [
+        {"name": "a", "unit": "µs", "value": 0.33333, "limit": 0.2, "ratio": 0.6},
+        {"name": "b", "unit": "ms", "value": 2.0, "limit": None, "ratio": None},
+    ]
+
+
+def test_a_row_shows_its_bar_and_whether_it_is_cleared() -> None:
+    assert cells(Row("a", "ms", 3.0, 2.0, 1.5, at_most(1.0)))[3:7] == ("2", "1.50", "≤ 1 ms", "FAIL")
+
+
+# --- the run ----------------------------------------------------------------------------------------------------
+
+
+def test_every_benchmark_has_a_name_of_its_own_and_a_group() -> None:
+    benchmarks = catalog.everything()
+    assert len({benchmark.name for benchmark in benchmarks}) == len(benchmarks)
+    assert {group for benchmark in benchmarks for group in benchmark.groups} == set(catalog.GROUPS)
+
+
+def test_benchmarks_are_chosen_by_group_and_by_name() -> None:
+    def nothing(_session: Session) -> list[Row]:
+        return []
+
+    drain, work = Benchmark("drain.full", ("sqlite",), nothing), Benchmark("worker.idle", ("worker",), nothing)
+    every = [drain, work]
+    assert catalog.chosen(every, [], []) == every
+    assert catalog.chosen(every, ["worker"], []) == [work]
+    assert catalog.chosen(every, [], ["drain"]) == [drain]
+    assert catalog.chosen(every, [], ["worker.idle.more"]) == [work]
+    assert catalog.chosen(every, ["sqlite"], ["idle"]) == []
+
+
+def test_one_that_breaks_does_not_stop_the_others(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(_session: Session) -> Iterator[Row]:
+        yield Row("half", "ms", 1.0)
+        raise ValueError("no luck")
+
+    good = Benchmark("good", ("sqlite",), lambda _: [Row("good", "ms", 1.0)])
+    rows, whole = run([Benchmark("bad", ("sqlite",), broken), good], session, Lines())
+    assert [row.name for row in rows] == ["good"]
+    assert not whole
+    assert "bad: could not be measured: no luck" in capsys.readouterr().out
+
+
+def test_the_command_measures_a_row_and_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.sqlite_cost.SLICE", 200)
+    file = tmp_path / "rows.json"
+    result = CliRunner().invoke(main, ["--engine", "sqlite", "--quick", "--json", str(file), "drain.normal.100"])
+    assert result.exit_code == 0, result.output
+    assert "drain.normal.100" in result.output
+    [row] = json.loads(file.read_text())
+    assert row.keys() == {"name", "unit", "value", "limit", "ratio"}
+    assert row["value"] > 0
+    assert row["limit"] > 0
+    assert row["ratio"] > 0
+
+
+def test_an_unknown_name_is_refused() -> None:
+    result = CliRunner().invoke(main, ["no-such-row"])
+    assert result.exit_code == 2
+    assert "no benchmark has such a name" in result.output
+
+
+# --- the limit --------------------------------------------------------------------------------------------------
+
+
+def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path) -> None:
+    """A limit that does less than the engine, or more, would be no limit. When this fails, `bare.py` has to follow."""
+    paths = [tmp_path / "engine.db", tmp_path / "bare.db"]
+    for path in paths:
+        stores.build(path, ready=3)
+    bare = traced_bare(paths[1])
+    engine = asyncio.run(traced_engine(paths[0]))
+    assert engine == bare
+    assert len(engine) > 12
+
+
+def traced_bare(path: Path) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    with Bare(path, "process") as bare:
+        bare.raw.set_trace_callback(lambda statement: seen.update([shape(statement)]))
+        bare.fill([[mint() for _ in range(4)]])
+        bare.drain(5)
+        bare.raw.set_trace_callback(None)
+    return plain(seen)
+
+
+async def traced_engine(path: Path) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    engine = SqliteEngine(path, durability="process")
+    await engine.open()
+    await engine.renew(doors.WORKER, [], first=True)
+    inside: Any = engine._inside
+    inside.connection._raw.set_trace_callback(lambda statement: seen.update([shape(statement)]))
+    await doors.fill(engine, [[mint() for _ in range(4)]])
+    await doors.Drain(engine, 5).run()
+    inside.connection._raw.set_trace_callback(None)
+    await engine.close()
+    return plain(seen)
+
+
+def shape(statement: str) -> str:
+    """A statement without its values: the first words tell ours apart, as does what it is about."""
+    words = statement.replace("(", " ").split()
+    return " ".join([words[0], *(word for word in words if word.startswith("stoker_")), str(len(words))][:4])
+
+
+def plain(seen: Counter[str]) -> Counter[str]:
+    """Without what depends on the moment: the clock's mark, the settings of a connection, the lease."""
+    return Counter({
+        key: n for key, n in seen.items() if not key.startswith(("PRAGMA", "UPDATE stoker_clock", "UPDATE stoker_workers"))
+    })  # fmt: skip

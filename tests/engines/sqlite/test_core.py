@@ -1,0 +1,548 @@
+"""The engine's core beyond the common contract: grouping, modes, fences, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.engines.sqlite import SqliteEngine, flush
+from stoker.engines.sqlite.life import SignOfLife
+from stoker.model.errors import (
+    Duplicate,
+    EngineBusy,
+    EngineClosed,
+    EngineFull,
+    EngineRefused,
+    EngineUnavailable,
+    InvalidTransition,
+)
+from stoker.model.ids import JobId, Mint
+from stoker.model.job import Claim, Demand, Draft, Options, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done, Failed
+from stoker.model.query import Cancel, Query, Selection
+from stoker.model.time import HOUR, MINUTE
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.engine("sqlite")
+
+mint = Mint(lambda: time.time_ns() // 1_000, os.urandom)
+
+
+def draft(**options: Any) -> Draft:
+    return Draft(mint(), "work", **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
+    made = SqliteEngine(path, busy_timeout=1.0)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def modes(engine: SqliteEngine) -> dict[str, int]:
+    return dict(engine._store.inside().coalescer.modes)
+
+
+async def claimed(engine: SqliteEngine, n: int = 1, **options: Any) -> list[Claim]:
+    await engine.insert([draft(**options) for _ in range(n)])
+    await engine.renew("w", [], first=True)
+    return await engine.claim(Demand("w", (("default", n),)))
+
+
+async def one(engine: SqliteEngine, job: JobId) -> Any:
+    return (await engine.get([job]))[0]
+
+
+# --- grouping ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-04")
+async def test_what_is_asked_in_one_tick_shares_a_transaction(engine: SqliteEngine) -> None:
+    drafts = [draft() for _ in range(50)]
+    before = sum(modes(engine).values())
+    receipts = await asyncio.gather(*(engine.insert([one]) for one in drafts))
+    assert [receipt.id for [receipt] in receipts] == [one.id for one in drafts]
+    assert sum(modes(engine).values()) == before + 1
+
+
+@pytest.mark.spec("SQLITE-04")
+async def test_a_claim_of_the_same_tick_sees_what_was_inserted_and_settled(engine: SqliteEngine) -> None:
+    [held] = await claimed(engine)
+    fresh = draft()
+    claims, settled, _ = await asyncio.gather(
+        engine.claim(Demand("w", (("default", 5),))),
+        engine.settle([conclude(held, Failed("again", after=0))]),
+        engine.insert([fresh]),
+    )
+    assert settled.verdicts == [Verdict.APPLIED]
+    assert [claim.id for claim in claims] == [held.id, fresh.id]
+
+
+@pytest.mark.spec("SQLITE-05")
+async def test_a_request_that_fails_does_not_fail_its_neighbours(engine: SqliteEngine) -> None:
+    holder = draft(unique=Unique("k"))
+    await engine.insert([holder])
+    first, second = draft(), draft()
+    bad = engine.insert([draft(), draft(unique=Unique("k", mode="raise"))])
+    answers = await asyncio.gather(engine.insert([first]), bad, engine.insert([second]), return_exceptions=True)
+    assert answers[0] == [Receipt(first.id, Stored.INSERTED)]
+    assert isinstance(answers[1], Duplicate)
+    assert answers[2] == [Receipt(second.id, Stored.INSERTED)]
+    assert (await engine.census()).by_status()[Status.PENDING] == 3
+
+
+@pytest.mark.spec("SQLITE-05")
+async def test_whoever_gave_up_before_the_tick_stores_nothing(engine: SqliteEngine) -> None:
+    task = asyncio.create_task(engine.insert([draft()]))
+    await asyncio.sleep(0)
+    kept = engine.insert([draft()])
+    task.cancel()
+    await kept
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await engine.census()).by_status()[Status.PENDING] == 1
+
+
+@pytest.mark.spec("SQLITE-04")
+async def test_a_long_queue_of_requests_is_cut_into_groups(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "LARGEST_GROUP", 10)
+    before = sum(modes(engine).values())
+    await asyncio.gather(*(engine.insert([draft() for _ in range(4)]) for _ in range(5)))
+    assert sum(modes(engine).values()) == before + 3
+    assert (await engine.census()).by_status()[Status.PENDING] == 20
+
+
+@pytest.mark.spec("SQLITE-06")
+async def test_closing_finishes_what_was_asked_for(path: Path) -> None:
+    engine = SqliteEngine(path)
+    await engine.open()
+    asked = [asyncio.ensure_future(engine.insert([draft()])) for _ in range(3)]
+    await asyncio.sleep(0)
+    await engine.close()
+    assert [len(await one) for one in asked] == [1, 1, 1]
+    with pytest.raises(EngineClosed):
+        await engine.insert([draft()])
+
+
+# --- where the work is done -------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-07")
+async def test_only_a_commit_that_waits_for_the_disk_leaves_the_loop(engine: SqliteEngine) -> None:
+    await engine.renew("w", [], first=True)
+    before = modes(engine)
+    await engine.insert([draft()])
+    [claim] = await engine.claim(Demand("w", (("default", 1),)))
+    await engine.renew("w", [(claim.id, claim.token)])
+    await engine.settle([conclude(claim, Done())])
+    after = modes(engine)
+    assert {mode: after[mode] - before[mode] for mode in after} == {"inline": 2, "split": 2, "thread": 0}
+
+
+@pytest.mark.spec("SQLITE-07")
+async def test_relaxed_durability_never_leaves_the_loop(path: Path) -> None:
+    engine = SqliteEngine(path, durability="process")
+    await engine.open()
+    [claim] = await claimed(engine)
+    await engine.settle([conclude(claim, Done())])
+    assert modes(engine)["split"] == modes(engine)["thread"] == 0
+    assert "not power loss" in (await engine.describe()).durability
+    await engine.close()
+
+
+@pytest.mark.spec("SQLITE-08")
+async def test_the_loop_goes_on_while_somebody_else_writes(engine: SqliteEngine, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(engine.insert([draft()]))
+        turns = 0
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert turns > 20
+        assert not waiting.done()
+        other.execute("COMMIT")
+        assert len(await waiting) == 1
+    assert modes(engine)["thread"] == 1
+
+
+@pytest.mark.spec("SQLITE-08")
+async def test_patience_ends_in_a_typed_error_and_nothing_is_stored(path: Path) -> None:
+    engine = SqliteEngine(path, busy_timeout=0.1)
+    await engine.open()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(EngineBusy):
+            await engine.insert([draft()])
+    assert (await engine.census()).counts == ()
+    assert len(await engine.insert([draft()])) == 1
+    await engine.close()
+
+
+@pytest.mark.spec("SQLITE-09")
+async def test_readers_never_wait_for_a_writer(engine: SqliteEngine, path: Path) -> None:
+    job = draft()
+    await engine.insert([job])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("DELETE FROM stoker_ready")
+        assert (await one(engine, job.id)).status is Status.PENDING
+        assert (await engine.find(Query())).jobs[0].id == job.id
+        other.execute("ROLLBACK")
+
+
+# --- fences -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-10")
+async def test_a_settlement_needs_no_reference(engine: SqliteEngine) -> None:
+    plain, keyed = await claimed(engine, 1), await claimed(engine, 1, unique=Unique("k"))
+    bare = [msgspec.structs.replace(conclude(claim, Done(b"1")), ref=None) for claim in plain + keyed]
+    assert (await engine.settle(bare)).verdicts == [Verdict.APPLIED] * 2
+    assert (await engine.settle(bare)).verdicts == [Verdict.REPEATED] * 2
+
+
+@pytest.mark.spec("SQLITE-10")
+async def test_one_lost_claim_in_a_large_batch_is_found(engine: SqliteEngine) -> None:
+    claims = await claimed(engine, 200)
+    await engine.alter(Selection((claims[77].id,)), Cancel(force=True))
+    verdicts = (await engine.settle([conclude(claim, Done()) for claim in claims])).verdicts
+    assert [place for place, verdict in enumerate(verdicts) if verdict is Verdict.LOST] == [77]
+    assert (await engine.census()).by_status()[Status.DONE] == 199
+
+
+@pytest.mark.spec("SQLITE-10")
+async def test_the_reference_of_another_job_does_not_help(engine: SqliteEngine) -> None:
+    first, second = await claimed(engine, 2)
+    mixed = msgspec.structs.replace(conclude(first, Done()), ref=second.ref)
+    assert (await engine.settle([mixed])).verdicts == [Verdict.LOST]
+    assert {(await one(engine, claim.id)).status for claim in (first, second)} == {Status.RUNNING}
+
+
+@pytest.mark.spec("SQLITE-11")
+async def test_a_number_is_never_used_for_two_jobs(path: Path) -> None:
+    """A settlement of a job that is gone must not reach the one stored after it, not even at the same instant."""
+    engine = SqliteEngine(path, clock=VirtualClock())
+    await engine.open()
+    [old] = await claimed(engine, 1, options=Options(keep=0))
+    settlement = conclude(old, Done())
+    assert (await engine.settle([settlement])).verdicts == [Verdict.APPLIED]
+    [new] = await claimed(engine)
+    assert new.token == old.token
+    assert (await engine.settle([settlement])).verdicts == [Verdict.LOST]
+    assert (await one(engine, new.id)).status is Status.RUNNING
+    await engine.close()
+
+
+@pytest.mark.spec("SQLITE-10")
+async def test_an_impossible_settlement_is_refused_before_anything_is_written(engine: SqliteEngine) -> None:
+    [claim] = await claimed(engine)
+    with pytest.raises(InvalidTransition):
+        await engine.settle([Settlement(claim.id, claim.worker, claim.token, Status.RUNNING)])
+    assert (await one(engine, claim.id)).status is Status.RUNNING
+
+
+# --- faults -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-12")
+@pytest.mark.parametrize(
+    "damage",
+    ["options = x'7b'", "options = 7", "ukey = 'k', utraits = 99"],
+    ids=["broken JSON", "a number", "an unknown trait"],
+)
+async def test_a_record_that_cannot_be_read_is_set_aside(engine: SqliteEngine, path: Path, damage: str) -> None:
+    bad, good = draft(), draft()
+    await engine.insert([bad, good])
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"UPDATE stoker_body SET {damage} WHERE id = ?", (bad.id,))
+        other.commit()
+    await engine.renew("w", [], first=True)
+    claims = await engine.claim(Demand("w", (("default", 5),)))
+    assert [claim.id for claim in claims] == [good.id]
+    record = await one(engine, bad.id)
+    assert (record.status, record.attempts) == (Status.DEAD, 0)
+    assert record.last_error.startswith("corrupt record")
+    assert (await engine.census()).by_status() == {
+        **dict.fromkeys(Status, 0),
+        Status.RUNNING: 1,
+        Status.DEAD: 1,
+    }
+    assert {job.id for job in (await engine.find(Query())).jobs} == {bad.id, good.id}
+
+
+@pytest.mark.spec("SQLITE-13")
+async def test_a_full_disk_stores_nothing_and_heals(engine: SqliteEngine) -> None:
+    await engine.insert([draft()])
+    connection = engine._store.inside().connection
+    connection.pragma("max_page_count", connection.pragma("page_count") + 2)
+    with pytest.raises(EngineFull):
+        await engine.insert([draft(payload=b'"' + b"x" * 100_000 + b'"')])
+    assert (await engine.census()).by_status()[Status.PENDING] == 1
+    connection.pragma("max_page_count", 1_000_000)
+    await engine.insert([draft(payload=b'"' + b"x" * 100_000 + b'"')])
+    assert (await engine.census()).by_status()[Status.PENDING] == 2
+
+
+@pytest.mark.spec("SQLITE-14")
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+async def test_a_file_that_went_away_is_never_written_to(engine: SqliteEngine, path: Path, replaced: bool) -> None:
+    await engine.insert([draft()])
+    path.rename(path.with_name("elsewhere.db"))
+    if replaced:
+        path.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="deleted or replaced"):
+            await engine.insert([draft()])
+    assert not replaced or path.read_bytes() == b""
+    path.unlink(missing_ok=True)
+    path.with_name("elsewhere.db").rename(path)
+    assert len(await engine.insert([draft()])) == 1
+
+
+@pytest.mark.spec("SQLITE-15")
+def test_a_forked_child_is_told_to_open_its_own(path: Path) -> None:
+    async def parent() -> int:
+        engine = SqliteEngine(path)
+        await engine.open()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = b"nothing"
+            try:
+                coroutine = engine.insert([draft()])
+                coroutine.send(None)
+            except EngineClosed as error:
+                told = str(error).encode()
+            finally:
+                os.write(write, told)
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert b"fork" in os.read(read, 1000)
+        await engine.insert([draft()])
+        found = (await engine.census()).by_status()[Status.PENDING]
+        await engine.close()
+        return found
+
+    assert asyncio.run(parent()) == 1
+
+
+@pytest.mark.spec("SQLITE-15")
+async def test_another_loop_is_told_to_open_a_twin(engine: SqliteEngine) -> None:
+    def elsewhere() -> None:
+        with pytest.raises(EngineRefused, match="twin"):
+            asyncio.run(_insert(engine))
+
+    await asyncio.to_thread(elsewhere)
+
+
+async def _insert(engine: SqliteEngine) -> None:
+    await engine.insert([draft()])
+
+
+# --- the clock --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-16")
+async def test_the_clock_never_goes_back_by_a_little(path: Path) -> None:
+    clock = VirtualClock()
+    engine = SqliteEngine(path, clock=clock)
+    await engine.open()
+    job = draft()
+    await engine.insert([job])
+    shown = await engine.now()
+    clock.rewind(30)
+    assert await engine.now() == shown
+    [claim] = await claimed(engine)
+    assert (claim.id, claim.claimed_at) == (job.id, shown)
+    await engine.close()
+
+
+@pytest.mark.spec("SQLITE-16")
+async def test_a_mark_far_ahead_is_dropped_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    engine = SqliteEngine(path, clock=clock)
+    await engine.open()
+    clock.advance(3600)
+    await engine.insert([draft()])
+    clock.rewind(1800)
+    assert await engine.now() == clock()
+    await engine.insert([draft()])
+    assert "ahead" in caplog.text
+    assert await engine.now() == clock()
+    await engine.close()
+
+
+# --- life and waking --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-17")
+async def test_a_dead_process_is_reaped_before_its_lease_lapses(engine: SqliteEngine, path: Path) -> None:
+    [claim] = await claimed(engine)
+    await engine.renew("reaper", [], first=True)
+    assert await engine.reap("reaper", 10) == []
+    # What a killed process leaves behind: its file, unlocked.
+    life = engine._store.inside().life
+    os.close(life._held.pop("w"))
+    [taken] = await engine.reap("reaper", 10)
+    assert (taken.id, taken.former) == (claim.id, "w")
+    assert not (await engine.renew("w", [])).known
+    assert SignOfLife(f"{path}.live").dead(["w"]) == []
+
+
+@pytest.mark.spec("SQLITE-17")
+async def test_a_worker_of_a_twin_is_alive(engine: SqliteEngine) -> None:
+    twin = engine.twin()
+    await twin.open()
+    await twin.renew("w", [], first=True)
+    assert (await engine.renew("w", [])).known
+    await engine.insert([draft()])
+    assert len(await engine.claim(Demand("w", (("default", 1),)))) == 1
+    await engine.renew("reaper", [], first=True)
+    assert await engine.reap("reaper", 10) == []
+    await twin.close()
+    assert await engine.reap("reaper", 10) == []
+
+
+@pytest.mark.spec("SQLITE-18")
+async def test_an_insert_wakes_the_waiter_of_another_engine_at_once(engine: SqliteEngine) -> None:
+    twin = engine.twin()
+    await twin.open()
+    sleeper = asyncio.create_task(twin.wait(["default"], 5))
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    await engine.insert([draft(), draft(queue="other"), draft(delay=HOUR, queue="later")])
+    assert await sleeper == {"default"}
+    assert time.monotonic() - began < 1
+    assert await twin.wait(["other"], 1) == {"other"}
+    assert await twin.wait(["later"], 0.05) == frozenset()
+    await twin.close()
+
+
+@pytest.mark.spec("SQLITE-18")
+async def test_a_waiter_is_sent_home_when_the_engine_closes(path: Path) -> None:
+    engine = SqliteEngine(path)
+    await engine.open()
+    sleeper = asyncio.create_task(engine.wait(["default"], 30))
+    await asyncio.sleep(0.01)
+    await engine.close()
+    assert await sleeper == frozenset()
+
+
+# --- its own transaction ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-19")
+async def test_an_own_transaction_is_all_or_nothing(engine: SqliteEngine) -> None:
+    [claim] = await claimed(engine)
+    with pytest.raises(RuntimeError):
+        async with engine.transaction() as tx:
+            await engine.insert([draft() for _ in range(3)], tx=tx)
+            assert (await engine.settle([conclude(claim, Done())], tx=tx)).verdicts == [Verdict.APPLIED]
+            raise RuntimeError
+    assert (await engine.census()).by_status()[Status.PENDING] == 0
+    async with engine.transaction() as tx:
+        await engine.insert([draft() for _ in range(3)], tx=tx)
+        await engine.settle([conclude(claim, Done())], tx=tx)
+        assert (await one(engine, claim.id)).status is Status.RUNNING
+    found = (await engine.census()).by_status()
+    assert (found[Status.PENDING], found[Status.DONE]) == (3, 1)
+    with pytest.raises(EngineClosed):
+        await engine.insert([draft()], tx=tx)
+
+
+@pytest.mark.spec("SQLITE-19")
+async def test_a_refused_insert_leaves_the_rest_of_an_own_transaction_alone(engine: SqliteEngine) -> None:
+    await engine.insert([draft(unique=Unique("k"))])
+    async with engine.transaction() as tx:
+        await engine.insert([draft()], tx=tx)
+        with pytest.raises(Duplicate):
+            await engine.insert([draft(), draft(unique=Unique("k", mode="raise"))], tx=tx)
+    assert (await engine.census()).by_status()[Status.PENDING] == 2
+
+
+@pytest.mark.spec("SQLITE-19")
+async def test_a_transaction_of_another_engine_is_refused(engine: SqliteEngine) -> None:
+    twin = engine.twin()
+    await twin.open()
+    async with engine.transaction() as tx:
+        with pytest.raises(EngineRefused):
+            await twin.insert([draft()], tx=tx)
+    await twin.close()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("SQLITE-20")
+async def test_a_job_that_moves_while_a_page_is_walked_is_shown_once(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two slices of a walk jobs are claimed and settled; nothing is missed and nothing raises."""
+    monkeypatch.setattr("stoker.engines.sqlite.store.SLICE", 1)
+    jobs = [draft() for _ in range(20)]
+    await engine.insert(jobs)
+    await engine.renew("w", [], first=True)
+
+    async def work() -> None:
+        while claims := await engine.claim(Demand("w", (("default", 1),))):
+            await asyncio.sleep(0)
+            await engine.settle([conclude(claims[0], Done())])
+
+    page, _ = await asyncio.gather(engine.find(Query(limit=100)), work())
+    assert sorted(job.id for job in page.jobs) == sorted(job.id for job in jobs)
+
+
+@pytest.mark.spec("SQLITE-21")
+async def test_few_active_jobs_among_many_finished_are_found_on_the_first_page(path: Path) -> None:
+    clock = VirtualClock()
+    engine = SqliteEngine(path, clock=clock, durability="process")
+    await engine.open()
+    needle = draft(delay=MINUTE, queue="rare")
+    await engine.insert([needle])
+    await engine.renew("w", [], first=True, lease=HOUR)
+    for _ in range(11):
+        await engine.insert([draft() for _ in range(1_000)])
+        claims = await engine.claim(Demand("w", (("default", 1_000),)))
+        await engine.settle([conclude(claim, Done()) for claim in claims])
+    for query in (
+        Query(statuses=frozenset({Status.PENDING})),
+        Query(due="later"),
+        Query(queues=frozenset({"rare"}), statuses=frozenset({Status.PENDING, Status.RETRYING, Status.RUNNING})),
+    ):
+        page = await engine.find(query)
+        assert ([job.id for job in page.jobs], page.cursor, page.scanned) == ([needle.id], None, 1)
+    await engine.close()
+
+
+@pytest.mark.spec("SQLITE-22")
+async def test_a_renewal_writes_once_and_needs_no_transaction(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.renew("w", [], first=True)
+    connection = engine._store.inside().connection
+    seen: list[str] = []
+    connection._raw.set_trace_callback(seen.append)
+    await engine.renew("w", [])
+    connection._raw.set_trace_callback(None)
+    assert [line.split()[0] for line in seen] == ["UPDATE", "SELECT"]

@@ -1,0 +1,147 @@
+"""The `stoker` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stoker.cli import COMMANDS, stoker
+from stoker.cli.text import one_line, safe
+from stoker.model.job import Status
+from tests.worker.shell import APP, ROOT, Scene
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(stoker, arguments, prog_name="stoker")
+
+
+@pytest.mark.spec("CLI-01")
+def test_help_lists_every_command_and_imports_none() -> None:
+    code = "import sys; sys.argv = ['stoker', '--help']; from stoker.cli import main\n"
+    code += "try: main()\nexcept SystemExit: print([m for m in ('asyncio', 'msgspec', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.endswith("[]\n")
+    for name, (_, line) in COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert line in done.stdout
+
+
+def test_every_command_exists_and_explains_itself() -> None:
+    for name in COMMANDS:
+        done = call(name, "--help")
+        assert done.exit_code == 0
+        assert done.output.startswith(f"Usage: stoker {name}")
+    assert call("--version").output.startswith("stoker")
+
+
+@pytest.mark.spec("CLI-02")
+@pytest.mark.parametrize(
+    "app, told",
+    [
+        ("no_such_module:jobs", "no module 'no_such_module'"),
+        ("tests.worker.apps.risky:nothing", "tests.worker.apps.risky:jobs"),
+        ("tests.worker.apps.risky:HOME", "has no 'HOME'"),
+        ("tests.worker.apps.risky:Point.x", "holds tests.worker.apps.risky:jobs"),
+        ("tests.worker.shell", "holds no Stoker at all"),
+        (":jobs", "app:jobs"),
+        ("tests.worker.apps.risky:", "app:jobs"),
+    ],
+)
+def test_a_bad_app_path_says_what_to_do(app: str, told: str) -> None:
+    done = call("work", app)
+    assert done.exit_code == 1
+    assert told in done.output
+
+
+@pytest.mark.spec("CLI-02")
+def test_an_app_that_cannot_be_imported_shows_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "faulty_app.py").write_text("import this_is_missing_for_sure\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = call("work", "faulty_app:jobs")
+    assert done.exit_code == 1
+    assert "No module named 'this_is_missing_for_sure'" in done.output
+    assert "faulty_app.py" in done.output
+
+
+@pytest.mark.spec("CLI-03")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-q", "mail:many"),
+        ("-q", "mail:0"),
+        ("--lease", "soon"),
+        ("--lease", "1ms"),
+        ("--processes", "0"),
+        ("--log-format", "xml"),
+        ("--processes", "2"),
+        ("--health-file", "somewhere"),
+        ("--unheard-of",),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
+    done = call("work", "tests.worker.apps.risky:jobs", *arguments)
+    assert done.exit_code == 2
+    assert "Error: " in done.output
+
+
+@pytest.mark.spec("CLI-04")
+def test_drain_works_off_what_is_due_and_exits_with_0(scene: Scene) -> None:
+    scene.enqueue("quick", *({"n": n} for n in range(30)))
+    scene.enqueue("shout", {})
+    with scene.work("--drain", "-p", "2", "--log-format", "json", "-q", "default", ready=False) as command:
+        assert command.wait() == 0
+        lines = [json.loads(line) for line in command.log.splitlines()]
+    assert {job.status for job in scene.records()} == {Status.DONE}
+    assert len(scene.marks()) == 30
+    [said] = [line for line in lines if line["logger"] == "stoker.job"]
+    assert said["message"] == "red \x1b[31m alert\nstoker.worker: forged line"
+    assert (said["kind"], said["attempt"], said["level"]) == ("shout", 1, "WARNING")
+    assert not scene.ready_file.exists()
+
+
+@pytest.mark.spec("CLI-05")
+def test_plain_logs_cannot_be_forged(scene: Scene) -> None:
+    scene.enqueue("shout", {})
+    with scene.command("-m", "stoker", "work", APP, "--drain") as command:
+        assert command.wait() == 0
+        assert "red \\x1b[31m alert\n    stoker.worker: forged line" in command.log
+        assert "\x1b" not in command.log
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_terminal_shows_counters(scene: Scene) -> None:
+    import pty
+
+    scene.enqueue("quick", *({"n": n} for n in range(5)))
+    main, end = pty.openpty()
+    command = [sys.executable, "-m", "stoker", "work", APP, "--drain"]
+    environ = {**scene.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, cwd=ROOT, env=environ) as process:
+        os.close(end)
+        shown = b""
+        try:
+            while piece := os.read(main, 4096):
+                shown += piece
+        except OSError:  # Linux says so when the other end is closed
+            pass
+        assert process.wait(10) == 0
+    os.close(main)
+    assert b"5 done" in shown
+
+
+def test_memory_runs_in_the_same_process() -> None:
+    code = "import sys; sys.argv = ['stoker', 'work', 'tests.worker.apps.risky:jobs', '--drain']\n"
+    code += "from stoker.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_text_from_jobs_is_made_visible() -> None:
+    assert safe("a\x1b[31mb\x07\x9b\u202ec\td\n") == "a\\x1b[31mb\\x07\\x9b\\u202ec\td\n"
+    assert one_line("a\r\nb\x00" + "c" * 500, 20) == "a\\x0d b\\x00" + "c" * 8 + "…"

@@ -1,0 +1,249 @@
+"""The lease: kept beside a blocked loop, lost, taken over; orphans; the worker's presence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.engines.base import CONTROL, Engine
+from stoker.engines.memory import MemoryEngine
+from stoker.model import ids
+from stoker.model.errors import EngineUnavailable
+from stoker.model.events import Transition
+from stoker.model.job import Demand, Status
+from stoker.model.time import SECOND
+from stoker.testing.clock import VirtualClock
+from stoker.worker import Worker, keeper
+from tests.rig import becomes, until, working
+
+
+class Rival:
+    """A second worker on the same store, in a thread and a loop of its own. It serves nobody, but it reaps."""
+
+    def __init__(self, app: Stoker, **settings: float) -> None:
+        self._app = app
+        self._settings = settings
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        async with self._app, Worker(self._app, ["nobody"], **self._settings):
+            self._ready.set()
+            await self._end.wait()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+
+
+@pytest.mark.spec("KEEPER-01")
+async def test_a_handler_that_blocks_the_loop_past_its_lease_keeps_its_job(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "BLOCKED_AFTER", 0.2)
+    runs: list[int] = []
+
+    @jobs.task
+    async def blocks() -> str:
+        runs.append(current().attempt)
+        time.sleep(1.6)
+        return "unharmed"
+
+    job = await blocks.enqueue()
+    with Rival(jobs, lease=1):
+        async with working(jobs, lease=1) as worker:
+            assert await job.result(10) == "unharmed"
+            assert worker.lost == 0
+    assert runs == [1]
+    assert "the event loop has been blocked" in caplog.text
+    assert "time.sleep(1.6)" in caplog.text, "the culprit is shown"
+
+
+@pytest.mark.spec("KEEPER-02")
+async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_under_a_new_id(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    started, reasons = asyncio.Event(), []
+    heard: list[Transition] = []
+
+    @jobs.task
+    async def work() -> str:
+        if current().attempt == 2:
+            return current().worker
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            reasons.append(current().cancel.reason)
+        return "never"
+
+    job = await work.enqueue()
+    engine = await jobs.engine()
+    async with working(jobs) as worker:
+        told = []
+        worker.on_identity = told.append
+        await started.wait()
+        former = worker.id
+        await engine.renew("rival", [], first=True)
+        [claim] = await engine.reap("rival", 10, dead=[former])
+        assert claim.former == former
+        jobs.listener(heard.append)
+        await engine.wake([CONTROL])
+        await until(lambda: reasons)
+        await until(lambda: worker.ready and worker.id != former)
+        assert told == [worker.id]
+        assert "lease lost: worker" in caplog.text
+        await until(lambda: worker.lost == 1)
+        assert heard == [], "the refused outcome is told to nobody"
+        assert (await job.refresh()).worker == "rival"
+        await engine.renew("rival", [], lease=0)
+        [mine] = await engine.reap(worker.id, 10)
+        from stoker.model.lifecycle import conclude
+        from stoker.model.outcome import Lost
+
+        await engine.settle([conclude(mine, Lost())])
+        assert await job.result(5) == worker.id, "and it works as before"
+        assert worker.custody.held == {}
+    assert reasons == ["the worker's lease was lost"]
+
+
+@pytest.mark.spec("KEEPER-03")
+async def test_a_claim_whose_answer_was_lost_is_handed_back(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    @timed_jobs.task(queue="elsewhere")
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    engine = await timed_jobs.engine()
+    async with working(timed_jobs, ["default"]) as worker:
+        [claim] = await engine.claim(Demand(worker.id, (("elsewhere", 1),)))
+        await engine.wake([CONTROL])
+        await asyncio.sleep(0.05)
+        assert (await job.refresh()).status is Status.RUNNING, "it may still be on its way"
+        clock.advance(6)
+        await engine.wake([CONTROL])
+        record = await becomes(job, Status.PENDING)
+        assert record.attempts == 0
+        assert worker.custody.held == {}
+    assert claim.attempt == 1
+
+
+@pytest.mark.spec("KEEPER-04")
+async def test_a_dead_workers_jobs_are_taken_over_and_run_again(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[tuple[str | None, str]] = []
+
+    @jobs.task
+    async def work() -> tuple[int, str]:
+        return current().attempt, current().previous_error or ""
+
+    job = await work.enqueue()
+    engine = await jobs.engine()
+    await engine.renew("the dead", [], lease=SECOND // 10, first=True)
+    await engine.claim(Demand("the dead", (("default", 1),)))
+    jobs.listener(lambda change: heard.append((change.before, change.after)))
+    await asyncio.sleep(0.11)
+    async with working(jobs, lease=1):
+        attempt, error = await job.result(10)
+    assert attempt == 2
+    assert error.startswith("visibility timeout: worker the dead stopped renewing")
+    assert f"job {job.id} (work) was taken over from worker the dead" in caplog.text
+    assert heard == [("running", "retrying"), ("retrying", "running"), ("running", "done")]
+
+
+@pytest.mark.spec("KEEPER-05")
+async def test_a_worker_shows_itself_and_says_good_bye(jobs: Stoker) -> None:
+    engine = await jobs.engine()
+    async with working(jobs, {"mail": 2, "default": 3}) as worker:
+        async with asyncio.timeout(5):
+            while not await engine.workers():
+                await asyncio.sleep(0.005)
+        [presence] = await engine.workers()
+        assert (presence.worker, presence.queues, presence.state) == (worker.id, {"mail": 2, "default": 3}, "running")
+    [presence] = await engine.workers()
+    assert presence.state == "stopped"
+    await engine.renew("other", [], first=True)
+    assert await engine.reap("other", 10) == []
+    assert not (await engine.renew(worker.id, [])).known, "its lease is given back"
+
+
+class Shut(MemoryEngine):
+    """Cannot be opened by the keeper."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        type(self).opened += 1
+        if self.opened > 1:
+            raise EngineUnavailable("no answer.")
+        await super().open()
+
+
+@pytest.mark.spec("KEEPER-06")
+async def test_a_worker_without_a_lease_does_not_start() -> None:
+    app = Stoker(Shut())
+    worker = Worker(app)
+    with pytest.raises(EngineUnavailable):
+        await worker.start()
+    assert (worker.state, worker.ready) == ("new", False)
+    assert not worker.keeper._thread.is_alive() or worker.keeper._thread.join(5) is None
+    await app.close()
+
+
+class Forgetful(MemoryEngine):
+    """Its renewals fail in a way that no engine may."""
+
+    renewals = 0
+
+    async def renew(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+        type(self).renewals += 1
+        if self.renewals == 2:
+            raise OSError("a bug")
+        return await super().renew(*args, **kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("KEEPER-06")
+async def test_a_worker_whose_keeper_dies_stops(caplog: pytest.LogCaptureFixture) -> None:
+    app = Stoker(Forgetful())
+    async with working(app) as worker:
+        await (await app.engine()).wake([CONTROL])
+        await asyncio.wait_for(worker.join(), 5)
+        assert not worker.ready
+    assert "the keeper died" in caplog.text
+    await app.close()
+
+
+@pytest.mark.spec("KEEPER-03")
+async def test_orphans_are_left_alone_while_a_claim_is_under_way(engine: Engine) -> None:
+    app = Stoker(engine)
+    app.task(name="work", queue="elsewhere")(lambda: None)
+    async with app:
+        job = await app.enqueue(app.draft("work"))
+        async with working(app, ["default"]) as worker:
+            from stoker.model.job import Renewal
+
+            [claim] = await (await app.engine()).claim(Demand(worker.id, (("elsewhere", 1),)))
+            worker.exchange.asking = True
+            worker.custody.renewed(Renewal(True, orphaned=[claim]))
+            assert len(worker.settler) == 0
+            worker.exchange.asking = False
+            worker.custody.renewed(Renewal(True, orphaned=[claim]))
+            await becomes(job, Status.PENDING)
+    assert ids.text(claim.id) == job.id

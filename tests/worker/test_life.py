@@ -1,0 +1,456 @@
+"""Starting, stopping, draining; slots and queues."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.engines.base import Engine
+from stoker.engines.memory import MemoryEngine
+from stoker.model.errors import InvalidInput, InvalidOption, StokerError
+from stoker.model.events import Window
+from stoker.model.job import Status
+from stoker.model.outcome import Snooze
+from stoker.worker import Worker, worker as worker_module
+from tests.rig import becomes, drain, until, working
+
+# --- starting and stopping --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("WORKER-12")
+async def test_a_worker_starts_once_stops_once_and_may_start_again(jobs: Stoker) -> None:
+    @jobs.task
+    def work() -> str:
+        return current().worker
+
+    worker = Worker(jobs)
+    assert not worker.ready
+    await worker.stop()
+    ran_under = []
+    for _ in range(2):
+        await worker.start()
+        assert worker.ready
+        with pytest.raises(StokerError, match="running already"):
+            await worker.start()
+        ran_under.append(await (await work.enqueue()).result(5))
+        await asyncio.gather(worker.stop(), worker.stop())
+        await worker.stop()
+        assert (worker.state, worker.ready) == ("stopped", False)
+        await asyncio.wait_for(worker.join(), 1)
+    assert len(set(ran_under)) == 2, "a worker id is never used twice"
+    assert worker.custody.held == {}
+
+
+@pytest.mark.spec("WORKER-12")
+async def test_a_stop_asked_for_while_starting_is_not_forgotten(jobs: Stoker) -> None:
+    worker = Worker(jobs)
+    starting = asyncio.ensure_future(worker.start())
+    await asyncio.sleep(0)
+    assert worker.state in ("starting", "running")
+    worker.ask_stop()
+    await starting
+    await asyncio.wait_for(worker.join(), 5)
+    assert worker.state == "stopped"
+
+
+@pytest.mark.spec("WORKER-13")
+async def test_a_job_that_ends_within_the_grace_ends_as_usual(jobs: Stoker) -> None:
+    started, go = asyncio.Event(), asyncio.Event()
+
+    @jobs.task
+    async def work() -> str:
+        started.set()
+        await go.wait()
+        return "in time"
+
+    job = await work.enqueue()
+    worker = Worker(jobs)
+    await worker.start()
+    await started.wait()
+    stopping = asyncio.ensure_future(worker.stop(grace=5))
+    await asyncio.sleep(0.01)
+    assert worker.state == "stopping"
+    late = await work.enqueue()
+    go.set()
+    await stopping
+    assert await job.result(0) == "in time"
+    assert (await late.refresh()).status is Status.PENDING, "nothing is claimed any more"
+    assert (await job.refresh()).attempts == 1
+
+
+@pytest.mark.spec("WORKER-13")
+async def test_what_does_not_end_in_time_is_handed_back_with_its_attempt(jobs: Stoker) -> None:
+    started, reasons = asyncio.Semaphore(0), []
+
+    @jobs.task
+    async def endless() -> None:
+        started.release()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            reasons.append(current().cancel.reason)
+
+    @jobs.task
+    def threaded() -> None:
+        loop.call_soon_threadsafe(started.release)
+        end = time.monotonic() + 5
+        while not current().cancel and time.monotonic() < end:
+            time.sleep(0.002)
+
+    loop = asyncio.get_running_loop()
+    handles = [await endless.enqueue(), await threaded.enqueue()]
+    worker = Worker(jobs)
+    await worker.start()
+    for _ in handles:
+        await started.acquire()
+    await worker.stop(grace=0.01)
+    for handle in handles:
+        record = await handle.refresh()
+        assert (record.status, record.attempts, record.last_error) == (Status.PENDING, 0, None)
+        assert record.worker is None
+    assert reasons == ["the worker is shutting down"]
+    assert worker.custody.held == {}
+
+
+@pytest.mark.spec("WORKER-13")
+async def test_claims_that_were_not_started_are_handed_back(jobs: Stoker) -> None:
+    go = asyncio.Event()
+
+    @jobs.task
+    async def work() -> None:
+        await go.wait()
+
+    handles = [await work.enqueue() for _ in range(20)]
+    worker = Worker(jobs, {"default": 1})
+    await worker.start()
+    worker.lanes[0]._rate = 1_000.0
+    worker.fetcher.wake()
+    worker.exchange.bell.set()
+    await until(lambda: len(worker.lanes[0].buffer) == 19)
+    stopping = asyncio.ensure_future(worker.stop(grace=5))
+    for handle in handles[1:]:
+        assert (await becomes(handle, Status.PENDING)).attempts == 0
+    assert (await handles[0].refresh()).status is Status.RUNNING
+    go.set()
+    await stopping
+    assert (await handles[0].refresh()).status is Status.DONE
+    assert worker.custody.held == {}
+
+
+@pytest.mark.spec("WORKER-13")
+async def test_hurrying_and_quieting(jobs: Stoker) -> None:
+    started = asyncio.Event()
+
+    @jobs.task
+    async def work() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    job = await work.enqueue()
+    worker = Worker(jobs)
+    await worker.start()
+    await started.wait()
+    worker.quiet()
+    other = await work.enqueue()
+    await asyncio.sleep(0.05)
+    assert (await other.refresh()).status is Status.PENDING
+    assert worker.ready
+    stopping = asyncio.ensure_future(worker.stop(grace=60))
+    await asyncio.sleep(0.01)
+    worker.hurry()
+    await asyncio.wait_for(stopping, 5)
+    assert (await job.refresh()).status is Status.PENDING
+
+
+@pytest.mark.spec("WORKER-13")
+async def test_a_handler_that_outlives_even_the_interruption_is_left_behind(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_module, "LAST_WAIT", 0.05)
+    started, go = asyncio.Event(), asyncio.Event()
+
+    @jobs.task
+    async def stubborn() -> None:
+        started.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    job = await stubborn.enqueue()
+    worker = Worker(jobs)
+    await worker.start()
+    await started.wait()
+    await asyncio.wait_for(worker.stop(0), 5)
+    assert (await job.refresh()).status is Status.PENDING
+    assert "abandoned" in caplog.text
+    go.set()
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.spec("WORKER-14")
+async def test_a_handler_may_stop_its_own_worker(jobs: Stoker) -> None:
+    @jobs.task
+    async def suicide() -> None:
+        await holder[0].stop(grace=0.01)
+
+    holder: list[Worker] = [Worker(jobs)]
+    job = await suicide.enqueue()
+    await holder[0].start()
+    await asyncio.wait_for(holder[0].join(), 5)
+    assert holder[0].state == "stopped"
+    assert (await job.refresh()).status is Status.PENDING
+
+
+@pytest.mark.spec("WORKER-14")
+def test_a_loop_that_ends_under_a_running_worker_does_not_hang(caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[str] = []
+    app = Stoker(MemoryEngine())
+
+    @app.task
+    async def work() -> None:
+        ran.append("started")
+        await asyncio.sleep(60)
+
+    async def forgetful() -> Worker:
+        await work.enqueue()
+        worker = Worker(app)
+        await worker.start()
+        while not ran:
+            await asyncio.sleep(0.002)
+        return worker
+
+    worker = asyncio.run(asyncio.wait_for(forgetful(), 5))
+    assert worker.state == "stopped"
+    assert "the event loop ends under a running worker" in caplog.text
+    worker.keeper._thread.join(5)
+    assert not worker.keeper._thread.is_alive(), "nobody keeps the lease of a worker that is gone"
+
+
+@pytest.mark.spec("WORKER-15")
+async def test_serve_and_the_context_manager_open_and_close_everything(engine: Engine) -> None:
+    app = Stoker(engine)
+
+    @app.task
+    async def work() -> int:
+        return 5
+
+    async with app, Worker(app, drain=False) as worker:
+        assert await (await work.enqueue()).result(5) == 5
+    assert worker.state == "stopped"
+    await work.enqueue()
+    await asyncio.wait_for(Worker(app, drain=True).serve(), 5)
+    async with app:
+        engine = await app.engine()
+        assert (await engine.census()).by_status()[Status.DONE] == 2
+        types = Counter(event.type.value for event in await engine.events(Window(0, 1 << 60)))
+        assert types == {"enqueued": 2, "started": 2, "completed": 2}
+
+
+# --- drain ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("DRAIN-01")
+async def test_draining_runs_what_is_due_and_what_that_brings_about(jobs: Stoker) -> None:
+    ran: list[str] = []
+
+    @jobs.task
+    async def parent(depth: int) -> None:
+        ran.append(f"parent {depth}")
+        if depth:
+            await parent.enqueue(depth - 1)
+            current().follow_up(child.draft(depth))
+
+    @jobs.task(queue="other")
+    def child(depth: int) -> None:
+        ran.append(f"child {depth}")
+        if depth > 1:
+            grandchild.enqueue_sync(depth)
+
+    @jobs.task
+    async def grandchild(depth: int) -> None:
+        ran.append(f"grandchild {depth}")
+
+    @jobs.task
+    async def later() -> None:
+        ran.append("later")
+        raise Snooze(60)
+
+    await parent.enqueue(3)
+    await later.enqueue()
+    await later.using(delay=60).enqueue()
+    worker = await drain(jobs)
+    assert Counter(ran) == Counter(
+        [*(f"parent {n}" for n in range(4)), "child 1", "child 2", "child 3", "grandchild 2", "grandchild 3", "later"]
+    )
+    assert worker.state == "stopped"
+    assert (await (await jobs.engine()).census()).by_status()[Status.PENDING] == 2
+
+
+@pytest.mark.spec("DRAIN-01")
+async def test_draining_an_empty_store_ends_at_once(jobs: Stoker) -> None:
+    began = time.monotonic()
+    await drain(jobs, queues=["a", "b"])
+    assert time.monotonic() - began < 2
+
+
+# --- slots and queues -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("WORKER-16")
+@pytest.mark.parametrize("order", ["own", "strict", "weighted"])
+async def test_concurrency_is_never_exceeded(jobs: Stoker, order: Any) -> None:
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    async def enter(queue: str) -> None:
+        for name in (queue, "all"):
+            running[name] += 1
+            most[name] = max(most[name], running[name])
+        await asyncio.sleep(random.random() / 500)
+        for name in (queue, "all"):
+            running[name] -= 1
+
+    @jobs.task
+    async def work() -> None:
+        await enter(current().queue)
+
+    drafts = [work.using(queue=queue).draft() for queue in ("mail", "default") for _ in range(60)]
+    await jobs.enqueue_many(drafts)
+    worker = await drain(jobs, queues={"mail": 2, "default": 5}, order=order)
+    assert worker.counts[Status.DONE] == 120
+    assert most["all"] == 7
+    if order == "own":
+        assert (most["mail"], most["default"]) == (2, 5)
+
+
+@pytest.mark.spec("WORKER-17")
+async def test_strict_order_serves_the_first_queue_first_and_weights_favour_the_larger(jobs: Stoker) -> None:
+    ran: list[str] = []
+
+    @jobs.task
+    async def work() -> None:
+        ran.append(current().queue)
+
+    async def fill() -> None:
+        ran.clear()
+        await jobs.enqueue_many([work.using(queue=queue).draft() for queue in ("low", "high") for _ in range(60)])
+
+    await fill()
+    await drain(jobs, queues={"high": 1, "low": 1}, order="strict", claim_batch=1)
+    assert ran == ["high"] * 60 + ["low"] * 60
+    await fill()
+    random.seed(7)
+    await drain(jobs, queues={"high": 9, "low": 1}, order="weighted", claim_batch=1)
+    assert ran[:60].count("high") > 40
+    assert "low" in ran[:60], "nobody starves"
+
+
+@pytest.mark.spec("WORKER-17")
+async def test_priority_comes_before_age(jobs: Stoker) -> None:
+    ran: list[int] = []
+
+    @jobs.task
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    await jobs.enqueue_many([work.using(priority=-n).draft(n) for n in range(5)])
+    await drain(jobs, queues={"default": 1})
+    assert ran == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.spec("WORKER-18")
+def test_queues_may_be_given_as_a_mapping_a_list_or_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Stoker(MemoryEngine())
+    app.task(name="a", queue="mail")(lambda: None)
+    app.task(name="b")(lambda: None)
+
+    def slots(queues: Any = None, **settings: Any) -> dict[str, int]:
+        return {queue: lane.slots for lane in Worker(app, queues, **settings).lanes for queue in lane.queues}
+
+    assert slots() == {"mail": 10, "default": 10}
+    assert slots(slots=3) == {"mail": 3, "default": 3}
+    assert slots({"x": 2}) == {"x": 2}
+    assert slots(["x", "y"]) == {"x": 10, "y": 10}
+    assert slots("mail:5,default:20") == {"mail": 5, "default": 20}
+    monkeypatch.setenv("STOKER_QUEUES", "env:4")
+    assert slots() == {"env": 4}
+    for wrong in ({}, {"x": 0}, ["a b"], [], "mail:many"):
+        with pytest.raises(InvalidInput):
+            Worker(app, wrong)
+    with pytest.raises(InvalidOption, match="did you mean lease"):
+        Worker(app, leese=3)
+
+
+@pytest.mark.spec("WORKER-19")
+async def test_no_task_is_made_per_job(jobs: Stoker) -> None:
+    seen: set[int] = set()
+    names: set[str] = set()
+
+    @jobs.task(timeout=5)
+    async def work() -> None:
+        await asyncio.sleep(0)
+        tasks = asyncio.all_tasks()
+        seen.add(len(tasks))
+        names.add(asyncio.current_task().get_name())  # type: ignore[union-attr]
+
+    await jobs.enqueue_many([work.draft() for _ in range(300)])
+    before = len(asyncio.all_tasks())
+    worker = await drain(jobs, queues={"default": 4})
+    assert worker.counts[Status.DONE] == 300
+    assert names == {"stoker-slot"}
+    # Four slots and the worker's own loops, plus what an engine and a stop that begins may add.
+    assert max(seen) - before <= 4 + 4 + 4
+    await until(lambda: not any(task.get_name().startswith("stoker-slot") for task in asyncio.all_tasks()))
+    assert (worker.custody.held, worker.custody.runs, len(worker.settler)) == ({}, {}, 0)
+    assert worker.chores._notes == {}
+
+
+@pytest.mark.spec("WORKER-19")
+async def test_threads_are_used_again_and_end_with_the_worker(jobs: Stoker) -> None:
+    @jobs.task
+    def work() -> str:
+        return threading.current_thread().name
+
+    handles = [await work.enqueue() for _ in range(100)]
+    await drain(jobs, queues={"default": 2})
+    assert len({await handle.result(0) for handle in handles}) <= 4
+
+    def left() -> list[str]:
+        return [one.name for one in threading.enumerate() if one.name.startswith(("stoker-handler", "stoker-keeper"))]
+
+    await until(lambda: not left())
+
+
+@pytest.mark.spec("WORKER-20")
+async def test_tiny_batches_and_many_slots_do_not_lock_up(jobs: Stoker) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.enqueue_many([work.draft() for _ in range(300)])
+    worker = await drain(jobs, queues={"default": 50}, settle_batch=1, claim_batch=7)
+    assert worker.counts[Status.DONE] == 300
+
+
+@pytest.mark.spec("WORKER-21")
+async def test_a_job_enqueued_to_an_idle_worker_starts_at_once(jobs: Stoker) -> None:
+    @jobs.task
+    async def work() -> float:
+        return time.monotonic()
+
+    waits = []
+    async with working(jobs, poll=60):
+        for _ in range(10):
+            began = time.monotonic()
+            waits.append(await (await work.enqueue()).result(5) - began)
+    assert sorted(waits)[5] < 0.1
+    assert max(waits) < 2, "no wake-up is lost: the poll would come after a minute"
