@@ -118,11 +118,15 @@ class Bare:
         execute("COMMIT")
         return picked, now
 
+    def begin(self, batch: int) -> None:
+        """Take the first batch."""
+        self._held, self._claimed = self.turn(batch, [], 0)
+
     def drain(self, batch: int, jobs: int | None = None) -> Meter:
         """Claim and settle: everything there is, or so many jobs and the rest at another call."""
         meter = Meter()
         if not self._held:
-            self._held, self._claimed = self.turn(batch, [], 0)
+            self.begin(batch)
         while self._held and (jobs is None or meter.jobs < jobs):
             meter.jobs += len(self._held)
             with meter:

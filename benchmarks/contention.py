@@ -21,7 +21,7 @@ PRODUCERS, WORKERS = 4, 2
 
 def contend(session: Session, name: str, *, batch: int, burn: float = 0.0) -> Iterator[Row]:
     """`burn`: seconds of CPU each handler takes."""
-    seconds = session.sized(3, 10)
+    seconds = session.sized(2, 10)
     with session.copies(empty(session)) as [path], ExitStack() as stack:
 
         def child(role: str, **arguments: Any) -> Child:

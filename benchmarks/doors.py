@@ -50,12 +50,16 @@ class Drain:
         self._demand = Demand(WORKER, ((QUEUE, batch),), batch)
         self._claims: list[Claim] = []
 
+    async def begin(self) -> None:
+        """Take a lease and the first batch."""
+        await self._engine.renew(WORKER, [], first=True, lease=HOUR)
+        self._claims = await self._engine.claim(self._demand)
+
     async def run(self, jobs: int | None = None) -> Meter:
         """Everything there is, or so many jobs and the rest at another call."""
         meter = Meter()
         if not self._claims:
-            await self._engine.renew(WORKER, [], first=True, lease=HOUR)
-            self._claims = await self._engine.claim(self._demand)
+            await self.begin()
         while self._claims and (jobs is None or meter.jobs < jobs):
             meter.jobs += len(self._claims)
             settlements = successes(self._claims)

@@ -103,17 +103,16 @@ async def keeper(path: str, seconds: float, lease: float) -> Figures:
         await runner.start()
         await begin()
         await asyncio.sleep(seconds)
-        left = len(runner.fetcher.lanes[0].buffer) + runner.fetcher.busy
         await runner.stop(grace=0)
     gaps = [after - before for before, after in zip(Watched.renewals, Watched.renewals[1:], strict=False)]
     # The last gap is the farewell's.
     late = [max(0.0, gap - lease / 3) * 1000 for gap in gaps[:-1]]
-    return {"late": late, "done": runner.counts[Status.DONE], "saturated": left > 0}
+    return {"late": late, "done": runner.counts[Status.DONE]}
 
 
-async def memory(path: str, first: int) -> Figures:
+async def memory(path: str, first: int, timeline: bool) -> Figures:
     """Drain a store; private memory in MiB after `first` jobs and at the end."""
-    app = make_app(SqliteEngine(path, durability="process"), timeline=True)
+    app = make_app(SqliteEngine(path, durability="process"), timeline=timeline)
     samples: list[tuple[int, float]] = []
     async with app:
         runner = Worker(app, drain=True)

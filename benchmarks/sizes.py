@@ -52,7 +52,7 @@ def size(session: Session, name: str, **rows: int) -> Iterator[Row]:
     stores.build(big, **rows)
     megabytes = big.stat().st_size / 1e6
     with session.copies(empty(session)) as [small]:
-        pairs = asyncio.run(compare(big, small, session.sized(10, 24), SLICE))
+        pairs = asyncio.run(compare(big, small, session.sized(8, 24), session.sized(1_500, SLICE)))
     session.discard(big)
     [(what, n)] = rows.items()
     yield cost_row(name, pairs, at_least(0.80), f"{n:,} {what}, {megabytes:.0f} MB, against an empty store")

@@ -116,7 +116,7 @@ def counters(session: Session) -> Iterator[Row]:
         Bare(one, "process") as counted,
         Bare(other, "process", counters=False) as bare,
     ):
-        pairs = in_turns(session.sized(16, 48), partial(life, counted), partial(life, bare))
+        pairs = in_turns(session.sized(12, 60), partial(life, counted), partial(life, bare))
     yield cost_row("counters.100", pairs, at_least(0.95), "bare loop with counters against without")
 
 

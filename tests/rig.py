@@ -98,4 +98,3 @@ async def becomes(job: JobHandle[Any], *statuses: Status) -> Job:
 
 def within(awaitable: Awaitable[T], seconds: float = PATIENCE) -> Awaitable[T]:
     return asyncio.wait_for(awaitable, seconds)
-

@@ -339,7 +339,11 @@ async def test_a_failed_chunk_names_the_first_draft_that_was_not_stored() -> Non
         f"draft 2000 (job {ids.text(drafts[2_000].id)}) and all after it were not stored",
     ]
     engine = await app.engine()
-    assert [job is not None for job in await engine.get([drafts[n].id for n in (0, 1_999, 2_000)])] == [True, True, False]
+    assert [job is not None for job in await engine.get([drafts[n].id for n in (0, 1_999, 2_000)])] == [
+        True,
+        True,
+        False,
+    ]
     await app.close()
 
 
@@ -446,7 +450,7 @@ def test_many_loops_and_threads_share_one_app(tmp_path: Path) -> None:
             engines.append(await app.engine())
             await asyncio.gather(*(work.enqueue(n) for _ in range(5)))
 
-    threads = [threading.Thread(target=lambda n=n: asyncio.run(produce(n))) for n in range(4)]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda n=n: asyncio.run(produce(n))) for n in range(4)]
     threads += [threading.Thread(target=lambda: [work.enqueue_sync(9) for _ in range(5)]) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -631,4 +635,3 @@ def test_a_forked_child_opens_its_own_engine_and_loop(tmp_path: Path) -> None:
 async def _async_use(app: Stoker) -> None:
     async with app:
         await app.enqueue(app.draft("work", {"n": 3}))
-

@@ -24,7 +24,7 @@ def test_any_coroutine_runs_from_code_without_a_loop(tmp_path: Path) -> None:
         return 2 * n
 
     async def serve() -> int:
-        async with working(app):
+        async with app, working(app):
             return await asyncio.to_thread(lambda: app.run(double.enqueue_sync(4).result(5)))
 
     assert asyncio.run(serve()) == 8

@@ -1,1 +1,55 @@
-"""Background jobs and a transactional outbox in one library."""
+"""Background jobs and a transactional outbox in one library, on SQLite, Postgres, Redis or memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stoker.app import Stoker
+from stoker.codec import Raw
+from stoker.context import current
+from stoker.handle import JobHandle
+from stoker.model.errors import Duplicate, JobCanceled, JobFailed, JobGone, StokerError, UnknownTask
+from stoker.model.job import Status
+from stoker.model.outcome import Reject, Retry, Snooze, Throttle
+from stoker.model.retry import Exponential, Fixed, Linear, Never
+from stoker.model.unique import Unique
+from stoker.task import Task
+
+if TYPE_CHECKING:
+    from stoker.worker import Worker
+
+__all__ = [
+    "Stoker",
+    "Worker",
+    "Task",
+    "JobHandle",
+    "current",
+    "Unique",
+    "Exponential",
+    "Linear",
+    "Fixed",
+    "Never",
+    "Snooze",
+    "Throttle",
+    "Retry",
+    "Reject",
+    "StokerError",
+    "JobFailed",
+    "JobCanceled",
+    "JobGone",
+    "Duplicate",
+    "UnknownTask",
+    "Raw",
+    "Status",
+]
+
+
+if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists
+
+    def __getattr__(name: str) -> Any:
+        """`Worker` is loaded when it is asked for: a producer does not need it."""
+        if name == "Worker":
+            from stoker.worker import Worker
+
+            return Worker
+        raise AttributeError(f"module 'stoker' has no attribute {name!r}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,49 +150,60 @@ def test_an_unknown_name_is_refused() -> None:
 # --- the limit --------------------------------------------------------------------------------------------------
 
 
-def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path) -> None:
+class Trace:
+    """Counts the statements that connections run while it is on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: Counter[str] = Counter()
+        self.on = False
+        connect = sqlite3.connect
+
+        def traced(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+            connection: sqlite3.Connection = connect(*args, **kwargs)
+            connection.set_trace_callback(self._see)
+            return connection
+
+        monkeypatch.setattr(sqlite3, "connect", traced)
+
+    def _see(self, statement: str) -> None:
+        # The clock's mark and the settings depend on the moment; the lease is nobody's job.
+        if self.on and not statement.startswith(("PRAGMA", "UPDATE stoker_clock", "UPDATE stoker_workers")):
+            words = statement.replace("(", " ").split()
+            tables = [word for word in words if word.startswith("stoker_")]
+            self.seen[" ".join([words[0], *tables])] += 1
+
+    def take(self) -> Counter[str]:
+        self.on = False
+        seen, self.seen = self.seen, Counter()
+        return seen
+
+
+def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that does less than the engine, or more, would be no limit. When this fails, `bare.py` has to follow."""
     paths = [tmp_path / "engine.db", tmp_path / "bare.db"]
     for path in paths:
         stores.build(path, ready=3)
-    bare = traced_bare(paths[1])
-    engine = asyncio.run(traced_engine(paths[0]))
-    assert engine == bare
-    assert len(engine) > 12
+    trace = Trace(monkeypatch)
 
+    async def through_the_doors() -> None:
+        engine = SqliteEngine(paths[0], durability="process")
+        await engine.open()
+        await engine.renew(doors.WORKER, [], first=True)
+        drain = doors.Drain(engine, 5)
+        await drain.begin()
+        trace.on = True
+        await doors.fill(engine, [[mint() for _ in range(4)]])
+        await drain.run()
+        by_engine.update(trace.take())
+        await engine.close()
 
-def traced_bare(path: Path) -> Counter[str]:
-    seen: Counter[str] = Counter()
-    with Bare(path, "process") as bare:
-        bare.raw.set_trace_callback(lambda statement: seen.update([shape(statement)]))
+    by_engine: Counter[str] = Counter()
+    asyncio.run(through_the_doors())
+    with Bare(paths[1], "process") as bare:
+        bare.begin(5)
+        trace.on = True
         bare.fill([[mint() for _ in range(4)]])
         bare.drain(5)
-        bare.raw.set_trace_callback(None)
-    return plain(seen)
-
-
-async def traced_engine(path: Path) -> Counter[str]:
-    seen: Counter[str] = Counter()
-    engine = SqliteEngine(path, durability="process")
-    await engine.open()
-    await engine.renew(doors.WORKER, [], first=True)
-    inside: Any = engine._inside
-    inside.connection._raw.set_trace_callback(lambda statement: seen.update([shape(statement)]))
-    await doors.fill(engine, [[mint() for _ in range(4)]])
-    await doors.Drain(engine, 5).run()
-    inside.connection._raw.set_trace_callback(None)
-    await engine.close()
-    return plain(seen)
-
-
-def shape(statement: str) -> str:
-    """A statement without its values: the first words tell ours apart, as does what it is about."""
-    words = statement.replace("(", " ").split()
-    return " ".join([words[0], *(word for word in words if word.startswith("stoker_")), str(len(words))][:4])
-
-
-def plain(seen: Counter[str]) -> Counter[str]:
-    """Without what depends on the moment: the clock's mark, the settings of a connection, the lease."""
-    return Counter({
-        key: n for key, n in seen.items() if not key.startswith(("PRAGMA", "UPDATE stoker_clock", "UPDATE stoker_workers"))
-    })  # fmt: skip
+        by_loop = trace.take()
+    assert by_engine == by_loop
+    assert sum(by_engine.values()) > 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -24,6 +23,14 @@ from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
 from tests.rig import becomes, drain, working
+
+
+def nested(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
 
 # --- results ----------------------------------------------------------------------------------------------------
 
@@ -72,7 +79,7 @@ async def test_a_result_that_cannot_be_encoded_leaves_the_job_done_and_says_so(j
         "nul": lambda: "\0",
         "keys": lambda: {1: 2},
         "large": lambda: "x" * (1 << 20),
-        "deep": lambda: functools.reduce(lambda inner, _: [inner], range(70), []),
+        "deep": lambda: nested(70),
     }
 
     @jobs.task
@@ -697,14 +704,12 @@ async def test_an_unknown_task_is_put_back_for_longer_and_longer_and_dies_after_
     timed_jobs.declare("elsewhere")
     job = await timed_jobs.enqueue(timed_jobs.draft("elsewhere"))
     waits: list[float] = []
-    for _ in range(30):
-        await drain(timed_jobs, queues=["default"], unknown_task_grace=3600)
-        record = await job.refresh()
-        if record.status is not Status.PENDING:
-            break
+    await drain(timed_jobs, queues=["default"], unknown_task_grace=3600)
+    while (record := await job.refresh()).status is Status.PENDING and len(waits) < 30:
         assert record.attempts == 0
         waits.append((record.scheduled_at - clock()) / SECOND)
         clock.advance(waits[-1])
+        await drain(timed_jobs, queues=["default"], unknown_task_grace=3600)
     assert record.status is Status.DEAD
     assert "'elsewhere'" in (record.last_error or "")
     assert waits == sorted(waits)

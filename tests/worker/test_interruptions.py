@@ -21,6 +21,7 @@ from stoker.model.events import Transition
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.worker import custody, slot
+from stoker.worker.runner import Cause
 from tests.rig import becomes, drain, until, working
 
 Next = Callable[[Context], Awaitable[Any]]
@@ -167,7 +168,7 @@ async def test_an_abandoned_run_does_not_disturb_the_next_one_of_the_same_job(jo
     async with working(jobs, {"default": 1}) as worker:
         await until(lambda: worker.runs == 1)
         [running] = worker.custody.runs.values()
-        worker.custody.interrupt(running, custody.Cause.TIMEOUT, "test")
+        worker.custody.interrupt(running, Cause.TIMEOUT, "test")
         await until(lambda: runs == [1, 2])
         await asyncio.sleep(0.02)
         assert worker.runs == 1, "the second run is still in custody after the first one ended"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.rig import becomes, until, working
 class Rival:
     """A second worker on the same store, in a thread and a loop of its own. It serves nobody, but it reaps."""
 
-    def __init__(self, app: Stoker, **settings: float) -> None:
+    def __init__(self, app: Stoker, **settings: Any) -> None:
         self._app = app
         self._settings = settings
         self._ready = threading.Event()
@@ -97,7 +98,7 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
     job = await work.enqueue()
     engine = await jobs.engine()
     async with working(jobs) as worker:
-        told = []
+        told: list[str] = []
         worker.on_identity = told.append
         await started.wait()
         former = worker.id
@@ -145,9 +146,7 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back(timed_jobs: Stoker, 
 
 
 @pytest.mark.spec("KEEPER-04")
-async def test_a_dead_workers_jobs_are_taken_over_and_run_again(
-    jobs: Stoker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_dead_workers_jobs_are_taken_over_and_run_again(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[tuple[str | None, str]] = []
 
     @jobs.task
@@ -203,7 +202,8 @@ async def test_a_worker_without_a_lease_does_not_start() -> None:
     with pytest.raises(EngineUnavailable):
         await worker.start()
     assert (worker.state, worker.ready) == ("new", False)
-    assert not worker.keeper._thread.is_alive() or worker.keeper._thread.join(5) is None
+    worker.keeper._thread.join(5)
+    assert not worker.keeper._thread.is_alive()
     await app.close()
 
 
@@ -212,11 +212,11 @@ class Forgetful(MemoryEngine):
 
     renewals = 0
 
-    async def renew(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+    async def renew(self, *args: Any, **kwargs: Any) -> Any:
         type(self).renewals += 1
         if self.renewals == 2:
             raise OSError("a bug")
-        return await super().renew(*args, **kwargs)  # type: ignore[arg-type]
+        return await super().renew(*args, **kwargs)
 
 
 @pytest.mark.spec("KEEPER-06")

@@ -19,7 +19,8 @@ from stoker.model.errors import InvalidInput, InvalidOption, StokerError
 from stoker.model.events import Window
 from stoker.model.job import Status
 from stoker.model.outcome import Snooze
-from stoker.worker import Worker, worker as worker_module
+from stoker.worker import Worker
+from stoker.worker import worker as worker_module
 from tests.rig import becomes, drain, until, working
 
 # --- starting and stopping --------------------------------------------------------------------------------------
@@ -32,12 +33,12 @@ async def test_a_worker_starts_once_stops_once_and_may_start_again(jobs: Stoker)
         return current().worker
 
     worker = Worker(jobs)
-    assert not worker.ready
+    seen = [worker.ready]
     await worker.stop()
-    ran_under = []
+    ran_under: list[str] = []
     for _ in range(2):
         await worker.start()
-        assert worker.ready
+        seen.append(worker.ready)
         with pytest.raises(StokerError, match="running already"):
             await worker.start()
         ran_under.append(await (await work.enqueue()).result(5))
@@ -45,6 +46,7 @@ async def test_a_worker_starts_once_stops_once_and_may_start_again(jobs: Stoker)
         await worker.stop()
         assert (worker.state, worker.ready) == ("stopped", False)
         await asyncio.wait_for(worker.join(), 1)
+    assert seen == [False, True, True]
     assert len(set(ran_under)) == 2, "a worker id is never used twice"
     assert worker.custody.held == {}
 

@@ -40,7 +40,7 @@ def no_mark() -> None:
     Path(os.environ["RISKY_MARK"]).unlink(missing_ok=True)
 
 
-async def ended(handle: JobHandle[Any], limit: float = 10.0) -> Job:
+async def ended(handle: JobHandle[Any], limit: float = 30.0) -> Job:
     async with asyncio.timeout(limit):
         while (job := await handle.refresh()).status not in FINISHED:
             await asyncio.sleep(0.005)

@@ -12,7 +12,7 @@ from stoker.model.job import Status
 from stoker.worker import Worker
 from tests.worker.shell import Scene, until
 
-SCRIPT = ("-m", "tests.worker.apps.marked")
+SCRIPT = ("-m", "tests.worker.apps.script")
 
 
 @pytest.mark.spec("SUPERVISOR-13")

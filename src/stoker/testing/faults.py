@@ -88,8 +88,7 @@ class Recorded:
         fused = None if demand is None else self._begin("claim")
         settled = await self.engine.settle(settlements, demand=demand, **options)
         for row, verdict in zip(rows, settled.verdicts, strict=True):
-            taken = verdict in (Verdict.APPLIED, Verdict.REPEATED)
-            self.note("settle", call, phase="done" if taken else "refused", **row)
+            self.note("settle", call, phase="done" if verdict is Verdict.APPLIED else "refused", **row)
         if fused is not None:
             self._claimed("claim", fused, settled.claims)
         return settled

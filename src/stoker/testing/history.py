@@ -25,7 +25,7 @@ from stoker.model.job import ACTIVE, FINISHED, Status
 Operation: TypeAlias = Literal[
     "insert", "claim", "reap", "settle", "renew", "revive", "erase", "stored", "effect", "death", "deliver", "due", "fire"
 ]
-Phase: TypeAlias = Literal["begun", "done", "refused", "failed"]
+Phase: TypeAlias = Literal["begun", "done", "refused"]
 
 ENDS = frozenset(status.value for status in FINISHED)
 LIVE = frozenset(status.value for status in ACTIVE)
@@ -35,8 +35,8 @@ WAITS = frozenset({Status.PENDING.value, Status.RETRYING.value})
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a history. `call` pairs a beginning with its answers inside one process, `who`.
 
-    `begun` announces a call; `done` says that it took effect on `job`, `refused` that the store said no (lost, existing),
-    `failed` that it raised, after which nobody knows. `stored` and `effect` are what the store held in the end.
+    `begun` announces a call; `done` says that it took effect on `job`, `refused` that the store said no (lost, existing).
+    A call that raised has neither: nobody knows. `stored` and `effect` are what the store held in the end.
     """
 
     who: str

@@ -378,13 +378,13 @@ class LockStep(RuleBasedStateMachine):
     def renew(self, slot: int, honest: bool, farewell: bool) -> None:
         """A worker renews what it held, or as one that lost its memory; unknown, it comes back under a new id."""
         worker = self.workers[slot]
-        held = [(claim.id, claim.token) for claim, _ in self.claims if honest and claim.worker == worker]
+        held = list(dict.fromkeys((one.id, one.token) for one, _ in self.claims if honest and one.worker == worker))
         lease = 0 if farewell else LEASE
         mine, theirs = self.both(lambda engine: engine.renew(worker, held, lease=lease))
         orphans = _pairs(*(sorted(one.orphaned, key=lambda claim: claim.id) for one in (mine, theirs)))
         assert _plain(theirs) == _plain(mine)
-        assert {claim.token for claim, _ in orphans} <= set(self.tokens.values())
-        self.claims += orphans
+        for orphan, _ in orphans:
+            assert orphan.token == self.tokens[orphan.id], "an orphan nobody was given"
         if not mine.known:
             name, life = worker.split(".")
             self.workers[slot] = f"{name}.{int(life) + 1}"

@@ -14,7 +14,7 @@ MOST_TRIES = 5
 class Slot:
     """What others need to know about a slot in order to interrupt its run."""
 
-    __slots__ = ("abandoned", "cause", "context", "limit", "on_loop", "task", "tries")
+    __slots__ = ("abandoned", "cause", "context", "limit", "on_loop", "shaken", "task", "tries")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
@@ -24,6 +24,7 @@ class Slot:
         self.limit: float | None = None
         self.tries = 0
         self.abandoned = False
+        self.shaken = False
 
     def interrupt(self, cause: Cause, reason: str) -> None:
         """Ask the run to stop. The first cause stays; a thread only sees the token unless its time is up."""
@@ -52,6 +53,7 @@ class Slot:
     def end(self) -> None:
         """The run is over. Interruptions that were delivered are taken back, so that the slot's Task can go on."""
         self.context = None
+        self.shaken = self.task.cancelling() > 0
         self._take_back()
 
     def _take_back(self) -> None:
@@ -59,7 +61,10 @@ class Slot:
             self.task.uncancel()
 
     async def calm_down(self) -> None:
-        """Swallow an interruption that came too late for the run it was meant for: the next one is innocent."""
+        """Swallow an interruption that came too late for the run it was meant for: the next one is innocent.
+
+        It may be Stoker's own, or one by which the handler meant itself.
+        """
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:

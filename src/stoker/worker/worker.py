@@ -335,7 +335,7 @@ class Worker:
                 return
             lane.busy -= 1
             full = self.exchange.finished(claim, settlement, last=not buffer)
-            if slot.tries:
+            if slot.shaken:
                 await slot.calm_down()
             if full or clock() - breath > QUANTUM:
                 await asyncio.sleep(0)

@@ -7,7 +7,6 @@ import ctypes
 import os
 import sys
 import time
-from pathlib import Path
 
 from stoker.app import Stoker
 from stoker.context import current
@@ -87,15 +86,3 @@ async def leak_exit() -> None:
 @jobs.task
 async def shout() -> None:
     current().logger.warning("red \x1b[31m alert\nstoker.worker: forged line")
-
-
-def script() -> None:
-    """`Worker(jobs).run()` as a script would: says when it is back."""
-    from stoker.worker import Worker
-
-    Worker(jobs, {"default": 4}, shutdown_grace=os.environ.get("GRACE", "5")).run()
-    Path(os.environ["MARKS"]).with_name("back").touch()
-
-
-if __name__ == "__main__":
-    script()

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker.context import CancelToken, Context, running
@@ -46,7 +47,9 @@ class Child:
         self._orders: asyncio.Queue[wire.Run | wire.Leave] = asyncio.Queue()
         self._threads = Threads()
         self._home = _here()
-        self._memory: int | None = None
+        self._exhausted: str | None = None
+        self._last_words = b""
+        self._ready = False
         self._token = CancelToken()
         self._task: asyncio.Task[None] | None = None
         self._context: Context | None = None
@@ -71,9 +74,14 @@ class Child:
         self._parent.listen(self._hear, _vanish)
         try:
             self._loop.run_until_complete(self._serve())
+        except MemoryError:
+            # Not even enough left to describe it: these words were prepared.
+            self._parent.say(self._last_words)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a Task that a handler left behind, for example
             if self._context is not None:
                 self._end(ends.Panicked(describe_error(error)), tired=True)
+            elif not self._ready:
+                self._parent.say(wire.encode(wire.Broken(f"a lifespan cannot be opened: {describe_error(error)}")))
 
     def _limit(self, memory: int | None) -> None:
         # A crash is told by the signal; a core file per crash would fill the disk.
@@ -83,13 +91,15 @@ class Child:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         if memory is not None:
-            self._memory = memory
+            self._exhausted = f"out of memory: the limit is {memory} MiB"
+            self._last_words = wire.ended(ends.Crashed(self._exhausted), None, tired=True)
             resource.setrlimit(resource.RLIMIT_AS, (memory * MEBIBYTE, memory * MEBIBYTE))
 
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
             for lifespan in self._app.lifespans:
                 self.states[lifespan] = await stack.enter_async_context(lifespan.open())
+            self._ready = True
             self._parent.say(wire.encode(wire.Ready()))
             while isinstance(order := await self._orders.get(), wire.Run):
                 self._task = asyncio.create_task(self._one(order.claim))
@@ -148,8 +158,10 @@ class Child:
 
     def _judge(self, error: BaseException, task: Task[..., Any]) -> Outcome:
         error = loudest(error)
-        if isinstance(error, MemoryError) and self._memory is not None:
-            return ends.Crashed(f"out of memory: the limit is {self._memory} MiB\n{describe_error(error)}")
+        if isinstance(error, MemoryError) and self._exhausted is not None:
+            # The frames hold what filled the memory; nothing can be described before they let go of it.
+            clear_frames(error.__traceback__)
+            return ends.Crashed(f"{self._exhausted}\n{describe_error(error)}")
         if isinstance(error, KeyboardInterrupt):
             return ends.Panicked(describe_error(error))
         return judge(error, task, Cause.CANCEL if self._token else None, None)

@@ -1,0 +1,166 @@
+"""The storm: producers and workers on one file, killed at random instants, frozen and thawed, over and over.
+
+Runs in a child of the zygote, which forks the members itself. Every member opens an engine of its own and writes its
+history to a file of its own, line by line after each awaited answer. Whatever is written there was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.ids import Mint
+from stoker.model.job import Claim, Demand, Draft, Settlement, Status
+from stoker.model.time import MILLISECOND, Span
+from stoker.model.unique import Unique
+from stoker.testing.faults import Recorded
+from tests.faults.zygote import forked
+
+LEASE: Span = 250 * MILLISECOND
+FROZEN = 0.4
+"""Seconds: longer than a lease, so that others reap what a frozen one held."""
+
+ATTEMPTS = 1_000
+LONGEST_LIFE = 0.05
+MEMBERS = 4
+QUEUES = ("a", "b")
+
+
+@dataclass
+class Member:
+    """A process of the storm. Its hour is counted from its birth, or from when it had its engine open."""
+
+    pid: int
+    log: Path
+    life: float
+    freezes: bool
+    hour: float = float("inf")
+    thaws: float = float("inf")
+
+
+def storm(folder: str, kills: int, seed: int, durability: Any = "process", journal: Any = "wal") -> dict[str, int]:
+    """Kill so many members; answers how many were killed and frozen."""
+    chance = random.Random(seed)
+    told = {"killed": 0, "frozen": 0}
+    members: list[Member] = []
+    born = 0
+    while told["killed"] < kills:
+        while len(members) < min(MEMBERS, kills - told["killed"]):
+            members.append(bear(chance, born, folder, durability, journal))
+            born += 1
+        time.sleep(0.001)
+        for member in list(members):
+            fate = meet(member, time.monotonic())
+            if fate:
+                told[fate] += 1
+            if fate == "killed":
+                members.remove(member)
+    return told
+
+
+def meet(member: Member, now: float) -> str | None:
+    """Do to a member what its time has come for."""
+    if now >= member.thaws:
+        os.kill(member.pid, signal.SIGCONT)
+        member.thaws, member.hour = float("inf"), now + member.life
+    elif member.hour == float("inf") and member.thaws == float("inf") and member.log.exists():
+        member.hour = now + member.life
+    elif now >= member.hour and member.freezes:
+        os.kill(member.pid, signal.SIGSTOP)
+        member.freezes, member.hour, member.thaws = False, float("inf"), now + FROZEN
+        return "frozen"
+    elif now >= member.hour:
+        os.kill(member.pid, signal.SIGKILL)
+        os.waitpid(member.pid, 0)
+        return "killed"
+    return None
+
+
+def bear(chance: random.Random, number: int, folder: str, durability: Any, journal: Any) -> Member:
+    name = f"m{number}"
+    seed = chance.getrandbits(32)
+    role = produce if number % 3 == 0 else work
+    life = LONGEST_LIFE * chance.random()
+    pid = forked(lambda: asyncio.run(live(role, name, seed, folder, durability, journal)))
+    member = Member(pid, Path(folder) / f"{name}.jsonl", life, freezes=chance.random() < 0.06)
+    if chance.random() < 0.2:
+        member.hour = time.monotonic() + life
+    return member
+
+
+async def live(role: Any, name: str, seed: int, folder: str, durability: Any, journal: Any) -> None:
+    engine = SqliteEngine(Path(folder) / "jobs.db", durability=durability, journal=journal)
+    await engine.open()
+    fd = os.open(Path(folder) / f"{name}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    await role(Recorded(engine, name, lambda line: os.write(fd, line)), random.Random(seed))
+
+
+async def produce(engine: Recorded, chance: random.Random) -> None:
+    """Insert for ever, several batches at once."""
+    mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
+    while True:
+        batches = [
+            [
+                Draft(
+                    mint(),
+                    chance.choice(("send", "push")),
+                    queue=chance.choice(QUEUES),
+                    priority=chance.choice((0, 0, 5)),
+                    delay=chance.choice((0, 0, 0, 20 * MILLISECOND)),
+                    attempts=ATTEMPTS,
+                    unique=Unique(f"{mint().hex()}") if chance.random() < 0.2 else None,
+                )
+                for _ in range(chance.randint(1, 4))
+            ]
+            for _ in range(chance.randint(1, 3))
+        ]
+        await asyncio.gather(*(engine.insert(batch) for batch in batches))
+        await asyncio.sleep(0.004 * chance.random())
+
+
+async def work(engine: Recorded, chance: random.Random) -> None:
+    """Claim, settle, renew and reap for ever, under a lease that is soon over."""
+    worker = f"{engine.who}.{os.getpid()}"
+    demand = Demand(worker, tuple((queue, 6) for queue in QUEUES))
+    await engine.renew(worker, [], lease=LEASE, first=True)
+    held: list[Claim] = []
+    while True:
+        match chance.choice(("claim", "settle", "settle", "fused", "renew", "reap")):
+            case "claim" if len(held) < 24:
+                held += await engine.claim(demand)
+            case "settle":
+                batch, held = held[:8], held[8:]
+                await engine.settle([ended(claim, chance) for claim in batch])
+            case "fused":
+                batch, held = held[:8], held[8:]
+                held += (await engine.settle([ended(claim, chance) for claim in batch], demand=demand)).claims
+            case "renew":
+                renewal = await engine.renew(worker, [(one.id, one.token) for one in held], lease=LEASE)
+                if not renewal.known:
+                    # It keeps what it held and tries to settle it all the same: that is what the fence is for.
+                    worker += "+"
+                    demand = Demand(worker, demand.queues)
+                    await engine.renew(worker, [], lease=LEASE, first=True)
+            case "reap":
+                held += await engine.reap(worker, 20)
+
+
+def ended(claim: Claim, chance: random.Random) -> Settlement:
+    """Mostly a success; sometimes a retry, a hand-back or the end."""
+    end = chance.random()
+    if end < 0.75:
+        status, error, refund = Status.DONE, None, False
+    elif end < 0.85:
+        status, error, refund = Status.RETRYING, "again", False
+    elif end < 0.95:
+        status, error, refund = Status.PENDING, None, True
+    else:
+        status, error, refund = Status.DEAD, "enough", False
+    return Settlement(claim.id, claim.worker, claim.token, status, error=error, refund=refund, ref=claim.ref)

@@ -1,0 +1,71 @@
+"""What a type checker must accept, and the types it must see. Read by `test_typing.py`, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine
+from datetime import timedelta
+from typing import Any, assert_type
+
+from stoker import Exponential, JobHandle, Stoker, Task, Unique, current
+
+jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
+
+
+class Pool:
+    size: int = 3
+
+
+@jobs.lifespan
+async def pool() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+@jobs.task
+async def resize(image: int, *, width: int = 800) -> str:
+    assert_type(pool.state, Pool)
+    assert_type(pool.state.size, int)
+    current().progress(0.5)
+    return f"{image}/{width}"
+
+
+@jobs.task(queue="mail", attempts=5, backoff=Exponential(base=2, max=600), timeout=30, retry_on=(OSError, KeyError))
+def send(to: str) -> bool:
+    return bool(to)
+
+
+def plain(n: float) -> list[float]:
+    return [n]
+
+
+registered = jobs.task(plain)
+renamed = jobs.task(name="other")(plain)
+
+
+async def main() -> None:
+    running = resize(1, width=2)
+    coroutine: Coroutine[Any, Any, str] = running
+    assert_type(await coroutine, str)
+    assert_type(send("a"), bool)
+    assert_type(registered(1.5), list[float])
+    assert_type(renamed(1.5), list[float])
+
+    job = await resize.enqueue(7, width=200)
+    assert_type(job, JobHandle[str])
+    assert_type(await job.result(timeout=timedelta(seconds=3)), str)
+    assert_type(await (await registered.enqueue(1)).result(), list[float])
+    assert_type(send.enqueue_sync("a"), JobHandle[bool])
+    assert_type(jobs.run(send.enqueue_sync("a").result()), bool)
+
+    other = resize.using(delay=60, priority=1, unique="img:7", tenant="acme", keep=0, isolation="process")
+    assert_type(await other.enqueue(7), JobHandle[str])
+    assert_type(await other(7), str)
+    await resize.using(unique=lambda image, *, width=800: Unique(f"img:{image}")).enqueue(7)
+    await jobs.enqueue_many(resize.draft(n) for n in range(3))
+
+    def by_any_name(task: Task[..., Any]) -> str:
+        return task.name
+
+    by_any_name(resize)
+    by_any_name(send)
+    wider: JobHandle[object] = job
+    assert_type(wider.id, str)

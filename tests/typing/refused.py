@@ -1,0 +1,52 @@
+"""What a type checker must refuse, line by line. The comment there names the code of mypy and the rule of pyright."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import stoker
+from stoker import Stoker
+
+jobs = Stoker("memory://")
+
+
+class Pool:
+    size: int = 3
+
+
+@jobs.lifespan
+async def pool() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+@jobs.task
+async def resize(image: int, *, width: int = 800) -> str:
+    return f"{image}/{width}"
+
+
+@jobs.task(queue="mail")
+def send(to: str) -> bool:
+    return bool(to)
+
+
+async def main() -> None:
+    await resize.enqueue("seven")  # E: arg-type | reportArgumentType
+    await resize.enqueue(7, 200)  # E: call-arg | reportCallIssue
+    await resize.enqueue(7, wdith=200)  # E: call-arg | reportCallIssue
+    await resize.enqueue()  # E: call-arg | reportCallIssue
+    resize.draft(None)  # E: arg-type | reportArgumentType
+    send.enqueue_sync(7)  # E: arg-type | reportArgumentType
+    await resize.using(quue="mail").enqueue(7)  # E: call-arg | reportCallIssue
+    await resize.using(priority="high").enqueue(7)  # E: arg-type | reportArgumentType
+    await resize.using(isolation="thread").enqueue(7)  # E: arg-type | reportArgumentType
+    await resize.using(delay=3).enqueue("seven")  # E: arg-type | reportArgumentType
+    width: int = await (await resize.enqueue(7)).result()  # E: assignment | reportAssignmentType
+    sent: str = send("a")  # E: assignment | reportAssignmentType
+    await send("a")  # E: misc | reportGeneralTypeIssues
+    number: int = resize(7)  # E: assignment | reportAssignmentType
+    size: str = pool.state.size  # E: assignment | reportAssignmentType
+    pool.state.length  # E: attr-defined | reportAttributeAccessIssue
+    stoker.Wroker(jobs)  # E: attr-defined | reportAttributeAccessIssue
+    print(width, sent, number, size)
+    jobs.task(atempts=3)  # E: call-overload | reportCallIssue
+    jobs.task(attempts="three")  # E: call-overload | reportArgumentType
