@@ -31,20 +31,25 @@ class Pair(NamedTuple, Generic[T]):
 class Meter:
     """Adds up CPU and wall time of the stretches it is entered for."""
 
-    __slots__ = ("_cpu", "_wall", "cpu", "jobs", "wall")
+    __slots__ = ("_cpu", "_running", "_wall", "cpu", "jobs", "wall")
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
         self.jobs = 0
+        self._running = False
 
     def __enter__(self) -> Self:
+        self._running = True
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.cpu += time.process_time() - self._cpu
-        self.wall += time.perf_counter() - self._wall
+        """Leaving twice counts once."""
+        if self._running:
+            self.cpu += time.process_time() - self._cpu
+            self.wall += time.perf_counter() - self._wall
+            self._running = False
 
     @property
     def cost(self) -> float:

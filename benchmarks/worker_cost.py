@@ -22,16 +22,25 @@ from stoker.model.job import Status
 from stoker.worker import Worker
 
 
+class Timed(Worker):
+    """A worker that is measured from its start until nothing is due any more; starting and parting are once a day."""
+
+    meter: Meter
+
+    def ask_stop(self) -> None:
+        self.meter.__exit__()
+        self.meter.jobs = self.counts[Status.DONE]
+        super().ask_stop()
+
+
 async def run_dry(app: Stoker, batch: int) -> Meter:
-    """A worker from its start until nothing is due any more."""
-    meter = Meter()
+    """Let a worker drain a store."""
     async with app:
-        worker = Worker(app, drain=True, claim_batch=batch, settle_batch=batch)
+        worker = Timed(app, drain=True, claim_batch=batch, settle_batch=batch)
         await worker.start()
-        with meter:
+        with Meter() as worker.meter:
             await worker.join()
-    meter.jobs = worker.counts[Status.DONE]
-    return meter
+    return worker.meter
 
 
 def own(session: Session, batch: int, *, dressed: bool) -> Iterator[Row]:

@@ -117,16 +117,14 @@ async def test_the_death_of_the_child_is_a_crash_end() -> None:
 
 
 @pytest.mark.spec("PROCESS-05")
-async def test_a_memory_hog_meets_its_limit_and_the_others_live(
-    monkeypatch: pytest.MonkeyPatch, worker: Worker
-) -> None:
-    monkeypatch.setattr(worker.executors.processes, "_memory", 400)
-    monkeypatch.setattr(worker.executors.processes, "_idle", [])
-    hog, other = await risky.hog.enqueue(), await risky.mirror.enqueue(risky.Point(1, 2))
-    job = await ended(hog)
+async def test_a_memory_hog_meets_its_limit_and_the_others_live() -> None:
+    async with Worker(risky.jobs, {"hogs": 2}, child_memory=400):
+        hog = await risky.hog.enqueue()
+        other = await risky.mirror.using(queue="hogs").enqueue(risky.Point(1, 2))
+        job = await ended(hog)
+        assert await other.result(10) == risky.Point(2, 1)
     assert (job.status, job.crashes) == (Status.DEAD, 3)
     assert "out of memory: the limit is 400 MiB" in (job.last_error or "")
-    assert await other.result(10) == risky.Point(2, 1)
 
 
 @pytest.mark.spec("PROCESS-06")

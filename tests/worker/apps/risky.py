@@ -90,11 +90,12 @@ def abort() -> None:
     os.abort()
 
 
-@jobs.task(isolation="process", attempts=5)
+@jobs.task(isolation="process", attempts=5, queue="hogs")
 def hog() -> int:
     held = []
-    while True:
+    while len(held) < 64:
         held.append(bytearray(64 << 20))
+    return len(held)
 
 
 @jobs.task(isolation="process", timeout=1, attempts=1)

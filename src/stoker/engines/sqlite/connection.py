@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sqlite import checks
@@ -38,6 +39,8 @@ CACHED_STATEMENTS = 256
 
 WAL_PAGES = 1000
 WAL_KEPT = 64 << 20
+PATIENCE = 5.0
+"""Seconds to wait for whoever makes, recovers or converts the file at this moment."""
 PAGE_CACHE = 16 << 10
 
 DriverError = sqlite3.Error
@@ -67,11 +70,8 @@ class Connection:
 
     def _set_up(self, journal: Journal, *, read_only: bool) -> None:
         # The first statement meets whoever recovers or converts the file at this moment: a short wait is in order.
-        self.pragma("busy_timeout", 5000)
-        self.journal = self.pragma("journal_mode")
-        if self.journal != journal:
-            self.run(f"PRAGMA journal_mode = {journal}")
-            self.journal = self.pragma("journal_mode")
+        self.pragma("busy_timeout", round(PATIENCE * 1000))
+        self.journal = self._journal(journal)
         self.pragma("wal_autocheckpoint", WAL_PAGES)
         self.pragma("journal_size_limit", WAL_KEPT)
         self.pragma("cache_size", -PAGE_CACHE)
@@ -81,6 +81,22 @@ class Connection:
         if read_only:
             self.pragma("query_only", 1)
         self.pragma("busy_timeout", 0)
+
+    def _journal(self, wanted: Journal) -> str:
+        """Set the journal mode. Two processes that make one file meet here, and SQLite does not wait by itself."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            mode: str = self.pragma("journal_mode")
+            if mode == wanted:
+                return mode
+            try:
+                self.run(f"PRAGMA journal_mode = {wanted}")
+            except EngineBusy:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.001)
+            else:
+                return str(self.pragma("journal_mode"))
 
     def pragma(self, name: str, value: Any = None) -> Any:
         """Set a setting, and read back what it is now."""

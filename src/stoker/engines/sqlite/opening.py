@@ -37,6 +37,7 @@ class Inside:
     hub: Hub
     coalescer: Coalescer
     warnings: list[str] = field(default_factory=list)
+    watching: bool = False
     listening: bool = False
     stirred: bool = False
 

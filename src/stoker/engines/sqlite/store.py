@@ -28,6 +28,9 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import SECOND, Instant, Span
 
 log = logging.getLogger("stoker.engines.sqlite")
+_said: set[tuple[str, str]] = set()
+"""Warnings are said once per file and process, however many twins open it."""
+
 
 T = TypeVar("T")
 
@@ -69,7 +72,9 @@ class Store:
                 told=self.told,
             )
         for warning in self._inside.warnings:
-            log.warning(warning)
+            if (self.path, warning) not in _said:
+                _said.add((self.path, warning))
+                log.warning(warning)
 
     async def close(self) -> None:
         inside, self._inside = self._inside, None
@@ -139,7 +144,7 @@ class Store:
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         inside = self.inside()
-        self._listen(inside)
+        self._listen(inside, topics)
         if inside.stirred:
             inside.stirred = False
             queues = [topic for topic in topics if topic != CONTROL]
@@ -159,11 +164,16 @@ class Store:
                 inside.hub.wake(topic)
             inside.bell.ring(topics)
 
-    def _listen(self, inside: Inside) -> None:
-        """Only whoever waits listens: a process that only enqueues costs the others nothing."""
+    def _listen(self, inside: Inside, topics: Sequence[str]) -> None:
+        """Only whoever waits listens: a process that only enqueues costs the others nothing.
+
+        Commits that nobody rings for can only bring jobs, so who waits for `CONTROL` alone does not watch for them.
+        """
         if not inside.listening:
             inside.listening = True
             inside.bell.listen(self._heard)
+        if not inside.watching and any(topic != CONTROL for topic in topics):
+            inside.watching = True
             inside.bell.watch(self.path, self._stirred, inside.probe)
 
     def _heard(self, topics: frozenset[str]) -> None:
