@@ -45,6 +45,7 @@ class Bare:
         self._held: list[Any] = []
         self._claimed = 0
         self._next = self._end = 0
+        self._known = False
         self._connection.pragma("synchronous", LEVELS[durability])
         self._wid = self.raw.execute(_ENLIST, (WORKER, time.time_ns() // 1000 + DAY)).lastrowid
         self._qid, self._keep = self.raw.execute("SELECT qid, keep_done FROM stoker_queues").fetchall()[0]
@@ -68,7 +69,10 @@ class Bare:
             self._end = last + 1
             first = self._end - n - BLOCK
         self._next = first + n
-        [[qid, *_]] = execute(_QUEUE, (QUEUE,)).fetchall()
+        if not self._known:
+            execute(_QUEUE, (QUEUE,)).fetchall()
+            self._known = True
+        qid = self._qid
         rows = [
             (seq, id_, qid, 0, now, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, now, None, None, None, None)
             for seq, id_ in enumerate(ids, first)

@@ -83,7 +83,7 @@ async def _drain_in_memory(jobs: int, batch: int) -> Meter:
 
 def on_sqlite(session: Session, durability: Durability, batch: int, *, timeline: bool = False) -> Iterator[Row]:
     """A whole worker, from claim to settlement, against the bare loop of claim and settle."""
-    original = waiting(session, session.sized(5_000, 25_000))
+    original = waiting(session, session.sized(8_000, 25_000))
 
     def whole() -> Meter:
         with session.copies(original) as [path]:

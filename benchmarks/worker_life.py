@@ -61,20 +61,27 @@ async def _enqueue(path: Path, kind: str, payload: bytes, n: int) -> None:
 def pickup(session: Session) -> Iterator[Row]:
     """From the enqueue call in one process to the handler's first line in an idle worker's."""
     with session.copies(empty(session)) as [path], Child("worker", path=str(path)) as child:
-        asyncio.run(_one_by_one(path, session.sized(80, 250)))
+        calls = asyncio.run(_one_by_one(path, session.sized(80, 250)))
         waits: list[float] = child.stop()["stamps"]
-    note = f"p99 {percentile(waits, 99):.1f} ms of {len(waits)}"
+    note = (
+        f"p99 {percentile(waits, 99):.1f} ms of {len(waits)}; the enqueue call itself took p50 {median(calls):.2f} ms"
+    )
     yield absolute("worker.pickup", "ms p50", median(waits), at_most(2.0), note)
 
 
-async def _one_by_one(path: Path, n: int) -> None:
+async def _one_by_one(path: Path, n: int) -> list[float]:
+    """Enqueue now and then; how long each call took, in ms."""
     engine = SqliteEngine(path)
     await engine.open()
+    calls = []
     for _ in range(n):
         await asyncio.sleep(0.02)
-        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % time.monotonic_ns(), QUEUE)])
+        sent = time.monotonic_ns()
+        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
+        calls.append((time.monotonic_ns() - sent) / 1e6)
     await asyncio.sleep(0.3)
     await engine.close()
+    return calls
 
 
 def memory(session: Session) -> Iterator[Row]:

@@ -185,6 +185,9 @@ def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path, monkeypatch: py
         stores.build(path, ready=3)
     trace = Trace(monkeypatch)
 
+    def batches() -> list[list[bytes]]:
+        return [[mint() for _ in range(4)] for _ in range(3)]
+
     async def through_the_doors() -> None:
         engine = SqliteEngine(paths[0], durability="process")
         await engine.open()
@@ -192,7 +195,7 @@ def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path, monkeypatch: py
         drain = doors.Drain(engine, 5)
         await drain.begin()
         trace.on = True
-        await doors.fill(engine, [[mint() for _ in range(4)]])
+        await doors.fill(engine, batches())
         await drain.run()
         by_engine.update(trace.take())
         await engine.close()
@@ -202,7 +205,7 @@ def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path, monkeypatch: py
     with Bare(paths[1], "process") as bare:
         bare.begin(5)
         trace.on = True
-        bare.fill([[mint() for _ in range(4)]])
+        bare.fill(batches())
         bare.drain(5)
         by_loop = trace.take()
     assert by_engine == by_loop

@@ -130,7 +130,7 @@ def test_whatever_is_not_in_the_table_does_not_happen(before: Status, after: Sta
     with pytest.raises(InvalidTransition, match=f"from {before} to {after}") as refused:
         check_transition(before, after, ID)
     assert (refused.value.before, refused.value.after) == (before, after)
-    assert refused.value.job == text(ID)
+    assert refused.value.whose == text(ID)
 
 
 @pytest.mark.spec("STATUS-03")

@@ -36,7 +36,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a history. `call` pairs a beginning with its answers inside one process, `who`.
 
     `begun` announces a call; `done` says that it took effect on `job`, `refused` that the store said no (lost, existing).
-    A call that raised has neither: nobody knows. `stored` and `effect` are what the store held in the end.
+    A call that raised has neither: nobody knows. `death` is written by whoever kills `who`, just before. `stored` and
+    `effect` are what the store held in the end.
     """
 
     who: str
@@ -87,13 +88,13 @@ class History:
         self.recovery = recovery
         every = list(entries)
         begun = {(one.who, one.call): one.mono for one in every if one.phase == "begun"}
-        answered = {(one.who, one.call) for one in every if one.phase in ("done", "refused")}
+        answered = {(one.who, one.call, one.job) for one in every if one.phase != "begun"}
         self.acts: list[Act] = []
         for one in every:
             call = (one.who, one.call)
             if one.phase == "done":
                 self.acts.append(Act(one, begun.get(call, one.mono), one.mono, sure=True))
-            elif one.phase == "begun" and one.job and call not in answered:
+            elif one.phase == "begun" and one.job and (*call, one.job) not in answered:
                 self.acts.append(Act(one, one.mono, math.inf, sure=False))
 
     def by(self, *operations: Operation, sure: bool = True, group: str = "job") -> Acts:
@@ -110,6 +111,12 @@ class History:
         for acts in found.values():
             acts.sort(key=lambda act: (act.entry.token, act.ended))
         return found
+
+    def deaths(self) -> dict[str, float]:
+        """When each worker died, if it did: its process was killed, which takes all workers of that process along."""
+        died = {who: min(act.began for act in acts) for who, acts in self.by("death", group="who").items()}
+        home = {act.entry.worker: act.entry.who for act in self.acts if act.entry.worker and act.entry.op == "renew"}
+        return {worker: died[who] for worker, who in home.items() if who in died}
 
 
 # --- the laws ---------------------------------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def one_claimant(history: History) -> Iterator[tuple[str, str]]:
     """A job is claimed again only after its run was ended, and reaped only from a worker whose lease is over."""
     settled = history.by("settle", sure=False)
     renewed = history.by("renew", group="worker")
-    deaths = {worker: min(act.began for act in acts) for worker, acts in history.by("death", group="worker").items()}
+    deaths = history.deaths()
     for job, claims in history.claims().items():
         waits = [act.entry.token for act in settled.get(job, ()) if act.entry.status in WAITS]
         freed = bool(history_of(job, history.by("revive", sure=False)))
@@ -234,7 +241,7 @@ def effects_match(history: History) -> Iterator[tuple[str, str]]:
 
 def recovery_is_quick(history: History) -> Iterator[tuple[str, str]]:
     """What a dead worker held is somebody else's within `recovery` seconds."""
-    deaths = {worker: acts[0].began for worker, acts in history.by("death", group="worker").items()}
+    deaths = history.deaths()
     settled = history.by("settle", sure=False)
     for job, claims in history.claims().items():
         for place, claim in enumerate(claims):

@@ -26,6 +26,7 @@ EXIT_START = 1
 EXIT_BROKEN = 70
 
 REPORT_EVERY = 0.25
+SIGN_OF_LIFE = 2.0
 SWITCH_INTERVAL = 0.0005
 """Handlers that compute must not keep the keeper's thread waiting for the interpreter."""
 
@@ -68,17 +69,23 @@ class Member:
         os._exit(EXIT_BROKEN)
 
     async def _report(self) -> None:
+        """When something changed, and now and then as a sign of life; an idle worker must cost next to nothing."""
+        worker = self._worker
+        told, told_at = None, 0.0
         while True:
-            worker = self._worker
-            stats = orders.Stats(
-                ready=worker.ready,
-                counts=self._counts(),
-                running=worker.runs,
-                abandoned=worker.executors.threads.abandoned,
-                slots=sum(lane.slots for lane in worker.lanes),
-                rss=resident(),
-            )
-            self._parent.say(orders.encode(stats))
+            news = (worker.ready, worker.runs, worker.executors.threads.abandoned, tuple(worker.counts.values()))
+            now = time.monotonic()
+            if news != told or now - told_at > SIGN_OF_LIFE:
+                told, told_at = news, now
+                stats = orders.Stats(
+                    ready=worker.ready,
+                    counts=self._counts(),
+                    running=worker.runs,
+                    abandoned=worker.executors.threads.abandoned,
+                    slots=sum(lane.slots for lane in worker.lanes),
+                    rss=resident(),
+                )
+                self._parent.say(orders.encode(stats))
             await asyncio.sleep(REPORT_EVERY)
 
     def _counts(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.context import Context
 from stoker.failure import describe_error, text_of
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from stoker.worker.executors import Executors
 
 
+HandlerCall: TypeAlias = Callable[[Context], Awaitable[Any]]
+
+
 class Cause(enum.Enum):
     """Why Stoker itself interrupted a run."""
 
@@ -46,7 +49,7 @@ class ProcessDied(Exception):
 class Plan:
     """What running jobs of one kind takes, worked out once."""
 
-    __slots__ = ("call", "on_loop", "rules", "task", "timeout")
+    __slots__ = ("_app", "_executors", "call", "on_loop", "rules", "task", "timeout")
 
     def __init__(self, app: Stoker, task: Task[..., Any], executors: Executors, unfit_grace: Span) -> None:
         self.task = task
@@ -59,8 +62,17 @@ class Plan:
         )
         self.timeout = task.options.timeout if task.options.timeout is not None else app.defaults.timeout
         self.on_loop = task.is_async and task.options.isolation is None
-        innermost = _on_loop(task.fn) if self.on_loop else executors.call_of(task)
-        self.call: Callable[[Context], Awaitable[Any]] = compose(app.middleware, app.scoped(innermost))
+        self._app = app
+        self._executors = executors
+        self.call = self._wrapped(_on_loop(task.fn) if self.on_loop else executors.call_of(task))
+
+    def _wrapped(self, innermost: HandlerCall) -> HandlerCall:
+        return compose(self._app.middleware, self._app.scoped(innermost))
+
+    def apart(self, claim: Claim) -> HandlerCall | None:
+        """How to run this one job in a process of its own; None where its task cannot be imported there."""
+        call = self._executors.isolated_call_of(self.task, claim)
+        return None if call is None else self._wrapped(call)
 
     def limit(self, claim: Claim) -> float | None:
         """The run's timeout in seconds: the job's own, else the task's, else the app's."""
@@ -69,7 +81,7 @@ class Plan:
         return None if limit is None else limit / SECOND
 
 
-def _on_loop(fn: Callable[..., Any]) -> Callable[[Context], Awaitable[Any]]:
+def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
     def call(context: Context) -> Awaitable[Any]:
         args, kwargs = context.call
         awaitable: Awaitable[Any] = fn(*args, **kwargs)

@@ -40,7 +40,7 @@ logger = logging.getLogger("stoker.supervisor")
 MARGIN = 5.0
 """Seconds beyond grace and last wait before a process that does not stop is killed."""
 
-LOOK_EVERY = 0.5
+LOOK_EVERY = 1.0
 
 
 class Supervisor:

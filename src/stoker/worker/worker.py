@@ -32,6 +32,7 @@ from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
 from stoker.worker.executors import Executors
+from stoker.worker.executors.choice import is_suspect
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.isolated import Isolated
 from stoker.worker.keeper import Keeper
@@ -362,7 +363,10 @@ class Worker:
         except InvalidPayload as error:
             return self._unfit(claim, error)
         context = Context(claim, self, call, plan.limit(claim))
-        slot.begin(context, on_loop=plan.on_loop, limit=context.limit)
+        run, on_loop = plan.call, plan.on_loop
+        if on_loop and is_suspect(claim) and (apart := plan.apart(claim)) is not None:
+            run, on_loop = apart, False
+        slot.begin(context, on_loop=on_loop, limit=context.limit)
         self.custody.runs[claim.id] = slot
         timer = None
         if slot.limit is not None:
@@ -372,7 +376,7 @@ class Worker:
         rules = plan.rules
         outcome: Outcome
         try:
-            value = await Isolated(variables.run(plan.call, context), variables)
+            value = await Isolated(variables.run(run, context), variables)
             outcome = done(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
             cause = Cause.SHUTDOWN if slot.cause is None and self._going_down else slot.cause

@@ -28,21 +28,29 @@ FROZEN = 0.4
 """Seconds: longer than a lease, so that others reap what a frozen one held."""
 
 ATTEMPTS = 1_000
-LONGEST_LIFE = 0.05
+LONGEST_LOG = 6_000
+LONGEST_MOMENT = 0.01
 MEMBERS = 4
 QUEUES = ("a", "b")
 
 
 @dataclass
 class Member:
-    """A process of the storm. Its hour is counted from its birth, or from when it had its engine open."""
+    """A process of the storm. Its hour comes a moment after its log has so many bytes: slow machines give it longer."""
 
     pid: int
     log: Path
-    life: float
+    target: int
+    moment: float
     freezes: bool
     hour: float = float("inf")
     thaws: float = float("inf")
+
+    def size(self) -> int:
+        try:
+            return self.log.stat().st_size
+        except FileNotFoundError:
+            return -1
 
 
 def storm(folder: str, kills: int, seed: int, durability: Any = "process", journal: Any = "wal") -> dict[str, int]:
@@ -67,31 +75,42 @@ def storm(folder: str, kills: int, seed: int, durability: Any = "process", journ
 
 def meet(member: Member, now: float) -> str | None:
     """Do to a member what its time has come for."""
+    if os.waitpid(member.pid, os.WNOHANG)[0]:
+        raise RuntimeError(f"{member.log.stem} ended by itself")
     if now >= member.thaws:
         os.kill(member.pid, signal.SIGCONT)
-        member.thaws, member.hour = float("inf"), now + member.life
-    elif member.hour == float("inf") and member.thaws == float("inf") and member.log.exists():
-        member.hour = now + member.life
+        member.thaws, member.target = float("inf"), member.size() + 2 * LONGEST_LOG
+    elif member.hour == float("inf") and member.thaws == float("inf") and member.size() >= member.target:
+        member.hour = now + member.moment
     elif now >= member.hour and member.freezes:
         os.kill(member.pid, signal.SIGSTOP)
         member.freezes, member.hour, member.thaws = False, float("inf"), now + FROZEN
         return "frozen"
     elif now >= member.hour:
+        Recorded(None, member.log.stem, lambda line: append(member.log, line)).note("death", 0)  # type: ignore[arg-type]
         os.kill(member.pid, signal.SIGKILL)
         os.waitpid(member.pid, 0)
         return "killed"
     return None
 
 
+def append(log: Path, line: bytes) -> None:
+    with log.with_suffix(".death.jsonl").open("ab") as file:
+        file.write(line)
+
+
 def bear(chance: random.Random, number: int, folder: str, durability: Any, journal: Any) -> Member:
     name = f"m{number}"
     seed = chance.getrandbits(32)
-    role = produce if number % 3 == 0 else work
-    life = LONGEST_LIFE * chance.random()
+    producer = number % 3 == 0
+    target = round(chance.triangular(-1, LONGEST_LOG, 0))
+    role = produce if producer else work
     pid = forked(lambda: asyncio.run(live(role, name, seed, folder, durability, journal)))
-    member = Member(pid, Path(folder) / f"{name}.jsonl", life, freezes=chance.random() < 0.06)
-    if chance.random() < 0.2:
-        member.hour = time.monotonic() + life
+    log = Path(folder) / f"{name}.jsonl"
+    member = Member(pid, log, target, LONGEST_MOMENT * chance.random(), not producer and chance.random() < 0.1)
+    if chance.random() < 0.1:
+        # Also while it is only just being born.
+        member.hour = time.monotonic() + member.moment
     return member
 
 

@@ -92,7 +92,7 @@ def abort() -> None:
 
 @jobs.task(isolation="process", attempts=5, queue="hogs")
 def hog() -> int:
-    held = []
+    held: list[bytearray] = []
     while len(held) < 64:
         held.append(bytearray(64 << 20))
     return len(held)

@@ -31,8 +31,8 @@ Journal: TypeAlias = Literal["wal", "delete"]
 
 VERSION = sqlite3.sqlite_version
 VERSION_INFO = sqlite3.sqlite_version_info
-NORMAL, FULL = 1, 2
-LEVELS = {0: "off", NORMAL: "normal", FULL: "full", 3: "extra"}
+NORMAL, FULL, EXTRA = 1, 2, 3
+LEVELS = {0: "off", NORMAL: "normal", FULL: "full", EXTRA: "extra"}
 
 CACHED_STATEMENTS = 256
 """More than the engine has: a statement that falls out of the cache costs as much again."""
@@ -167,6 +167,9 @@ class Connection:
                 f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
                 "file back, or close this engine and open it again on the new one"
             )
+        if level == FULL and self.journal != "wal":
+            # A rollback journal that comes back after a power loss undoes the commit: its removal must be on disk too.
+            level = EXTRA
         try:
             if level != self._level:
                 self._execute(f"PRAGMA synchronous = {level}")

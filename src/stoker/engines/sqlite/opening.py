@@ -115,7 +115,7 @@ def connected(path: str, journal: Journal, gate: Gate, patience: float) -> Conne
 def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
     """Bring the schema up to date, one transaction per step; answers the statements that were run."""
     done: list[str] = []
-    if not planned(connection):
+    if not planned(connection, patience):
         return done
     while True:
         begin(connection, gate, FULL, patience)
@@ -132,22 +132,26 @@ def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
         done += migration.statements
 
 
-def planned(connection: Connection) -> list[migrations.Migration]:
+def planned(connection: Connection, patience: float) -> list[migrations.Migration]:
     """What the schema still needs. Refuses a schema that is newer than this code."""
+    # A rollback journal shuts readers out while somebody commits.
+    connection.pragma("busy_timeout", round(patience * 1000))
     exists = connection.run("SELECT 1 FROM sqlite_master WHERE name = ?", (migrations.LEDGER,))
-    return migrations.pending(connection.run(migrations.read_ledger()) if exists else [], MIGRATIONS)
+    ledger = connection.run(migrations.read_ledger()) if exists else []
+    connection.pragma("busy_timeout", 0)
+    return migrations.pending(ledger, MIGRATIONS)
 
 
 # --- for people -------------------------------------------------------------------------------------------------
 
 
-def plan(path: str, journal: Journal, _: float) -> list[str]:
+def plan(path: str, journal: Journal, patience: float) -> list[str]:
     """The statements a migration would run."""
     if checks.identity(path) is None:
         return [statement for migration in MIGRATIONS for statement in migration.statements]
     connection = Connection(path, journal=journal)
     try:
-        return [statement for migration in planned(connection) for statement in migration.statements]
+        return [statement for migration in planned(connection, patience) for statement in migration.statements]
     finally:
         connection.close()
 

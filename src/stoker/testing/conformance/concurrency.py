@@ -216,7 +216,8 @@ async def test_race_of_cancel_and_claim_never_does_both(store: Store) -> None:
 async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
     """Four workers reap a dead one at once: each of its claims goes to one of them."""
     jobs = await store.insert(*(store.draft() for _ in range(30)))
-    assert len(await store.claim("late", 30)) == 30
+    former = {claim.id: claim.token for claim in await store.claim("late", 30)}
+    assert len(former) == 30
     store.pass_time(HOUR)
     for n in range(4):
         await store.enlist(f"w{n}")
@@ -233,6 +234,7 @@ async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
     found = await _at_once(store, [reap(f"w{n}") for n in range(4)])
     reaped = [claim for claims in found for claim in claims]
     assert sorted(claim.id for claim in reaped) == sorted(jobs)
+    assert all(claim.token > former[claim.id] for claim in reaped)
     assert await store.counts() == {Status.RUNNING: 30}
     verdicts = await store.settle(*(conclude(claim, Snoozed(0)) for claim in reaped))
     assert set(verdicts) == {Verdict.APPLIED}

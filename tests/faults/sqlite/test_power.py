@@ -1,0 +1,86 @@
+"""Power loss: every image of the disk that could be left holds what was acknowledged."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sqlite.audit import audit
+from tests.faults.sqlite.images import have_strace, images, steps, traced
+
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def strace() -> None:
+    if missing := have_strace():
+        pytest.skip(f"durability across a power loss cannot be shown here: {missing}")
+
+
+def lost(path: Path, acknowledged: bytes) -> tuple[int, int]:
+    """How many acknowledged inserts and ends are not in an image."""
+    told = [line.split(" ") for line in acknowledged.decode().splitlines()]
+    with closing(sqlite3.connect(path)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_done'").fetchone():
+            return sum(word == "insert" for word, _ in told), sum(word == "done" for word, _ in told)
+        stored = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_body")}
+        done = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_done WHERE status = 3")}
+    return (
+        sum(word == "insert" and job not in stored for word, job in told),
+        sum(word == "done" and job not in done for word, job in told),
+    )
+
+
+def lay(folder: Path, files: dict[str, bytes]) -> Path:
+    for old in folder.glob("jobs.db*"):
+        old.unlink()
+    for name, content in files.items():
+        if name.startswith("jobs.db") and not name.endswith((".gate", "-turn", "-shm")):
+            (folder / name).write_bytes(content)
+    return folder / "jobs.db"
+
+
+@pytest.mark.spec("FAULT-10", "FAULT-11")
+@pytest.mark.parametrize(
+    ("durability", "journal", "n"), [("power", "wal", 120), ("power", "delete", 60), ("process", "wal", 40)]
+)
+def test_what_a_power_loss_leaves(tmp_path: Path, campaign: bool, durability: str, journal: str, n: int) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    run_folder, image_folder = tmp_path / "run", tmp_path / "image"
+    run_folder.mkdir()
+    image_folder.mkdir()
+    trace = tmp_path / "trace"
+    traced(
+        "tests.faults.sqlite.diligent", run_folder, 60 if campaign else 20, durability, journal, trace=trace
+    )
+    with trace.open() as lines:
+        run = list(steps(lines, run_folder))
+    told = (run_folder / "acknowledged").read_bytes()
+    assert b"error" not in told
+    inserts = ends = complaints = seen = 0
+    for files, acknowledged in images(run, n * 10 if campaign else n, random.Random(seed)):
+        seen += 1
+        path = lay(image_folder, files)
+        if not path.exists():
+            assert not acknowledged
+            continue
+        gone = lost(path, acknowledged)
+        inserts, ends = inserts + gone[0], ends + gone[1]
+        if files["jobs.db"] and has_tables(path):
+            complaints += bool(audit(path))
+    print(f"{seen} images of {len(run)} steps, {told.count(b'insert')} inserts acknowledged, lost {inserts} + {ends}")
+    assert seen == (n * 10 if campaign else n)
+    assert complaints == 0
+    if durability == "power":
+        assert (inserts, ends) == (0, 0), f"seed {seed}"
+
+
+def has_tables(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_body'").fetchone())

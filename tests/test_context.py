@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.context import METADATA_WARNING, CancelToken, Context, current, running
+from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.job import LONGEST_LOG, Claim, Draft, Options
+from stoker.model.time import SECOND
+
+
+class Host:
+    """Hears what a run says."""
+
+    def __init__(self) -> None:
+        self.states: dict[Any, Any] = {}
+        self.notes: list[tuple[float | None, tuple[str, ...]]] = []
+
+    def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
+        self.notes.append((progress, lines))
+
+
+def context(host: Host | None = None, limit: float | None = None, **more: Any) -> Context:
+    claim = Claim(bytes(16), "work", "default", b"{}", 2, 0, 5, "w", 9, 7, 7, 7, **more)
+    return Context(claim, host or Host(), limit=limit)
+
+
+@pytest.mark.spec("CONTEXT-01")
+def test_remaining_time_is_the_runs_limit_else_the_jobs_own() -> None:
+    assert context().remaining is None
+    assert 8 < (context(limit=9).remaining or 0) <= 9
+    assert 4 < (context(options=Options(timeout=5 * SECOND)).remaining or 0) <= 5
+    late = context(limit=1)
+    late.started -= 60
+    assert late.remaining == 0
+
+
+@pytest.mark.spec("CONTEXT-01")
+def test_a_run_knows_whether_an_earlier_one_failed() -> None:
+    first, again = context(), context(last_error="ValueError: no")
+    assert (first.is_retry, first.previous_error) == (False, None)
+    assert (again.is_retry, again.previous_error) == (True, "ValueError: no")
+    assert (again.attempt, again.token, again.state) == (2, 9, None)
+
+
+@pytest.mark.spec("CONTEXT-02")
+def test_progress_is_a_fraction_and_lines_are_text() -> None:
+    host = Host()
+    run = context(host)
+    run.progress(1)
+    run.log("a\0b", "\ud800", *map(str, range(LONGEST_LOG - 1)))
+    for wrong in (-1, 2, float("nan")):
+        with pytest.raises(InvalidInput, match="between 0 and 1"):
+            run.progress(wrong)
+    [(progress, _), (_, lines)] = host.notes
+    assert progress == 1.0
+    assert len(lines) == LONGEST_LOG
+    assert lines[0] == "\\ud800"
+    "".join(lines).encode()
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.spec("CONTEXT-03")
+def test_metadata_is_made_fit_to_be_stored() -> None:
+    run = context()
+    assert run.executed() is None
+    run.metadata["a"] = "b"
+    wrong: Any = run.metadata
+    wrong[7] = None
+    wrong["mute"] = Mute()
+    kept = run.executed()
+    assert kept is not None
+    assert (kept["exec_a"], kept["exec_7"]) == ("b", "None")
+    assert "cannot be read" in kept["exec_mute"]
+    run.metadata["much"] = "x" * 9_000
+    assert list(run.executed() or {}) == [METADATA_WARNING]
+
+
+@pytest.mark.spec("CONTEXT-04")
+def test_follow_ups_are_drafts_or_lists_of_them() -> None:
+    run = context()
+    one, two, three = (Draft(bytes(15) + bytes([n]), "work") for n in range(3))
+    run.follow_up(one, [two], (draft for draft in [three]))
+    assert run.followups == [one, two, three]
+    wrong: Any = run
+    with pytest.raises(TypeError):
+        wrong.follow_up(7)
+
+
+@pytest.mark.spec("CONTEXT-06")
+def test_current_is_the_run_this_code_is_part_of() -> None:
+    with pytest.raises(StokerError, match="inside a handler"):
+        current()
+    run = context()
+    token = running.set(run)
+    assert current() is run
+    running.reset(token)
+
+
+def test_a_token_is_false_until_it_has_a_reason() -> None:
+    token = CancelToken()
+    before = (bool(token), token.requested)
+    token.reason = "enough"
+    assert (*before, bool(token), token.requested) == (False, False, True, True)
