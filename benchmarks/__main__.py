@@ -59,9 +59,14 @@ def main(
         click.echo("\n".join(benchmark.name for benchmark in benchmarks))
         return
     signal.signal(signal.SIGTERM, _terminated)
-    logging.getLogger("stoker").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder, shown(len(benchmarks)) as show:
-        rows, whole = run(benchmarks, Session(Path(folder), quick=quick), show)
+    logger = logging.getLogger("stoker")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder, shown(len(benchmarks)) as show:
+            rows, whole = run(benchmarks, Session(Path(folder), quick=quick), show)
+    finally:
+        logger.setLevel(level)
     if file is not None:
         file.write_text(as_json(rows), encoding="utf-8")
     missed = [row.name for row in rows if row.passed is False]

@@ -32,6 +32,7 @@ class Room:
 CHECKS = Room("checks", 60)
 UNIT = Room("unit", 40, "tests")
 APART = (
+    Room("engines", 60, "tests/engines"),
     Room("conformance", 180, "tests/conformance"),
     Room("faults-sqlite", 40, "tests/faults/sqlite"),
     Room("faults-postgres", 40, "tests/faults/postgres"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import logging
 import os
 import select
 import signal
@@ -130,6 +131,7 @@ def answered(function: Callable[..., Any], arguments: dict[str, Any], within: fl
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     for wanted in sys.argv[1:]:
         importlib.import_module(wanted)
     serve()

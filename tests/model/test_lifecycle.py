@@ -245,11 +245,20 @@ def test_the_budget_decides_whichever_way_a_run_fails(outcome: Outcome, base: in
     assert not settlement.refund
 
 
+@pytest.mark.spec("SETTLE-19")
+def test_after_a_first_death_of_its_process_a_job_runs_again_at_once() -> None:
+    rules = Rules(backoff=Fixed(20))
+    assert conclude(claimed(), Crashed("x"), rules).after == 0
+    assert conclude(claimed(curve=CURVE), Crashed("x"), rules).after == 20 * SECOND
+    assert conclude(claimed(crashes=1), Crashed("x"), rules).after == 20 * SECOND
+
+
 @pytest.mark.spec("SETTLE-04")
 def test_a_failure_waits_by_the_first_voice() -> None:
     rules = Rules(backoff=Fixed(20), default=Fixed(30))
     assert conclude(claimed(), Failed("x", after=5), rules).after == 5
     assert conclude(claimed(), Failed("x", at=NOW + 9), rules).after == 9
+    assert conclude(claimed(), Failed("x", at=NOW + 9, ran=4), rules).after == 5
     assert conclude(claimed(), Failed("x", at=NOW - 9), rules).after == 0
     assert conclude(claimed(options=Options(backoff=Fixed(10))), Failed("x"), rules).after == 10 * SECOND
     assert conclude(claimed(), Failed("x"), rules).after == 20 * SECOND

@@ -241,6 +241,18 @@ async def test_what_cannot_be_imported_is_refused_by_name() -> None:
     assert executors.isolated_call_of(nested) is None
     assert executors.isolated_call_of(main) is None
     assert executors.isolated_call_of(risky.ordinary) is not None
+    async with app:
+        with pytest.raises(NotImportable, match="no module holds"):
+            await Worker(app).start()
+
+
+@pytest.mark.spec("PROCESS-13")
+async def test_a_job_that_asks_for_a_process_it_cannot_have_says_why() -> None:
+    app = Stoker("memory://")
+
+    @app.task
+    def nested() -> None: ...
+
     async with app, Worker(app):
         with pytest.raises(JobFailed, match="no module holds"):
-            await (await nested.using(attempts=1).enqueue()).result(10)
+            await (await nested.using(attempts=1, isolation="process").enqueue()).result(10)

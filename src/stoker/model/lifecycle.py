@@ -108,8 +108,7 @@ def conclude(
         case Crashed(detail=detail):
             return _crashed(claim, detail, rules, metadata)
         case Lost():
-            delay = claim.curve.delay(claim.attempt) if claim.curve.on else 0
-            return _again(claim, _told(outcome, claim), delay, metadata)
+            return _again(claim, _told(outcome, claim), _curve(claim), metadata)
         case TimedOut():
             return _again(claim, _told(outcome), _delay(claim, None, rules), metadata)
     return _failed(claim, outcome, rules, metadata)
@@ -230,7 +229,7 @@ def _again(
 
 
 def _failed(claim: Claim, outcome: Failed, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
-    own = outcome.after if outcome.at is None else max(0, outcome.at - claim.claimed_at)
+    own = outcome.after if outcome.at is None else max(0, outcome.at - claim.claimed_at - outcome.ran)
     return _again(claim, outcome.error, _delay(claim, own, rules) if outcome.retry else None, metadata)
 
 
@@ -240,7 +239,13 @@ def _crashed(claim: Claim, detail: str, rules: Rules, metadata: dict[str, str] |
         error = f"process died under the job for the {_ordinal(count)} time: {detail}"
         return _finish(claim, Status.DEAD, error, metadata, crash=True)
     error = f"process died under the job: {detail}"
-    return _again(claim, error, _delay(claim, None, rules), metadata, crash=True)
+    delay = _delay(claim, None, rules) if claim.crashes else _curve(claim)
+    return _again(claim, error, delay, metadata, crash=True)
+
+
+def _curve(claim: Claim) -> Span:
+    """After a death that is probably not the job's own fault only the queue may ask for a wait."""
+    return claim.curve.delay(claim.attempt) if claim.curve.on else 0
 
 
 def _throttled(claim: Claim, outcome: Throttled, metadata: dict[str, str] | None) -> Settlement:

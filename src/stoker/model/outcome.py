@@ -100,12 +100,16 @@ class Done(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The handler raised. `after` or `at` is its own wish for the next run; `retry` is the policy's verdict."""
+    """The handler raised. `after` or `at` is its own wish for the next run; `retry` is the policy's verdict.
+
+    `ran` is how long the run took: an `at` is counted from where the store's clock stands now.
+    """
 
     error: str
     retry: bool = True
     after: Span | None = None
     at: Instant | None = None
+    ran: Span = 0
 
 
 class TimedOut(msgspec.Struct, frozen=True, gc=False):

@@ -392,6 +392,7 @@ class LockStep(RuleBasedStateMachine):
         for orphan, _ in orphans:
             assert orphan.token == self.tokens[orphan.id], "an orphan nobody was given"
         if not mine.known:
+            assert not self.same(lambda engine: engine.renew(worker, [], first=True)).known
             name, life = worker.split(".")
             self.workers[slot] = f"{name}.{int(life) + 1}"
             self.enlist(self.workers[slot])

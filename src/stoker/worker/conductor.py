@@ -16,10 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from stoker.context import Context, running
-from stoker.failure import describe_error
 from stoker.model.errors import StokerError
-from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Panicked
 from stoker.model.time import SECOND
 
 if TYPE_CHECKING:
@@ -76,7 +73,6 @@ class Conductor:
         await worker.app.open()
         try:
             await worker.start()
-            worker.executors.warm_up(worker.app.tasks.values())
             if self._quiet:
                 self.quiet()
             beside = None if self._beside is None else asyncio.ensure_future(self._beside())
@@ -170,11 +166,7 @@ def condemn(worker: Worker, leak: BaseException) -> None:
         context.kind,
         _name(leak),
     )
-    slot.abandoned = True
-    worker.custody.runs.pop(context.claim.id, None)
-    settlement = conclude(context.claim, Panicked(describe_error(leak)), worker.rules_of(context.kind))
-    worker.replace_slot(context.claim, settlement)
-    slot.task.cancel()
+    worker.custody.condemn(slot, leak)
 
 
 def culprit(leak: BaseException) -> Context | None:

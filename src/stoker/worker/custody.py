@@ -11,12 +11,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from stoker.context import Context
+from stoker.failure import describe_error
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Canceled
+from stoker.model.outcome import Canceled, Panicked
 from stoker.worker.runner import Cause, interrupted
 from stoker.worker.slot import AGAIN_AFTER, Slot
 
@@ -80,6 +81,17 @@ class Custody:
             cause.value,
         )
         self._worker.replace_slot(claim, settlement)
+
+    def condemn(self, slot: Slot, error: BaseException) -> None:
+        """End a run as a panic, whatever it is doing: something it left behind tried to end the whole worker."""
+        context = slot.context
+        if context is None or slot.abandoned:
+            return
+        slot.abandoned = True
+        self.runs.pop(context.claim.id, None)
+        rules = self._worker.rules_of(context.kind)
+        self._worker.replace_slot(context.claim, conclude(context.claim, Panicked(describe_error(error)), rules))
+        slot.task.cancel()
 
     def drop(self, job: JobId, cause: Cause, reason: str) -> None:
         """Stop a run, or take the claim out of the buffer if it has not begun."""

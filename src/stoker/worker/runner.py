@@ -46,6 +46,14 @@ class ProcessDied(Exception):
     """An executor's child process died under the job; its text says how."""
 
 
+class Judged(Exception):
+    """A failure that was judged already, in the child process where its class exists."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        self.outcome = outcome
+        super().__init__(text)
+
+
 class Plan:
     """What running jobs of one kind takes, worked out once."""
 
@@ -102,19 +110,23 @@ def done(task: Task[..., Any], value: Any, context: Context) -> ends.Done:
 NOTHING = ends.Done()
 
 
-def judge(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None) -> Outcome:
+def judge(
+    error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None, ran: Span = 0
+) -> Outcome:
     """What an exception that left the handler (or its middleware) means. Never raises, whatever the exception does."""
     try:
-        return _judged(error, task, cause, limit)
+        return _judged(error, task, cause, limit, ran)
     except BaseException as broken:  # noqa: BLE001 - an exception may override anything that is read here
         return ends.Failed(f"{describe_error(error)}\nThis error cannot be judged: {text_of(broken)}")
 
 
-def _judged(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None) -> Outcome:
+def _judged(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None, ran: Span) -> Outcome:
     error = loudest(error)
+    if isinstance(error, Judged):
+        return error.outcome
     _forget_own_frames(error)
     if isinstance(error, Signal):
-        return _signal(error)
+        return _signal(error, ran)
     members = leaves(error)
     if cause is not None and all(isinstance(member, asyncio.CancelledError) for member in members):
         return interrupted(cause, limit)
@@ -145,11 +157,11 @@ def interrupted(cause: Cause, limit: float | None) -> Outcome:
     return ends.HandedBack()
 
 
-def _signal(signal: Signal) -> Outcome:
+def _signal(signal: Signal, ran: Span) -> Outcome:
     if isinstance(signal, Reject):
         return ends.Rejected(text_of(signal.why, LARGEST_ERROR))
     if isinstance(signal, Retry):
-        return ends.Failed(text_of(signal.why, LARGEST_ERROR), True, signal.after, signal.at)
+        return ends.Failed(text_of(signal.why, LARGEST_ERROR), True, signal.after, signal.at, ran)
     if isinstance(signal, Throttle):
         return ends.Throttled(signal.retry_after, signal.queue)
     if isinstance(signal, Snooze):

@@ -141,6 +141,7 @@ class Worker:
             self.state = before
             self._stopped.set()
             raise
+        self.executors.warm_up(self.app.tasks.values())
         self.on_identity(self.id)
         self.healthy = True
         self.state = "running"
@@ -165,6 +166,7 @@ class Worker:
             self.executors = Executors(self.settings)
             self._plans.clear()
             self._quiet = False
+        self.executors.check(self.app.tasks.values())
         self.engine: Engine = await self.app.engine()
         self.exchange = Exchange(self, self.fetcher, self.settler)
         self.chores = Chores(self)
@@ -380,7 +382,7 @@ class Worker:
             outcome = done(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
             cause = Cause.SHUTDOWN if slot.cause is None and self._going_down else slot.cause
-            outcome = judge(error, plan.task, cause, slot.limit)
+            outcome = judge(error, plan.task, cause, slot.limit, round(context.elapsed * SECOND))
             rules = msgspec.structs.replace(rules, roll=random())
             if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt
                 self.ask_stop()

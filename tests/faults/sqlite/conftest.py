@@ -9,6 +9,6 @@ from tests.faults.zygote import Zygote
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    made = Zygote("tests.faults.sqlite.storm")
+    made = Zygote("tests.faults.sqlite.storm", "tests.faults.sqlite.crashes", "tests.faults.sqlite.harm")
     yield made
     made.close()

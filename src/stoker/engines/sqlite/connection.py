@@ -60,6 +60,8 @@ class Connection:
         except sqlite3.Error as error:
             raise translated(error, path) from error
         self._identity = checks.identity(path)
+        self._log = f"{path}-wal"
+        self._log_identity: tuple[int, int] | None = None
         self._execute = self._raw.execute
         self._executemany = self._raw.executemany
         try:
@@ -167,6 +169,8 @@ class Connection:
                 f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
                 "file back, or close this engine and open it again on the new one"
             )
+        if self.journal == "wal":
+            self._look_at_log()
         if level == FULL and self.journal != "wal":
             # A rollback journal that comes back after a power loss undoes the commit: its removal must be on disk too.
             level = EXTRA
@@ -176,6 +180,18 @@ class Connection:
                 self._level = level
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
+
+    def _look_at_log(self) -> None:
+        """The log stays the same file for as long as anybody has the database open, unless somebody meddles."""
+        found = checks.identity(self._log)
+        if self._log_identity is None:
+            self._log_identity = found
+        elif found != self._log_identity:
+            raise EngineUnavailable(
+                f"the log {self._log} was deleted or replaced while the database was open. Nothing was written. Put it "
+                "back, or close every program that has the database open, without killing it, and open it again: "
+                "what the log held is stored when the last one closes"
+            )
 
     def commit(self) -> None:
         try:

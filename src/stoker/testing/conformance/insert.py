@@ -326,7 +326,7 @@ async def test_numbers_at_their_limits_are_kept(store: Store) -> None:
         {"tenant": ""},
         {"id": b"short"},
     ],
-    ids=str,
+    ids=lambda options: "-".join(f"{name}={str(value)[:12]}" for name, value in options.items()),
 )
 async def test_an_impossible_draft_never_reaches_the_store(store: Store, options: dict[str, object]) -> None:
     """A wrong value is refused where the draft is made, by name; the store does not see it."""

@@ -23,6 +23,7 @@ from stoker.failure import describe_error, text_of
 from stoker.model import outcome as ends
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome, loudest
+from stoker.model.time import SECOND
 from stoker.worker.executors import wire
 from stoker.worker.executors.threads import Threads
 from stoker.worker.lineage import Parent
@@ -164,7 +165,8 @@ class Child:
             return ends.Crashed(f"{self._exhausted}\n{describe_error(error)}")
         if isinstance(error, KeyboardInterrupt):
             return ends.Panicked(describe_error(error))
-        return judge(error, task, Cause.CANCEL if self._token else None, None)
+        ran = 0 if self._context is None else round(self._context.elapsed * SECOND)
+        return judge(error, task, Cause.CANCEL if self._token else None, None, ran)
 
     def _end(self, outcome: Outcome, *, tired: bool) -> None:
         context, self._context = self._context, None

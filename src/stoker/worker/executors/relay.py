@@ -10,10 +10,9 @@ import msgspec
 from stoker.context import CancelToken, Context
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
-from stoker.model.outcome import Outcome, Reject, Retry, Snooze, Throttle
-from stoker.model.time import SECOND
+from stoker.model.outcome import Outcome
 from stoker.worker.executors import wire
-from stoker.worker.runner import ProcessDied
+from stoker.worker.runner import Judged, ProcessDied
 from stoker.worker.spawn import Offspring
 
 if TYPE_CHECKING:
@@ -68,24 +67,17 @@ def conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:
             if outcome.warning is not None:
                 context.metadata["result_warning"] = outcome.warning
             return _value(outcome.result, task)
-        case ends.Failed(error=error, retry=True):
-            signal = Retry(error)
-            signal.after, signal.at = outcome.after, outcome.at
-            raise signal
-        case ends.Failed(error=error):
-            raise Reject(error)
-        case ends.Panicked(error=error):
-            raise Reject(f"panic: {error}")
-        case ends.Rejected(why=why):
-            raise Reject(why)
-        case ends.Snoozed(after=after):
-            raise Snooze(after / SECOND)
-        case ends.Throttled(retry_after=wait):
-            raise Throttle(None if wait is None else wait / SECOND, queue=outcome.queue)
         case ends.Crashed(detail=detail):
             raise ProcessDied(detail)
-        case _:
+        case ends.HandedBack() | ends.Canceled() | ends.TimedOut():
             raise asyncio.CancelledError(context.cancel.reason)
+        case _:
+            raise Judged(outcome, _words(outcome))
+
+
+def _words(outcome: Outcome) -> str:
+    """What middleware reads that catches it."""
+    return str(getattr(outcome, "error", None) or getattr(outcome, "why", None) or type(outcome).__name__.lower())
 
 
 def _value(result: bytes | None, task: Task[..., Any]) -> Any:

@@ -1,0 +1,151 @@
+"""Dying at every single statement, and at every single write, of everything the engine does. Runs in forked children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stoker.engines.sql import migrations
+from stoker.engines.sqlite import SqliteEngine
+from tests.faults.sqlite import scenes
+from tests.faults.sqlite.audit import audit, dump
+from tests.faults.sqlite.syscalls import WRITES, Saboteur
+from tests.faults.zygote import forked
+
+DIED = 137
+
+
+def furnished(folder: str) -> None:
+    """Make the scene that the others start from."""
+    held = asyncio.run(scenes.furnish(Path(folder) / "jobs.db"))
+    (Path(folder) / "held").write_bytes(pickle.dumps(held))
+
+
+def explore(folder: str, name: str, *, by: str) -> dict[str, Any]:
+    """Die at the n-th statement or write of one deed, for all n; what was wrong then.
+
+    All or nothing: what is found is what was there before or what the whole deed leaves, and doing it again, or
+    going on without it, is as if nothing had happened.
+    """
+    scene = Path(folder) / "jobs.db"
+    place = Path(folder) / name.replace(" ", "-")
+    before = dump(scenes.copied(scene, place))
+    total, _ = attempt(place / "jobs.db", name, by, 0)
+    after = dump(place / "jobs.db")
+    complaints: list[str] = [f"whole: {words}" for words in audit(place / "jobs.db")]
+    died = 0
+    path = place / "jobs.db"
+    for n in range(1, total + 1):
+        path = scenes.copied(scene, place)
+        for end in ("-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+        _, code = attempt(path, name, by, n)
+        died += code == DIED
+        complaints += [f"{n}: {words}" for words in audit(path)]
+        found = dump(path)
+        if found not in (before, after):
+            complaints.append(f"{n}: neither as before nor as after")
+        if found == before and n in (1, total):
+            attempt(path, name, by, 0)
+            if dump(path) != after:
+                complaints.append(f"{n}: done again it gives something else")
+    asyncio.run(drain(path))
+    complaints += [f"drained: {words}" for words in audit(path)]
+    shutil.rmtree(place)
+    return {"total": total, "died": died, "complaints": complaints}
+
+
+def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:
+    """Do a deed in a child that dies at its n-th step (0: never); how many steps it had, and how it ended."""
+    out, into = os.pipe()
+    pid = forked(lambda: asyncio.run(deed(path, name, by, n, into)))
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        told = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, DIED), f"{name} {n} ended with {code}"
+    return int(told or b"0"), code
+
+
+async def deed(path: Path, name: str, by: str, n: int, into: int) -> None:
+    saboteur = Saboteur(WRITES)
+    engine = SqliteEngine(path, clock=scenes.late)
+    await engine.open()
+    held = pickle.loads((path.parent.parent / "held").read_bytes())
+    seen = 0
+
+    def statement(_: str) -> None:
+        nonlocal seen
+        seen += 1
+        if by == "statement" and seen == n:
+            os._exit(DIED)
+
+    inside = engine._store.inside()
+    inside.connection._raw.set_trace_callback(statement)
+    saboteur.arm(n if by == "write" else 0, end=True)
+    await scenes.DEEDS[name](engine, held)
+    inside.connection._raw.set_trace_callback(None)
+    steps = seen if by == "statement" else saboteur.count
+    saboteur.disarm()
+    os.write(into, str(steps).encode())
+    await engine.close()
+
+
+async def drain(path: Path) -> None:
+    clock = [scenes.NOW]
+    engine = SqliteEngine(path, clock=lambda: clock[0], durability="process")
+    await engine.open()
+    await scenes.exhaust(engine, clock)
+    await engine.close()
+
+
+# --- migrations -------------------------------------------------------------------------------------------------
+
+
+def explore_migration(folder: str, every: int) -> dict[str, Any]:
+    """Die at the n-th statement of making the schema; opening it again must finish the work."""
+    place = Path(folder)
+    whole = place / "whole.db"
+    total, _ = migrate(whole, 0)
+    wanted = {name: rows for name, rows in dump(whole).items() if name != migrations.LEDGER}
+    complaints = []
+    died = 0
+    for n in range(1, total + 1, every):
+        path = place / f"{n}.db"
+        _, code = migrate(path, n)
+        died += code == DIED
+        migrate(path, 0)
+        complaints += [f"{n}: {words}" for words in audit(path)]
+        if {name: rows for name, rows in dump(path).items() if name != migrations.LEDGER} != wanted:
+            complaints.append(f"{n}: another schema")
+    return {"total": total, "died": died, "complaints": complaints}
+
+
+def migrate(path: Path, n: int) -> tuple[int, int]:
+    out, into = os.pipe()
+
+    def work() -> None:
+        from stoker.engines.sqlite import connection
+
+        run, seen = connection.Connection.run, 0
+
+        def counted(self: Any, statement: str, values: Any = ()) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen == n:
+                os._exit(DIED)
+            return run(self, statement, values)
+
+        connection.Connection.run = counted  # type: ignore[method-assign]
+        asyncio.run(SqliteEngine(path).migrate())
+        os.write(into, str(seen).encode())
+
+    pid = forked(work)
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        told = pipe.read()
+    return int(told or b"0"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

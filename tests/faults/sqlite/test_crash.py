@@ -1,0 +1,46 @@
+"""Dying at every statement and at every write of everything the engine does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sqlite.crashes import explore, explore_migration, furnished
+from tests.faults.sqlite.scenes import DEEDS
+from tests.faults.zygote import Zygote
+
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def scene(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scene")
+    zygote.call(furnished, folder=str(folder))
+    return folder
+
+
+@pytest.mark.spec("FAULT-04")
+@pytest.mark.parametrize("name", DEEDS)
+def test_dying_at_any_statement_leaves_all_or_nothing(zygote: Zygote, scene: Path, name: str) -> None:
+    told = zygote.call(explore, within=120, folder=str(scene), name=name, by="statement").answer
+    print(f"{name}: died at {told['died']} of {told['total']} statements")
+    assert told["complaints"] == []
+    assert told["died"] == told["total"] > 0
+
+
+@pytest.mark.spec("FAULT-04")
+@pytest.mark.parametrize("name", ["insert", "claim", "settle", "settle otherwise", "reap", "expire"])
+def test_dying_at_any_write_leaves_all_or_nothing(zygote: Zygote, scene: Path, name: str) -> None:
+    told = zygote.call(explore, within=120, folder=str(scene), name=name, by="write").answer
+    print(f"{name}: died at {told['died']} of {told['total']} writes")
+    assert told["complaints"] == []
+    assert told["died"] == told["total"] > 0
+
+
+@pytest.mark.spec("FAULT-05")
+def test_a_migration_that_died_is_finished_by_the_next_one(zygote: Zygote, tmp_path: Path, campaign: bool) -> None:
+    told = zygote.call(explore_migration, within=120, folder=str(tmp_path), every=1 if campaign else 5).answer
+    print(f"died at {told['died']} of {told['total']} statements")
+    assert told["complaints"] == []
+    assert told["died"] > 5
