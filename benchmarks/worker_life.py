@@ -11,6 +11,7 @@ from statistics import median
 
 from benchmarks import stores
 from benchmarks.app import BURN, QUEUE, STAMP
+from benchmarks.bare import Bare
 from benchmarks.catalog import Benchmark
 from benchmarks.children import Child
 from benchmarks.rows import Row, absolute, at_most
@@ -60,28 +61,34 @@ async def _enqueue(path: Path, kind: str, payload: bytes, n: int) -> None:
 
 def pickup(session: Session) -> Iterator[Row]:
     """From the enqueue call in one process to the handler's first line in an idle worker's."""
-    with session.copies(empty(session)) as [path], Child("worker", path=str(path)) as child:
-        calls = asyncio.run(_one_by_one(path, session.sized(80, 250)))
+    with session.copies(empty(session), 2) as [path, other], Child("worker", path=str(path)) as child:
+        calls, commits = asyncio.run(_one_by_one(path, other, session.sized(60, 200)))
         waits: list[float] = child.stop()["stamps"]
     note = (
-        f"p99 {percentile(waits, 99):.1f} ms of {len(waits)}; the enqueue call itself took p50 {median(calls):.2f} ms"
+        f"p99 {percentile(waits, 99):.1f} ms of {len(waits)}; the enqueue call itself took p50 {median(calls):.2f} ms, "
+        f"a bare commit at this pace {median(commits):.2f} ms"
     )
     yield absolute("worker.pickup", "ms p50", median(waits), at_most(2.0), note)
 
 
-async def _one_by_one(path: Path, n: int) -> list[float]:
-    """Enqueue now and then; how long each call took, in ms."""
+async def _one_by_one(path: Path, other: Path, n: int) -> tuple[list[float], list[float]]:
+    """Enqueue now and then; how long each call took, and each bare commit in between on another store, in ms."""
     engine = SqliteEngine(path)
     await engine.open()
-    calls = []
-    for _ in range(n):
-        await asyncio.sleep(0.02)
-        sent = time.monotonic_ns()
-        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
-        calls.append((time.monotonic_ns() - sent) / 1e6)
+    calls, commits = [], []
+    with Bare(other, "power") as bare:
+        for _ in range(n):
+            await asyncio.sleep(0.02)
+            began = time.monotonic_ns()
+            bare.insert([mint()])
+            commits.append((time.monotonic_ns() - began) / 1e6)
+            await asyncio.sleep(0.02)
+            sent = time.monotonic_ns()
+            await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
+            calls.append((time.monotonic_ns() - sent) / 1e6)
     await asyncio.sleep(0.3)
     await engine.close()
-    return calls
+    return calls, commits
 
 
 def memory(session: Session) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from random import random
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
-PROMPT_REAP = 0.4
+PROMPT_REAP = 0.5
 """Seconds between looks for the dead, where the store knows at once who is."""
 
 
@@ -41,29 +42,34 @@ class Chores:
         self._warned: set[JobId] = set()
 
     async def listen(self) -> None:
-        """Sleep until a queue is woken, or poll: a lost wake-up costs no more than the poll interval."""
+        """Sleep until a queue is woken, or poll: a lost wake-up costs no more than the poll interval.
+
+        Between two naps it looks for the dead as well: an idle worker should wake as seldom as it can.
+        """
         queues = [queue for lane in self._worker.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
+        third = self._settings.lease / 3 / SECOND
+        pause = min(PROMPT_REAP, third) if Gives.SIGN_OF_LIFE in self._engine.gives else third
+        reap_at = time.monotonic() + pause * random()  # so that workers do not reap in step
         while True:
             try:
-                woken = await self._engine.wait(queues, poll)
+                woken = await self._engine.wait(queues, min(poll, pause))
             except StokerError:
                 await asyncio.sleep(poll)
                 woken = frozenset()
             self._worker.fetcher.wake(woken or None)
             self._worker.exchange.bell.set()
+            if time.monotonic() >= reap_at:
+                await self._reap()
+                reap_at = time.monotonic() + pause * (0.9 + 0.1 * random())
 
-    async def reap(self) -> None:
-        """Take over from the dead, for ever."""
-        third = self._settings.lease / 3 / SECOND
-        pause = min(PROMPT_REAP, third) if Gives.SIGN_OF_LIFE in self._engine.gives else third
-        while True:
-            await asyncio.sleep(pause * (0.9 + 0.2 * random()))  # so that workers do not reap in step
-            try:
-                while await self._reap_once():
-                    await asyncio.sleep(0)
-            except StokerError as error:
-                logger.warning("could not look for dead workers: %s Trying again.", error)
+    async def _reap(self) -> None:
+        """Take over from the dead."""
+        try:
+            while await self._reap_once():
+                await asyncio.sleep(0)
+        except StokerError as error:
+            logger.warning("could not look for dead workers: %s Trying again.", error)
 
     async def _reap_once(self) -> bool:
         worker, limit = self._worker, self._settings.reap_batch

@@ -161,6 +161,8 @@ class Keeper:
     def _watch_loop(self) -> None:
         """Ask the worker's loop for a sign; one that is not answered means that something holds the loop up."""
         if self._asked_at is None:
+            if not self._worker.custody.runs:
+                return
             self._asked_at = time.monotonic()
             self._tell(self._answered, None)
             return

@@ -149,7 +149,6 @@ class Worker:
         self._loops = [
             self.pump,
             self._spawn(self.chores.listen(), "listen"),
-            self._spawn(self.chores.reap(), "reap"),
             self._spawn(self.chores.tend(), "tend"),
         ]
         for lane in self.lanes:

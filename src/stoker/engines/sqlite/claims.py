@@ -13,7 +13,7 @@ from stoker.engines.sqlite import moves
 from stoker.engines.sqlite.records import by_seq, read_metadata, read_options, read_unique
 from stoker.engines.sqlite.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import DEAD, RETRYING, RUNNING, Shelf, Unit
+from stoker.engines.sqlite.unit import DEAD, PENDING, RETRYING, RUNNING, Shelf, Unit
 from stoker.model.errors import CorruptRecord
 from stoker.model.job import PLAIN, Claim, Demand
 
@@ -82,22 +82,30 @@ def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: l
     qid, name, curve, cool, now = shelf.qid, shelf.queue.name, shelf.queue.curve, shelf.queue.cooldown.count, unit.now
     for row in picked:
         id_, kind, payload, attempt, budget, token, created, due, seq, options, key, traits, tenant, status, past = row
+        sound = status in (PENDING, RETRYING) and type(kind) is str and type(payload) is bytes
+        if not sound:
+            kind, status = kind or "", PENDING
         counts[kind, status] = counts.get((kind, status), 0) + 1
         base, crashes, throttles, metadata, error = 0, 0, 0, None, None
         ref: Any = (id_, seq, qid, kind, attempt, now)
         unique = None
         try:
+            if not sound:
+                raise CorruptRecord("its status, kind or payload is none that Stoker writes")
             if past or key is not None:
                 ref = seq
                 unique = read_unique(key, traits)
                 if past:
-                    [(base, crashes, throttles, metadata, error)] = yield _PAST, (seq,)
+                    rows = yield _PAST, (seq,)
+                    if not rows:
+                        raise CorruptRecord("its past is gone")
+                    base, crashes, throttles, metadata, error = rows[0]
                     metadata = read_metadata(metadata)
                 if unique is not None and status == RETRYING:
                     yield _STRONG, (unique.slot(kind), seq)
             wishes = PLAIN if options is None else read_options(options)
         except CorruptRecord as broken:
-            yield from _set_aside(unit, seq, str(broken))
+            yield from set_aside(unit, seq, str(broken), started=False)
             continue
         # fmt: off
         claim_ = Claim(
@@ -111,11 +119,12 @@ def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: l
     return claims
 
 
-def _set_aside(unit: Unit, seq: int, why: str) -> Steps[None]:
+def set_aside(unit: Unit, seq: int, why: str, *, started: bool = True) -> Steps[None]:
     """End a job whose record cannot be read: people can look at it, workers never meet it again."""
     record = yield from by_seq(seq)
     assert record is not None
-    record.attempts -= 1
+    record.kind = record.kind or ""
+    record.attempts -= not started
     yield from moves.leave(record)
     error = f"corrupt record: {why}"
     yield from moves.blame(unit, record, error)

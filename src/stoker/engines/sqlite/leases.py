@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.sqlite.claims import living, stored
+from stoker.engines.sqlite.claims import living, set_aside, stored
 from stoker.engines.sqlite.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit
+from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal
-from stoker.model.time import Span
+from stoker.model.time import Instant, Span
 
 _RENEW = sql("renew")
 _ENLIST = sql("worker_make")
@@ -47,14 +49,17 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
     orphaned = []
     for _, _, _, claimed, seq in mine.values():
         if now - claimed > ORPHANED_AFTER:
-            claim = yield from stored(unit, worker, wid, seq)
-            orphaned.append(claim)
+            # One that cannot be read stays where it is until it is reaped: a renewal is one write and no more.
+            with suppress(CorruptRecord):
+                claim = yield from stored(unit, worker, wid, seq)
+                orphaned.append(claim)
     return Renewal(True, lost, canceling, orphaned)
 
 
-def workers() -> Steps[list[str]]:
-    """Everybody who has a lease, lapsed or not."""
-    return [name for _, name, _ in (yield _LIVING, ())]
+def workers(now: Instant) -> Steps[tuple[list[str], set[str]]]:
+    """Everybody who has a lease, and those whose lease has lapsed."""
+    known = yield _LIVING, ()
+    return [name for _, name, _ in known], {name for _, name, until in known if until < now}
 
 
 def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[list[Claim], list[str]]]:
@@ -72,8 +77,11 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
     claims = []
     for owner, seq, token, _, _ in found[: max(limit, 0)]:
         yield _TAKE, (owner, seq, wid, max(unit.now, token + 1), unit.now)
-        claim = yield from stored(unit, by, wid, seq)
-        claims.append(claim)
+        try:
+            claim = yield from stored(unit, by, wid, seq)
+            claims.append(claim)
+        except CorruptRecord as broken:
+            yield from set_aside(unit, seq, str(broken))
     retired: list[str] = []
     for owner in owners:
         retired += [name for (name,) in (yield _FORGET, (owner,))]

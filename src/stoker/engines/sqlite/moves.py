@@ -42,6 +42,7 @@ _TROUBLE = sql("trouble")
 _TROUBLE_OVER = sql("trouble_over")
 HOLD = sql("hold")
 _LET_GO = sql("let_go")
+_LET_GO_OF_ALL = sql("let_go_of_all")
 _ERASE = tuple(sql(f"delete_{table}") for table in ("body", "past", "errors"))
 
 
@@ -124,8 +125,7 @@ def write_done(record: Record) -> Steps[None]:
 def erase(unit: Unit, record: Record) -> Steps[None]:
     """Remove the record of a job that stands nowhere. Its events are another matter."""
     unit.count(record.qid, record.kind, record.status, -1)
-    if record.ukey is not None:
-        yield _LET_GO, (slot(record), record.seq)
+    yield from let_go(record)
     for statement in _ERASE:
         yield statement, (record.seq,)
 
@@ -151,13 +151,19 @@ def write_past(record: Record) -> Steps[None]:
 def grip(record: Record) -> Steps[None]:
     """Hold the unique key as firmly as the status says: finished jobs let go, most retrying ones hold it weakly."""
     unique = record.unique
-    if unique is None:
-        return
-    if record.status >= DONE:
-        yield _LET_GO, (slot(record), record.seq)
+    if unique is None or record.status >= DONE:
+        yield from let_go(record)
     else:
         weak = record.status == RETRYING and unique.hold == "active"
         yield HOLD, (slot(record), record.seq, int(weak))
+
+
+def let_go(record: Record) -> Steps[None]:
+    """Hold no key any more. Where one cannot be read, whatever the job holds is let go of."""
+    if record.unique is not None:
+        yield _LET_GO, (slot(record), record.seq)
+    elif record.ukey is not None:
+        yield _LET_GO_OF_ALL, (record.seq,)
 
 
 def slot(record: Record) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.engines.sqlite.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import RUNNING, STATUSES
+from stoker.engines.sqlite.unit import DEAD, DONE, PENDING, RETRYING, RUNNING, STATUSES
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import PLAIN, Job, Mishap, Options, unpack
@@ -76,7 +76,11 @@ class Record(msgspec.Struct):
 
     @property
     def unique(self) -> Unique | None:
-        return read_unique(self.ukey, self.utraits)
+        """Its key, if it has one that can be read."""
+        try:
+            return read_unique(self.ukey, self.utraits)
+        except CorruptRecord:
+            return None
 
 
 _STATUS = Record.__struct_fields__.index("status")
@@ -103,6 +107,7 @@ def _record(statement: str, key: JobId | int) -> Steps[Record | None]:
             return None
         record = Record(*rows[0])
         if rows[0][_STATUS] is not None:
+            record.status = _standing(record)
             return record
         held: list[Row] = yield _RUNNING, (record.seq,)
         if held:
@@ -110,6 +115,14 @@ def _record(statement: str, key: JobId | int) -> Steps[Record | None]:
             record.status = RUNNING
             return record
     raise CorruptRecord(f"job {text(key) if isinstance(key, bytes) else key} neither waits nor runs nor is finished")
+
+
+def _standing(record: Record) -> int:
+    """The status as stored, unless no job that waits, or is finished, can have it."""
+    waits, status = record.finished is None, record.status
+    if waits:
+        return status if status in (PENDING, RETRYING) else PENDING
+    return status if DONE <= status < len(STATUSES) else DEAD
 
 
 def jobs(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
@@ -133,7 +146,7 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
     log: tuple[str, ...] = ()
     try:
         metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
-        options, unique = read_options(record.options), record.unique
+        options, unique = read_options(record.options), read_unique(record.ukey, record.utraits)
     except CorruptRecord as error:
         metadata[CORRUPT] = str(error)
     return Job(
@@ -203,6 +216,22 @@ def read_metadata(stored: bytes | None) -> dict[str, str] | None:
         return None if stored is None else _metadata(stored)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise CorruptRecord(f"the metadata cannot be read: {error}") from error
+
+
+def salvaged(stored: bytes | None) -> dict[str, str]:
+    """What runs noted, as far as it can be read: a run must be able to end whatever stands there."""
+    try:
+        return read_metadata(stored) or {}
+    except CorruptRecord:
+        return {}
+
+
+def salvaged_log(stored: bytes | None) -> tuple[str, ...]:
+    """The lines a run wrote, as far as they can be read."""
+    try:
+        return read_log(stored)
+    except CorruptRecord:
+        return ()
 
 
 def read_log(stored: bytes | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.engines.sqlite import moves
 from stoker.engines.sqlite.insert import admit
-from stoker.engines.sqlite.records import Record, by_seq, encode, read_log, read_metadata
+from stoker.engines.sqlite.records import Record, by_seq, encode, salvaged, salvaged_log
 from stoker.engines.sqlite.steps import Many, Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CODES, COMPLETED, DONE, RUNNING, Mismatch, Unit
@@ -176,7 +176,7 @@ def _write_run(unit: Unit, record: Record, settlement: Settlement) -> Steps[None
     record.settled = CODES[settlement.status]
     if settlement.metadata:
         record.base = record.base or 0
-        record.metadata = encode(noted(read_metadata(record.metadata) or {}, settlement.metadata))
+        record.metadata = encode(noted(salvaged(record.metadata), settlement.metadata))
 
 
 def _cool(unit: Unit, qid: int, wish: Cool) -> Steps[None]:
@@ -200,9 +200,9 @@ def note(unit: Unit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
         if one.progress is not None:
             record.progress = one.progress
         if one.metadata:
-            record.metadata = encode(noted(read_metadata(record.metadata) or {}, one.metadata))
+            record.metadata = encode(noted(salvaged(record.metadata), one.metadata))
         if one.lines:
-            record.log = encode((*read_log(record.log), *one.lines)[-LONGEST_LOG:])
+            record.log = encode((*salvaged_log(record.log), *one.lines)[-LONGEST_LOG:])
         yield from moves.write_past(record)
         verdicts.append(_APPLIED)
     return verdicts

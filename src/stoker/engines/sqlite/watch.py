@@ -22,7 +22,7 @@ PERIOD = 0.05
 CALM = 0.005
 """After a write the kernel is not listened to for this long: a busy database must not keep the loop busy."""
 LINGER = 1.0
-FIRST_PAUSE = 0.001
+FIRST_PAUSE, LAST_PAUSE = 0.001, 0.25
 
 IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_Q_OVERFLOW = 0x2, 0x80, 0x100, 0x200, 0x4000
 HEAD = struct.Struct("iIII")
@@ -88,7 +88,7 @@ class Watch:
         self._timer = None
         if self._loop.time() < self._until:
             self._timer = self._loop.call_later(self._pause, self._look)
-            self._pause = min(PERIOD, self._pause * 2)
+            self._pause = min(LAST_PAUSE, self._pause * 3) if self._kernel else PERIOD
         found = self._probe()
         if found is not None and found != self._seen:
             self._seen = found

@@ -1,0 +1,278 @@
+"""Somebody else has the database: another program's transaction, a reader that never ends, a process that forked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from stoker.engines.sqlite import SqliteEngine, describe
+from stoker.model.errors import EngineBusy, EngineClosed
+from stoker.model.job import Claim, Demand, Draft, Settlement, Status, Verdict
+from tests.faults.sqlite.audit import audit, dump, stored_ids
+from tests.faults.zygote import Zygote, forked
+
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(60)]
+
+DEMAND = Demand("w", (("default", 100),))
+PATIENT = 20.0
+"""Seconds within which everything here must be over on the slowest machine."""
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
+    made = SqliteEngine(tmp_path / "jobs.db", busy_timeout=0.3)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@contextmanager
+def holding(path: str) -> Iterator[sqlite3.Connection]:
+    """A write transaction that somebody left open."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+
+
+def drafts(n: int = 3) -> list[Draft]:
+    return [Draft(os.urandom(16), "send") for _ in range(n)]
+
+
+async def claimed(engine: SqliteEngine, n: int = 3) -> list[Claim]:
+    await engine.renew("w", [], first=True)
+    await engine.insert(drafts(n))
+    return await engine.claim(DEMAND)
+
+
+def ending(claim: Claim) -> Settlement:
+    return Settlement(claim.id, claim.worker, claim.token, Status.DONE, ref=claim.ref)
+
+
+@pytest.mark.spec("FAULT-50")
+async def test_a_settlement_waits_for_a_foreign_transaction_that_ends_in_time(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "jobs.db", busy_timeout=PATIENT)
+    await engine.open()
+    claims = await claimed(engine)
+    with holding(engine.path) as other:
+        threading.Timer(0.2, other.execute, ["COMMIT"]).start()
+        settled = await asyncio.wait_for(engine.settle([ending(claim) for claim in claims], demand=DEMAND), PATIENT)
+        assert settled.verdicts == [Verdict.APPLIED] * 3
+    await engine.close()
+    assert audit(tmp_path / "jobs.db") == []
+
+
+@pytest.mark.spec("FAULT-50")
+async def test_a_foreign_transaction_that_does_not_end_makes_everything_busy_and_changes_nothing(
+    engine: SqliteEngine,
+) -> None:
+    claims = await claimed(engine)
+    before = dump(engine.path)
+    with holding(engine.path):
+        questions = (
+            lambda: engine.settle([ending(claim) for claim in claims], demand=DEMAND),
+            lambda: engine.insert(drafts()),
+            lambda: engine.claim(DEMAND),
+            lambda: engine.renew("w", []),
+            lambda: engine.reap("w", 5),
+        )
+        for question in questions:
+            with pytest.raises(EngineBusy):
+                await asyncio.wait_for(question(), PATIENT)
+        # Readers go on.
+        assert (await engine.census()).by_status()[Status.RUNNING] == 3
+    assert dump(engine.path) == before
+    assert (await engine.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 3
+
+
+@pytest.mark.spec("FAULT-50")
+async def test_many_who_wait_are_all_served_when_it_ends(tmp_path: Path) -> None:
+    engines = [SqliteEngine(tmp_path / "jobs.db", busy_timeout=PATIENT) for _ in range(4)]
+    for engine in engines:
+        await engine.open()
+    with holding(engines[0].path) as other:
+        waiting = [asyncio.create_task(engine.insert(drafts())) for engine in engines for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        other.execute("ROLLBACK")
+        receipts = await asyncio.wait_for(asyncio.gather(*waiting), PATIENT)
+    ids = {receipt.id for batch in receipts for receipt in batch}
+    assert len(ids) == 36
+    assert ids <= stored_ids(engines[0].path)
+    for engine in engines:
+        await engine.close()
+
+
+@pytest.mark.spec("FAULT-51")
+async def test_a_keeper_is_stuck_behind_a_users_transaction_no_longer_than_it_is_held(tmp_path: Path) -> None:
+    """Others queue for the gate meanwhile; none of them may keep it while it waits for the user."""
+    path = tmp_path / "jobs.db"
+    worker, keeper = (SqliteEngine(path, busy_timeout=PATIENT) for _ in range(2))
+    await worker.open()
+    await keeper.open()
+    claims = await claimed(worker)
+    with holding(str(path)) as other:
+        others = [asyncio.create_task(worker.insert(drafts())) for _ in range(3)]
+        renewing = asyncio.create_task(keeper.renew("w", [(claim.id, claim.token) for claim in claims]))
+        await asyncio.sleep(0.3)
+        other.execute("COMMIT")
+        began = time.monotonic()
+        renewal = await asyncio.wait_for(renewing, PATIENT)
+        waited = time.monotonic() - began
+    await asyncio.wait_for(asyncio.gather(*others), PATIENT)
+    assert renewal.known
+    assert not renewal.lost
+    assert waited < 5, "it naps for 50 ms at most"
+    await keeper.close()
+    await worker.close()
+
+
+@pytest.mark.spec("FAULT-52")
+async def test_a_reader_that_never_ends_shows_as_a_growing_log(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(describe, "LARGEST_LOG", 6 << 20)
+    with closing(sqlite3.connect(engine.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM stoker_body").fetchone()
+        for _ in range(40):
+            await engine.insert([Draft(os.urandom(16), "send", b'"%s"' % (b"x" * 20_000)) for _ in range(10)])
+        described = await engine.describe()
+        assert any("write-ahead log" in warning and "old transaction" in warning for warning in described.warnings)
+        reader.execute("ROLLBACK")
+    found = await engine.describe()
+    assert int(found.facts["wal_bytes"]) > 6 << 20
+    for _ in range(3):
+        await engine.insert(drafts())
+    assert audit(engine.path) == []
+
+
+# --- processes --------------------------------------------------------------------------------------------------
+
+
+def use_after_fork(path: str) -> list[str]:
+    """Fork with an open engine; what the child was told, and how the parent fared."""
+    return asyncio.run(_use_after_fork(path))
+
+
+async def _use_after_fork(path: str) -> list[str]:
+    engine = SqliteEngine(path)
+    await engine.open()
+    await engine.insert(drafts(5))
+    out, into = os.pipe()
+
+    def child() -> None:
+        said = []
+        for question in (engine.insert(drafts()), engine.census(), engine.claim(DEMAND)):
+            try:
+                question.send(None)
+            except EngineClosed as error:
+                said.append(str(error))
+            except BaseException as error:
+                said.append(f"{type(error).__name__}: {error}")
+        os.write(into, "\n".join(said).encode())
+        # Let go of everything inherited, as an ordinary exit does.
+        engine._store._inside = None
+
+    pid = forked(child)
+    os.close(into)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    told = os.read(out, 65536).decode().splitlines()
+    await engine.insert(drafts(5))
+    twin = engine.twin()
+    await twin.open()
+    found = (await twin.census()).by_status()[Status.PENDING]
+    await twin.close()
+    await engine.close()
+    return [str(code), str(found), *told]
+
+
+@pytest.mark.spec("FAULT-53")
+def test_a_forked_child_is_refused_and_its_parent_does_not_notice(zygote: Zygote, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    code, found, *told = zygote.call(use_after_fork, path=str(path)).answer
+    assert (code, found) == ("0", "10")
+    assert len(told) == 3
+    assert all("does not survive a fork" in words and "twin()" in words for words in told)
+    assert audit(path) == []
+
+
+@pytest.mark.spec("FAULT-54")
+async def test_two_engines_of_one_process_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    """Closing one must not drop the other's locks, which POSIX would allow."""
+    path = tmp_path / "jobs.db"
+    first, second = SqliteEngine(path), SqliteEngine(path)
+    await first.open()
+    await second.open()
+    await first.renew("a", [], first=True)
+    await second.renew("b", [], first=True)
+    await first.insert(drafts(20))
+    one, two = await asyncio.gather(
+        first.claim(Demand("a", (("default", 10),))), second.claim(Demand("b", (("default", 10),)))
+    )
+    assert len({claim.id for claim in (*one, *two)}) == 20
+    third = SqliteEngine(path)
+    await third.open()
+    await third.close()
+    with holding(str(path)), pytest.raises(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+    await first.settle([ending(claim) for claim in one])
+    await first.close()
+    assert (await second.settle([ending(claim) for claim in two])).verdicts == [Verdict.APPLIED] * 10
+    await second.close()
+    assert audit(path) == []
+
+
+def freeze_while_writing(path: str) -> None:
+    """Insert for ever; somebody will stop this process."""
+
+    async def main() -> None:
+        engine = SqliteEngine(path)
+        await engine.open()
+        while True:
+            await engine.insert(drafts(50))
+
+    asyncio.run(main())
+
+
+@pytest.mark.spec("FAULT-55")
+def test_a_process_that_is_frozen_in_the_middle_makes_others_busy_and_no_more(zygote: Zygote, tmp_path: Path) -> None:
+    told = zygote.call(frozen, path=str(tmp_path / "jobs.db"), within=40).answer
+    assert told["busy"] + told["inserted"] == 12
+    assert told["after"] == 3
+    assert audit(tmp_path / "jobs.db") == []
+
+
+def frozen(path: str) -> dict[str, int]:
+    import signal
+
+    async def main() -> dict[str, int]:
+        engine = SqliteEngine(path, busy_timeout=0.1)
+        await engine.open()
+        told = {"busy": 0, "inserted": 0}
+        for _ in range(12):
+            pid = forked(lambda: freeze_while_writing(path))
+            await asyncio.sleep(0.15)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await asyncio.wait_for(engine.insert(drafts()), PATIENT)
+                told["inserted"] += 1
+            except EngineBusy:
+                told["busy"] += 1
+            finally:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        told["after"] = len(await asyncio.wait_for(engine.insert(drafts()), PATIENT))
+        await engine.close()
+        return told
+
+    return asyncio.run(main())
+
+

@@ -1,0 +1,247 @@
+"""One record that cannot be read, written by a bug, another program or a tired disk: the others must not notice."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.ids import JobId
+from stoker.model.job import FINISHED, Claim, Demand, Draft, Note, Settlement, Status, Verdict
+from stoker.model.query import Delete, Query, Requeue, Retention, Selection
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+from tests.faults.sqlite.audit import audit
+
+pytestmark = [pytest.mark.engine("sqlite")]
+
+DEMAND = Demand("w", (("default", 100),))
+OPTIONS = "UPDATE stoker_body SET options = x'7b7b' WHERE id = ?"
+OPTIONS_NUMBER = "UPDATE stoker_body SET options = 7 WHERE id = ?"
+OPTIONS_VALUE = """UPDATE stoker_body SET options = '{"timeout":-5}' WHERE id = ?"""
+TRAITS = "UPDATE stoker_body SET ukey = 'k', utraits = 99 WHERE id = ?"
+METADATA = "UPDATE stoker_past SET metadata = x'ff' WHERE seq = (SELECT seq FROM stoker_body WHERE id = ?)"
+LOG = "UPDATE stoker_past SET log = '[1]' WHERE seq = (SELECT seq FROM stoker_body WHERE id = ?)"
+BODIES = {"options": OPTIONS, "a number": OPTIONS_NUMBER, "a value": OPTIONS_VALUE, "traits": TRAITS}
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[SqliteEngine]:
+    made = SqliteEngine(tmp_path / "jobs.db", clock=clock, durability="process")
+    await made.open()
+    await made.renew("w", [], lease=HOUR, first=True)
+    yield made
+    await made.close()
+
+
+def spoil(engine: SqliteEngine, statement: str, *values: Any) -> None:
+    """Write past everything that keeps us from it."""
+    with closing(sqlite3.connect(engine.path, timeout=10)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        changed = connection.execute(statement, values).rowcount
+        connection.commit()
+    assert changed == 1
+
+
+async def insert(engine: SqliteEngine, n: int = 3, **options: Any) -> list[JobId]:
+    drafts = [Draft(number.to_bytes(1) + os.urandom(15), "send", **options) for number in range(n)]
+    return [receipt.id for receipt in await engine.insert(drafts)]
+
+
+def ending(claim: Claim, status: Status = Status.DONE, **options: Any) -> Settlement:
+    return Settlement(claim.id, claim.worker, claim.token, status, ref=claim.ref, **options)
+
+
+async def status(engine: SqliteEngine, job: JobId) -> Status:
+    [record] = await engine.get([job])
+    assert record is not None
+    return record.status
+
+
+async def everything_else_works(engine: SqliteEngine, bad: JobId) -> None:
+    """People see the job and can remove it; new jobs run; the file is in order."""
+    assert bad in {job.id for job in (await engine.find(Query())).jobs}
+    await engine.census()
+    await insert(engine, 2)
+    claims = await engine.claim(DEMAND)
+    assert len(claims) == 2
+    assert (await engine.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 2
+    tally = await engine.alter(Selection((bad,)), Delete())
+    assert (tally.changed, tally.refused) == (1, {})
+    assert await engine.get([bad]) == [None]
+    assert audit(engine.path) == []
+
+
+@pytest.mark.spec("FAULT-40")
+@pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
+async def test_a_waiting_job_that_cannot_be_read_is_set_aside(engine: SqliteEngine, statement: str) -> None:
+    first, bad, last = await insert(engine)
+    spoil(engine, statement, bad)
+    assert [claim.id for claim in await engine.claim(DEMAND)] == [first, last]
+    [record] = await engine.get([bad])
+    assert record is not None
+    assert record.status is Status.DEAD
+    assert "corrupt" in (record.last_error or "")
+    assert audit(engine.path) == []
+    assert await engine.claim(DEMAND) == []
+    await everything_else_works(engine, bad)
+
+
+@pytest.mark.spec("FAULT-40")
+@pytest.mark.parametrize("code", [1, 3, 9, 77])
+async def test_a_waiting_job_with_an_unknown_status_is_set_aside(engine: SqliteEngine, code: int) -> None:
+    first, bad, last = await insert(engine)
+    spoil(engine, "UPDATE stoker_ready SET status = ? WHERE id = ?", code, bad)
+    assert [claim.id for claim in await engine.claim(DEMAND)] == [first, last]
+    assert await status(engine, bad) is Status.DEAD
+    totals = (await engine.census()).totals["send"]
+    assert (totals.enqueued, totals.completed, totals.canceled) == (3, 0, 0)
+
+
+@pytest.mark.spec("FAULT-40")
+async def test_a_waiting_job_whose_past_is_gone_is_set_aside(engine: SqliteEngine) -> None:
+    await insert(engine)
+    claims = await engine.claim(DEMAND)
+    await engine.settle([ending(claim, Status.RETRYING, error="no") for claim in claims])
+    bad = claims[1].id
+    spoil(engine, "DELETE FROM stoker_past WHERE seq = (SELECT seq FROM stoker_body WHERE id = ?)", bad)
+    assert [claim.id for claim in await engine.claim(DEMAND)] == [claims[0].id, claims[2].id]
+    assert await status(engine, bad) is Status.DEAD
+
+
+@pytest.mark.spec("FAULT-40")
+@pytest.mark.parametrize("column", ["kind", "payload"])
+async def test_a_job_without_a_part_is_set_aside(engine: SqliteEngine, column: str) -> None:
+    first, bad, last = await insert(engine)
+    with closing(sqlite3.connect(engine.path, timeout=10)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for before, after in (("NOT NULL", "        "), ("        ", "NOT NULL")):
+            kind = "TEXT" if column == "kind" else "BLOB"
+            connection.execute(
+                "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'stoker_body'",
+                (f"{column} {kind} {before}", f"{column} {kind} {after}"),
+            )
+            connection.execute("PRAGMA writable_schema = RESET")
+            connection.execute("PRAGMA writable_schema = ON")
+            if after != "NOT NULL":
+                connection.execute(f"UPDATE stoker_body SET {column} = NULL WHERE id = ?", (bad,))
+            connection.commit()
+    assert [claim.id for claim in await engine.claim(DEMAND)] == [first, last]
+    assert await engine.claim(DEMAND) == []
+    assert (await engine.find(Query())).jobs
+
+
+@pytest.mark.spec("FAULT-41")
+@pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
+async def test_a_running_job_that_cannot_be_read_does_not_keep_the_others_from_being_reaped(
+    engine: SqliteEngine, clock: VirtualClock, statement: str
+) -> None:
+    first, bad, last = await insert(engine)
+    await engine.renew("v", [], lease=SECOND, first=True)
+    await engine.claim(Demand("v", (("default", 100),)))
+    spoil(engine, statement, bad)
+    clock.advance(60)
+    claims = await engine.reap("w", 10)
+    assert {claim.id for claim in claims} == {first, last}
+    assert (await engine.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 2
+    assert await engine.reap("w", 10) == []
+    assert await status(engine, bad) in FINISHED
+    await everything_else_works(engine, bad)
+
+
+@pytest.mark.spec("FAULT-41")
+async def test_a_running_job_that_cannot_be_read_does_not_keep_its_worker_from_renewing(
+    engine: SqliteEngine, clock: VirtualClock
+) -> None:
+    first, bad, last = await insert(engine)
+    await engine.claim(DEMAND)
+    spoil(engine, OPTIONS, bad)
+    clock.advance(60)
+    renewal = await engine.renew("w", [], lease=HOUR)
+    assert renewal.known
+    assert {claim.id for claim in renewal.orphaned} == {first, last}
+    clock.advance(7200)
+    await engine.renew("v", [], lease=HOUR, first=True)
+    assert {claim.id for claim in await engine.reap("v", 10)} == {first, last}
+    assert await status(engine, bad) is Status.DEAD
+
+
+@pytest.mark.spec("FAULT-42")
+@pytest.mark.parametrize("statement", [METADATA, LOG, OPTIONS, TRAITS], ids=["metadata", "log", "options", "traits"])
+@pytest.mark.parametrize("status_", [Status.DONE, Status.RETRYING, Status.DEAD])
+async def test_a_run_ends_whatever_became_of_its_record(engine: SqliteEngine, statement: str, status_: Status) -> None:
+    await insert(engine)
+    claims = await engine.claim(DEMAND)
+    bad = claims[1]
+    await engine.note([Note(bad.id, "w", bad.token, 0.5, {"a": "b"}, ("line",))])
+    spoil(engine, statement, bad.id)
+    noted = await engine.note([Note(one.id, "w", one.token, 0.7, {"c": "d"}, ("more",)) for one in claims])
+    assert noted == [Verdict.APPLIED] * 3
+    endings = [ending(one, status_, metadata={"x": "y"}, error="no" if status_ != "done" else None) for one in claims]
+    assert (await engine.settle(endings)).verdicts == [Verdict.APPLIED] * 3
+    assert await status(engine, bad.id) is status_
+    if status_ in FINISHED:
+        await everything_else_works(engine, bad.id)
+
+
+@pytest.mark.spec("FAULT-43")
+@pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
+async def test_people_can_act_on_jobs_beside_one_that_cannot_be_read(engine: SqliteEngine, statement: str) -> None:
+    first, bad, last = await insert(engine)
+    claims = await engine.claim(DEMAND)
+    await engine.settle([ending(claim, Status.DEAD, error="no") for claim in claims])
+    spoil(engine, statement, bad)
+    tally = await engine.alter(Selection((first, bad, last)), Requeue())
+    assert {first, last} <= set(tally.changed_ids)
+    assert await status(engine, first) is Status.PENDING
+    assert (await engine.alter(Selection((bad,)), Delete())).changed == 1
+    assert audit(engine.path) == []
+
+
+@pytest.mark.spec("FAULT-43")
+@pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
+async def test_retention_goes_on_beside_a_job_that_cannot_be_read(
+    engine: SqliteEngine, clock: VirtualClock, statement: str
+) -> None:
+    jobs = await insert(engine)
+    await engine.settle([ending(claim, keep=MINUTE) for claim in await engine.claim(DEMAND)])
+    spoil(engine, statement, jobs[1])
+    clock.advance(2 * DAY / 1e6)
+    assert (await engine.expire(Retention())).jobs == 3
+    assert audit(engine.path) == []
+
+
+@pytest.mark.spec("FAULT-43")
+async def test_a_finished_job_with_an_unknown_status_hinders_nobody(engine: SqliteEngine, clock: VirtualClock) -> None:
+    jobs = await insert(engine)
+    await engine.settle([ending(claim, keep=MINUTE) for claim in await engine.claim(DEMAND)])
+    spoil(engine, "UPDATE stoker_done SET status = 77 WHERE id = ?", jobs[1])
+    await engine.census()
+    assert {jobs[0], jobs[2]} <= {job.id for job in (await engine.find(Query())).jobs}
+    await engine.get(jobs)
+    clock.advance(2 * DAY / 1e6)
+    assert (await engine.expire(Retention())).jobs == 3
+
+
+@pytest.mark.spec("FAULT-43")
+async def test_a_key_held_by_a_job_that_cannot_be_read_can_be_taken_again_once_it_is_removed(
+    engine: SqliteEngine,
+) -> None:
+    [bad] = await insert(engine, 1, unique=Unique("k"))
+    spoil(engine, OPTIONS, bad)
+    await engine.claim(DEMAND)
+    [job] = await insert(engine, 1, unique=Unique("k"))
+    assert job != bad
+    assert [claim.id for claim in await engine.claim(DEMAND)] == [job]

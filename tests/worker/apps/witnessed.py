@@ -1,0 +1,63 @@
+"""Handlers that leave a line when they start, end or are stopped, over an engine that writes its history."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.model.retry import Fixed
+from tests.worker.witness import Witnessed
+
+jobs = Stoker(Witnessed(os.environ["STORE"]), attempts=1_000, backoff=Fixed(0))
+
+
+def mark(what: str) -> None:
+    run = current()
+    line = f"{what} {run.kind} {run.id} {run.attempt} {run.token} {os.getpid()} {run.worker} {time.monotonic()}\n"
+    descriptor = os.open(os.environ["MARKS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    mark("start")
+    try:
+        yield
+    except asyncio.CancelledError:
+        mark("stopped")
+        raise
+    mark("end")
+
+
+@jobs.task(crashes=None)
+async def nap(seconds: float) -> None:
+    """Sleep; a second try is short, so that few jobs are hit again and again."""
+    with marked():
+        await asyncio.sleep(seconds if current().attempt == 1 else 0.01)
+
+
+@jobs.task(crashes=None)
+async def wait(gate: str) -> None:
+    """Wait for a file to appear; a second try does not."""
+    with marked():
+        while current().attempt == 1 and not Path(gate).exists():
+            await asyncio.sleep(0.02)
+
+
+@jobs.task(crashes=None)
+def watch(gate: str) -> None:
+    """The same in a thread, which learns from its token that it should stop."""
+    mark("start")
+    while current().attempt == 1 and not Path(gate).exists():
+        if current().cancel:
+            mark("stopped")
+            return
+        time.sleep(0.02)
+    mark("end")

@@ -1,0 +1,234 @@
+"""Several `stoker work` on one store, what their handlers left, and ways to hurt them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from stoker.app import Stoker
+from stoker.model import ids
+from stoker.model.job import Job, Status
+from stoker.testing.faults import survey
+from stoker.testing.history import Entry, check, read, report
+from tests.faults.sqlite.audit import audit
+from tests.worker.shell import Command, Scene, alive, until
+from tests.worker.witness import Witnessed
+
+APP = "tests.worker.apps.witnessed:jobs"
+OPEN = (Status.PENDING, Status.RUNNING, Status.RETRYING)
+
+
+@dataclass
+class Run:
+    """One start of a handler."""
+
+    job: str
+    kind: str
+    attempt: int
+    token: int
+    pid: int
+    worker: str
+    began: float
+    ended: float | None = None
+    stopped: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.ended is not None or self.stopped is not None
+
+
+@dataclass
+class Blow:
+    """A kill: who died when, and which handlers were running there."""
+
+    pids: tuple[int, ...]
+    at: float
+    whole: bool
+    victims: list[Run] = field(default_factory=list)
+
+
+class Crowd:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.store = scene.folder / "jobs.db"
+        scene.environ["STORE"] = str(self.store)
+        self.acknowledged: list[str] = []
+        self.blows: list[Blow] = []
+        self.runs: dict[tuple[str, int], Run] = {}
+        self.by_job: dict[str, list[Run]] = defaultdict(list)
+        self.by_pid: dict[int, dict[int, Run]] = defaultdict(dict)
+        self.ended: set[str] = set()
+        self._read = 0
+        self._deaths: dict[str, int] = {}
+        self._stack = ExitStack()
+        self.producer = Stoker(Witnessed(self.store), attempts=1_000)
+        for kind in ("nap", "wait", "watch"):
+            self.producer.declare(kind)
+
+    def __enter__(self) -> Self:
+        self._stack.callback(lambda: self.producer.run(self.producer.close()))
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+    # --- what goes on -------------------------------------------------------------------------------------------
+
+    def work(self, *options: str, processes: int = 2, slots: int = 4, lease: str = "1") -> Command:
+        """One more `stoker work`; it is not waited for."""
+        given = ("-p", str(processes), "-q", f"default:{slots}", "--lease", lease, *options)
+        command: Command = self._stack.enter_context(self.scene.work(*given, app=APP, ready=False))
+        return command
+
+    def put(self, kind: str, payloads: Iterable[dict[str, Any]]) -> list[str]:
+        """Enqueue, and remember what was acknowledged."""
+        drafts = [self.producer.draft(kind, payload) for payload in payloads]
+        receipts = self.producer.run(self.producer.enqueue_many(drafts))
+        found = [ids.text(receipt.id) for receipt in receipts]
+        self.acknowledged += found
+        return found
+
+    def look(self) -> Self:
+        """Read what handlers have written since."""
+        path = self.scene.folder / "marks"
+        if not path.exists():
+            return self
+        with path.open("rb") as file:
+            file.seek(self._read)
+            fresh = file.read()
+        fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._read += len(fresh)
+        for line in fresh.decode().splitlines():
+            what, kind, job, attempt, token, pid, worker, at = line.split()
+            if what == "start":
+                run = Run(job, kind, int(attempt), int(token), int(pid), worker, float(at))
+                self.runs[job, run.token] = run
+                self.by_job[job].append(run)
+                self.by_pid[run.pid][id(run)] = run
+                continue
+            run = self.runs[job, int(token)]
+            if what == "end":
+                run.ended = float(at)
+                self.ended.add(job)
+            else:
+                run.stopped = float(at)
+            self.by_pid[run.pid].pop(id(run), None)
+        return self
+
+    def running(self, pid: int) -> list[Run]:
+        """What the handlers of a process are at, as far as they were looked at."""
+        return list(self.by_pid[pid].values())
+
+    def left(self) -> int:
+        """Jobs that are not over, by the store's own count."""
+
+        async def count() -> int:
+            found = (await (await self.producer.engine()).census()).by_status()
+            return sum(found[status] for status in OPEN)
+
+        return self.producer.run(count())
+
+    # --- blows --------------------------------------------------------------------------------------------------
+
+    def kill(self, *pids: int, whole: bool = False) -> Blow:
+        """kill -9, all of them at once."""
+        for pid in pids:
+            for log in self.scene.folder.glob(f"history-{pid}-*"):
+                self._deaths.setdefault(log.name.removeprefix("history-"), time.monotonic_ns())
+        blow = Blow(pids, time.monotonic(), whole)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(map(alive, pids)), what="their death")
+        self.look()
+        blow.victims = [run for pid in pids for run in self.by_pid.pop(pid, {}).values()]
+        self.blows.append(blow)
+        return blow
+
+    def kill_whole(self, command: Command) -> Blow:
+        """The supervisor with all of its worker processes; it is stopped first, so that it starts nobody meanwhile."""
+        os.kill(command.process.pid, signal.SIGSTOP)
+        blow = self.kill(command.process.pid, *command.children, whole=True)
+        command.wait()
+        return blow
+
+    def recoveries(self, *, whole: bool) -> list[float]:
+        """Seconds from each kill until its victims ran again; a victim that never did is an error."""
+        self.look()
+        found = []
+        for blow in self.blows:
+            for run in blow.victims if blow.whole is whole else ():
+                later = [other.began for other in self.by_job[run.job] if other.token > run.token]
+                assert later, f"{run} did not run again"
+                found.append(min(later) - blow.at)
+        return found
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def records(self) -> dict[str, Job]:
+        async def ask() -> list[Job | None]:
+            return await (await self.producer.engine()).get([ids.parse(job) for job in self.acknowledged])
+
+        return {ids.text(job.id): job for job in self.producer.run(ask()) if job is not None}
+
+    def entries(self) -> list[Entry]:
+        """The whole history: of the living, of the dead, and what is stored now."""
+
+        async def ask() -> list[Entry]:
+            return await survey(await self.producer.engine())
+
+        found = self.producer.run(ask())
+        for log in self.scene.folder.glob("history-*"):
+            found += read(log.read_bytes())
+        found += (Entry(who=who, call=0, op="death", mono=mono) for who, mono in self._deaths.items())
+        return found
+
+    def dismiss(self, *commands: Command) -> None:
+        """TERM to all of them; each must say good-bye, and nobody may be left."""
+        for command in commands:
+            command.send(signal.SIGTERM)
+        for command in commands:
+            assert command.wait() == 0, command.log
+        until(lambda: not self.left_behind(), limit=5, what="everybody is gone")
+
+    def left_behind(self) -> list[int]:
+        """Processes that carry this test's surroundings."""
+        needle = f"STORE={self.store}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if needle in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+        return found
+
+    def judge(self, recovery: float) -> list[Entry]:
+        """Everything is done, once; the history broke no law; the file is sound and its counters are right."""
+        records = self.records()
+        assert len(self.acknowledged) == len(set(self.acknowledged)) == len(records), "nothing is lost"
+        assert {job.status for job in records.values()} == {Status.DONE}
+        entries = self.entries()
+        violations = check(entries, recovery=recovery)
+        assert not violations, report(violations)
+        assert audit(self.store) == []
+        return entries
+
+
+def figures(what: str, seconds: Iterable[float]) -> str:
+    """Median, p95 and worst, for people."""
+    found = sorted(seconds)
+    if not found:
+        return f"{what}: none"
+    p95 = found[min(len(found) - 1, round(0.95 * len(found)))]
+    return (
+        f"{what}: {len(found)}, median {statistics.median(found) * 1e3:.0f} ms, p95 {p95 * 1e3:.0f} ms, "
+        f"max {found[-1] * 1e3:.0f} ms"
+    )
