@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,10 +25,11 @@ PAGES_WITH_CODE = [path for path in PAGES if blocks(path.read_text(encoding="utf
 @pytest.mark.parametrize("path", PAGES_WITH_CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__page__"}
+    page = ModuleType("__page__")  # dataclasses and models look their module up
+    monkeypatch.setitem(sys.modules, page.__name__, page)
     for line, block in blocks(path.read_text(encoding="utf-8")):
         # Blank lines in front make a traceback point to the line of the page.
-        exec(compile("\n" * line + block, str(path), "exec"), namespace)
+        exec(compile("\n" * line + block, str(path), "exec"), vars(page))
 
 
 def test_blocks_are_found_with_their_lines() -> None:

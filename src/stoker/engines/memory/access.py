@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from stoker.engines.memory.store import Store
-from stoker.engines.memory.timeline import Samples
+from stoker.engines.samples import Samples
 from stoker.model.errors import EngineClosed
 
 

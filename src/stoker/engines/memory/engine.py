@@ -15,9 +15,9 @@ from stoker.engines.memory.access import Access, Door
 from stoker.engines.memory.capacity import in_turn
 from stoker.engines.memory.record import as_job
 from stoker.engines.memory.store import Store
-from stoker.engines.memory.timeline import Samples
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiting import Hub, Waiter
+from stoker.engines.samples import Samples
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window

@@ -1,4 +1,4 @@
-"""The timeline in memory: events by time, points by key, and samples of the store's own calls.
+"""The timeline in memory: events by time and points by key.
 
 Events of a job go when the job goes; beyond `MOST_EVENTS` the oldest make room, because memory is all there is.
 """
@@ -11,7 +11,7 @@ from operator import attrgetter
 
 import msgspec
 
-from stoker.model.events import MOST_SAMPLES, Event, Point, Timings, Window
+from stoker.model.events import Event, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.time import Instant, Span
 
@@ -118,26 +118,3 @@ class Ledger:
         living = sum(not line.crossed for line in gone)
         self._crossed -= len(gone) - living
         return living
-
-
-class Samples:
-    """How long store calls took, in microseconds, until somebody drains them."""
-
-    __slots__ = ("_dropped", "_reads", "_writes")
-
-    def __init__(self) -> None:
-        self._reads: list[int] = []
-        self._writes: list[int] = []
-        self._dropped = 0
-
-    def add(self, micros: int, *, write: bool) -> None:
-        kind = self._writes if write else self._reads
-        if len(kind) < MOST_SAMPLES:
-            kind.append(micros)
-        else:
-            self._dropped += 1
-
-    def drain(self) -> Timings:
-        found = Timings(self._reads, self._writes, self._dropped)
-        self._reads, self._writes, self._dropped = [], [], 0
-        return found

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.samples import Samples
 from stoker.engines.sqlite import control, joining, leases, opening, questions, records, settle, timeline
 from stoker.engines.sqlite.actions import Action, expire
 from stoker.engines.sqlite.connection import Connection, Journal
@@ -83,7 +84,7 @@ class SqliteEngine:
         if journal not in ("wal", "delete"):
             raise InvalidOption("journal", journal, "must be wal or delete")
         self.path = str(Path(path).absolute())
-        self.samples = timeline.Samples()
+        self.samples = Samples()
         self._options = Options(clock, durability, journal, busy_timeout)
         self._store = Store(self.path, self._options)
         self._starving = False

@@ -1,4 +1,4 @@
-"""What happened and how much: events, points, and samples of the store's own calls."""
+"""What happened and how much: events and points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stoker.engines.sqlite.steps import Many, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import Unit
-from stoker.model.events import MOST_SAMPLES, Event, EventType, Point, Timings, Window
+from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.time import Instant
 
 _EVENT = sql("record_event")
@@ -48,26 +48,3 @@ def points(since: Instant, until: Instant, metrics: Sequence[str], queue: str | 
     rows = yield _POINTS, (since, until, queue)
     wanted = set(metrics)
     return [Point(*row) for row in rows if row[1] in wanted]
-
-
-class Samples:
-    """How long store calls took, in microseconds, until somebody drains them."""
-
-    __slots__ = ("_dropped", "_reads", "_writes")
-
-    def __init__(self) -> None:
-        self._reads: list[int] = []
-        self._writes: list[int] = []
-        self._dropped = 0
-
-    def add(self, micros: int, *, write: bool) -> None:
-        kind = self._writes if write else self._reads
-        if len(kind) < MOST_SAMPLES:
-            kind.append(micros)
-        else:
-            self._dropped += 1
-
-    def drain(self) -> Timings:
-        found = Timings(self._reads, self._writes, self._dropped)
-        self._reads, self._writes, self._dropped = [], [], 0
-        return found
