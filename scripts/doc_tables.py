@@ -11,7 +11,6 @@ import dataclasses
 import importlib
 import inspect
 import re
-import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -210,4 +209,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -69,6 +69,7 @@ class Crowd:
         self._read = 0
         self._deaths: dict[str, int] = {}
         self._stack = ExitStack()
+        self._commands: list[Command] = []
         self.producer = Stoker(Witnessed(self.store), attempts=1_000)
         for kind in ("nap", "wait", "watch"):
             self.producer.declare(kind)
@@ -86,6 +87,7 @@ class Crowd:
         """One more `stoker work`; it is not waited for."""
         given = ("-p", str(processes), "-q", f"default:{slots}", "--lease", lease, *options)
         command: Command = self._stack.enter_context(self.scene.work(*given, app=APP, ready=False))
+        self._commands.append(command)
         return command
 
     def put(self, kind: str, payloads: Iterable[dict[str, Any]]) -> list[str]:
@@ -159,15 +161,21 @@ class Crowd:
         command.wait()
         return blow
 
-    def recoveries(self, *, whole: bool) -> list[float]:
-        """Seconds from each kill until its victims ran again; a victim that never did is an error."""
+    def recoveries(self) -> dict[str, list[float]]:
+        """Seconds from each kill until its victims ran again, by what was killed; a victim that did not is an error.
+
+        A job that met two deaths runs in a process of its own, which has to start first: these are counted apart.
+        """
         self.look()
-        found = []
+        members = {pid for command in self._commands for pid in command.known}
+        found: dict[str, list[float]] = {"process": [], "worker": [], "apart": []}
         for blow in self.blows:
-            for run in blow.victims if blow.whole is whole else ():
-                later = [other.began for other in self.by_job[run.job] if other.token > run.token]
+            for run in blow.victims:
+                later = [other for other in self.by_job[run.job] if other.token > run.token]
                 assert later, f"{run} did not run again"
-                found.append(min(later) - blow.at)
+                again = min(later, key=lambda other: other.token)
+                what = "apart" if again.pid not in members else "worker" if blow.whole else "process"
+                found[what].append(again.began - blow.at)
         return found
 
     # --- the end ------------------------------------------------------------------------------------------------

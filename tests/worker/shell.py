@@ -123,7 +123,7 @@ class Command:
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
         self._log = log
-        self._known: set[int] = set()
+        self.known: set[int] = set()
 
     @property
     def log(self) -> str:
@@ -137,7 +137,7 @@ class Command:
         except OSError:
             found = []
         found = [pid for pid in found if alive(pid)]
-        self._known.update(found)
+        self.known.update(found)
         return found
 
     def send(self, number: signal.Signals) -> None:
@@ -151,7 +151,7 @@ class Command:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for pid in self._known:
+        for pid in self.known:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
 

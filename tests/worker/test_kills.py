@@ -1,29 +1,40 @@
-"""kill -9 of worker processes and of whole workers while they work, through the command line."""
+"""Workers that are killed, or told to stop, while they work, through the command line.
+
+spec: KILL-01, KILL-02, KILL-03, KILL-04
+"""
 
 from __future__ import annotations
 
 import random
 import secrets
+import signal
 import time
+from collections import Counter
 
 import pytest
 
+from stoker.model.job import Status
 from tests.worker.crowd import Crowd, figures
-from tests.worker.shell import Command, Scene, alive
+from tests.worker.shell import Command, Scene, alive, until
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(900)]
 
 PROMISED = 1.0
 BOUND = 5 * PROMISED
-"""Seconds: what is promised holds on a quiet machine; this on any."""
+"""Seconds: what is promised holds on a quiet machine, this on any."""
 
 BUSY = 12
 """Jobs under way at any time: fewer than there are slots, so that what was interrupted finds a free one."""
 
 
+# --- kill -9 ----------------------------------------------------------------------------------------------------
+
+
 def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random) -> None:
     """Kill and kill, a process here and a whole worker there, always under load and never the last one at work."""
     started = time.monotonic()
+    suffered = Counter[Command]()
+    pause = 0.0
     while len(crowd.blows) < kills:
         assert time.monotonic() - started < 60 + kills, "a kill takes no longer than a second"
         crowd.look()
@@ -31,17 +42,19 @@ def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random)
         if missing > BUSY // 4:
             crowd.put("nap", ({"seconds": chance.uniform(0.05, 0.5)} for _ in range(missing)))
         at_work = [[pid for pid in crew.children if crowd.running(pid)] for crew in crews]
-        place = chance.randrange(len(crews))
+        whole = len(crowd.blows) % 8 == 7
+        place = max(range(len(crews)), key=lambda n: suffered[crews[n]]) if whole else chance.randrange(len(crews))
         spare = any(pids for number, pids in enumerate(at_work) if number != place)
-        if not spare or not at_work[place]:
+        if not spare or not at_work[place] or time.monotonic() < pause:
             time.sleep(0.005)
-        elif len(crowd.blows) % 7 == 6:
+            continue
+        if whole:
             crowd.kill_whole(crews[place])
-            crews[place] = crowd.work()
-        elif chance.random() < 0.1:
-            crowd.kill(chance.choice(crews[place].children))
+            crews[place] = crowd.work(processes=3)
         else:
-            crowd.kill(chance.choice(at_work[place]))
+            crowd.kill(chance.choice(crews[place].children if chance.random() < 0.1 else at_work[place]))
+            suffered[crews[place]] += 1
+        pause = time.monotonic() + chance.uniform(0, 0.1)
 
 
 @pytest.mark.spec("KILL-01", "KILL-02", "KILL-03")
@@ -50,28 +63,138 @@ def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool)
     print(f"seed {seed}")
     kills = 1_000 if campaign else 40
     with Crowd(scene) as crowd:
-        crews = [crowd.work(), crowd.work()]
+        crews = [crowd.work(processes=3), crowd.work(processes=3)]
         began = time.monotonic()
         storm(crowd, crews, kills, random.Random(seed))
         took = time.monotonic() - began
-        while crowd.left():
-            time.sleep(0.02)
+        until(lambda: not crowd.left(), limit=30, what="everything is over")
+        until(lambda: all(crew.children for crew in crews), what="the last one has come up")
         crowd.dismiss(*crews)
-        parts, wholes = crowd.recoveries(whole=False), crowd.recoveries(whole=True)
         entries = crowd.judge(recovery=BOUND)
         records = crowd.records()
-        witnessed = told = 0
+        told = signals = 0
         for blow in crowd.blows:
             for run in blow.victims:
-                errors = [mishap.error for mishap in records[run.job].history if run.worker in mishap.error]
-                assert errors, f"{run} left no trace in its record"
+                job = records[run.job]
+                assert job.attempts > run.attempt, "a start that ended in a death counts"
+                assert job.history, "and its end is on record"
                 told += not blow.whole
-                witnessed += "killed by SIGKILL (9)" in errors[0]
+                signals += any("SIGKILL (9)" in one.error and run.worker in one.error for one in job.history)
+        recovered = crowd.recoveries()
         print(f"{len(crowd.blows)} kills ({sum(b.whole for b in crowd.blows)} of whole workers) in {took:.1f} s")
-        print(f"{len(crowd.acknowledged)} jobs, {len(crowd.runs)} runs, {len(entries)} entries")
-        print(f"crashes with their signal on record: {witnessed} of {told}")
-        print(figures("run again after the kill of a process", parts))
-        print(figures("run again after the kill of a worker", wholes))
-        assert max(parts) < BOUND
-        assert max(wholes) < BOUND
+        print(f"{len(crowd.acknowledged)} jobs, {len(crowd.runs)} runs, {len(entries)} entries of history")
+        print(f"crash-ends with their signal on record: {signals} of {told}; the others were found by a reaper first")
+        for what, seconds in recovered.items():
+            print(figures(f"run again after a kill ({what})", seconds))
+        assert signals
+        assert max(recovered["process"]) < BOUND
+        assert max(recovered["worker"]) < BOUND
         assert not any(alive(pid) for blow in crowd.blows for pid in blow.pids)
+
+
+# --- TERM -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("KILL-04")
+def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, campaign: bool) -> None:
+    chance = random.Random(secrets.randbits(32))
+    took: list[float] = []
+    with Crowd(scene) as crowd:
+        stays = crowd.work("--grace", "1", lease="15")
+        flag = scene.folder / "stay"
+        for _ in range(8 if campaign else 1):
+            flag.touch()
+            crews = [crowd.work("--grace", "1", lease="15") for _ in range(3)]
+            told: dict[Command, float] = {}
+            while len(told) < len(crews):
+                crowd.look()
+                if len(crowd.acknowledged) - len(crowd.ended) < 24:
+                    crowd.put("nap", ({"seconds": chance.uniform(0.05, 0.3)} for _ in range(8)))
+                    crowd.put("wait", [{"flag": str(flag)}])
+                for crew in crews:
+                    kinds = {run.kind for pid in crew.children for run in crowd.running(pid)}
+                    if crew not in told and kinds == {"nap", "wait"} and chance.random() < 0.1:
+                        crew.send(signal.SIGTERM)
+                        told[crew] = time.monotonic()
+                time.sleep(0.005)
+            for crew, at in told.items():
+                assert crew.wait() == 0
+                took.append(time.monotonic() - at)
+            flag.unlink()
+            until(lambda: not crowd.left(), what="everything is over")
+        crowd.dismiss(stays)
+        crowd.judge(recovery=BOUND)
+        records = crowd.records()
+        for job, runs in crowd.look().by_job.items():
+            assert {run.attempt for run in runs} == {1}, "what was handed back gets its attempt back"
+            assert (records[job].attempts, records[job].crashes, records[job].history) == (1, 0, ())
+            if runs[0].kind == "nap":
+                assert len(runs) == 1, "what could end in grace ran once"
+        again = [runs for runs in crowd.by_job.values() if len(runs) > 1]
+        assert again
+        assert all(run.stopped for runs in again for run in runs[:-1])
+        waits = [later.began - former.stopped for r in again for former, later in zip(r, r[1:], strict=False) if former.stopped]
+        print(f"{len(took)} told to stop under load; {len(crowd.by_job)} jobs, {len(again)} of them handed back")
+        print(figures("told to stop until gone", took))
+        print(figures("handed back until run again", waits))
+
+
+@pytest.mark.spec("KILL-05")
+def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene: Scene) -> None:
+    held, hold = scene.folder / "held", scene.folder / "hold"
+    hold.touch()
+    with Crowd(scene) as crowd:
+        given = crowd.put("nap", ({"seconds": 0.01} for _ in range(8)))
+        crew = crowd.work()
+        until(lambda: held.exists() and held.read_text().count("\n") == len(given), what="claimed")
+        crew.send(signal.SIGTERM)
+        until(lambda: "stopping: nothing more is claimed" in crew.log)
+        hold.unlink()
+        assert crew.wait() == 0
+        assert {(job.status, job.attempts, job.crashes) for job in crowd.records().values()} == {(Status.PENDING, 0, 0)}
+        assert crowd.work("--drain").wait() == 0
+        assert [(run.attempt, len(crowd.by_job[run.job])) for run in crowd.look().runs.values()] == [(1, 1)] * 8
+        crowd.judge(recovery=BOUND)
+        assert not crowd.left_behind()
+
+
+@pytest.mark.spec("KILL-06", "KILL-07")
+def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(scene: Scene) -> None:
+    flag = scene.folder / "stay"
+    flag.touch()
+    with Crowd(scene) as crowd:
+        orphans = crowd.work("--grace", "1", lease="15")
+        others = crowd.work("--grace", "60", lease="15")
+        waits: list[str] = []
+        while True:
+            crowd.look()
+            kinds = [{run.kind for run in crowd.running(pid)} for pid in orphans.children]
+            if kinds == [{"nap", "wait"}] * 2:
+                break
+            if len(crowd.acknowledged) - len(crowd.ended) < 8:
+                crowd.put("nap", ({"seconds": 0.6} for _ in range(4)))
+                waits += crowd.put("wait", [{"flag": str(flag)}])
+            time.sleep(0.005)
+        children = orphans.children
+        napping = {run.job for pid in children for run in crowd.running(pid) if run.kind == "nap"}
+        waiting = {run.job for pid in children for run in crowd.running(pid) if run.kind == "wait"}
+        blow = crowd.kill(orphans.process.pid)
+        until(lambda: not any(map(alive, children)), what="left alone they stop")
+        gone = time.monotonic() - blow.at
+        until(lambda: all(len(crowd.look().by_job[job]) == 2 for job in waiting), what="run elsewhere")
+        assert napping <= crowd.ended
+        assert {len(crowd.by_job[job]) for job in napping} == {1}, "what could end in grace ran once"
+        assert {run.pid for job in waiting for run in crowd.by_job[job][1:]} <= set(others.children)
+
+        others.send(signal.SIGTERM)
+        until(lambda: others.log.count("stopping: nothing more is claimed") == 2)
+        hurried = time.monotonic()
+        others.send(signal.SIGTERM)
+        assert others.wait() == 0
+        hurried = time.monotonic() - hurried
+        assert not crowd.left_behind()
+        records = crowd.records()
+        assert {run.attempt for run in crowd.look().runs.values()} == {1}
+        assert {(records[job].status, records[job].attempts) for job in waits} == {(Status.PENDING, 0)}
+        assert hurried < BOUND
+        print(f"without their supervisor gone after {gone:.2f} s, of which 1 is grace; hurried {hurried * 1e3:.0f} ms")

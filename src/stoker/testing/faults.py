@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from stoker.engines.base import LEASE, Engine
+from stoker.engines.base import LEASE, Clock, Engine
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Receipt, Renewal, Settled, Settlement, Stored, Verdict
 from stoker.model.query import Query
 from stoker.model.time import Span
-from stoker.testing.history import Entry, Operation
+from stoker.testing.entries import Entry, Operation
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,10 +31,11 @@ _encode = msgspec.json.Encoder().encode
 class Recorded:
     """An engine whose doors write down what is asked and what is answered. `who` must be the process's own name."""
 
-    def __init__(self, engine: Engine, who: str, write: Callable[[bytes], object]) -> None:
+    def __init__(self, engine: Engine, who: str, write: Callable[[bytes], object], clock: Clock | None = None) -> None:
         self.engine = engine
         self.who = who
         self._write = write
+        self._clock = clock or (lambda: time.time_ns() // 1000)
         self._calls = itertools.count(1)
 
     def note(self, op: Operation, call: int | None = None, **fields: Any) -> None:
@@ -43,7 +44,8 @@ class Recorded:
         entry = Entry(who=self.who, call=number, op=op, mono=time.monotonic_ns(), **fields)
         self._write(_encode(entry) + b"\n")
 
-    def _begin(self, op: Operation, rows: Sequence[dict[str, Any]] = ({},)) -> int:
+    def begin(self, op: Operation, rows: Sequence[dict[str, Any]] = ({},)) -> int:
+        """Announce a call about these; its number is for the answers."""
         call = next(self._calls)
         for row in rows:
             self.note(op, call, phase="begun", **row)
@@ -51,7 +53,7 @@ class Recorded:
 
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
         rows = [{"job": draft.id.hex(), "key": draft.unique.key if draft.unique else ""} for draft in drafts]
-        call = self._begin("insert", rows)
+        call = self.begin("insert", rows)
         receipts = await self.engine.insert(drafts, **options)
         for row, receipt in zip(rows, receipts, strict=True):
             phase = "refused" if receipt.id.hex() != row["job"] else "done"
@@ -60,13 +62,13 @@ class Recorded:
         return receipts
 
     async def claim(self, demand: Demand) -> list[Claim]:
-        call = self._begin("claim")
+        call = self.begin("claim")
         claims = await self.engine.claim(demand)
         self._claimed("claim", call, claims)
         return claims
 
     async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
-        call = self._begin("reap")
+        call = self.begin("reap")
         claims = await self.engine.reap(by, limit, **options)
         self._claimed("reap", call, claims)
         return claims
@@ -84,8 +86,8 @@ class Recorded:
             }
             for one in settlements
         ]
-        call = self._begin("settle", rows)
-        fused = None if demand is None else self._begin("claim")
+        call = self.begin("settle", rows)
+        fused = None if demand is None else self.begin("claim")
         settled = await self.engine.settle(settlements, demand=demand, **options)
         for row, verdict in zip(rows, settled.verdicts, strict=True):
             self.note("settle", call, phase="done" if verdict is Verdict.APPLIED else "refused", **row)
@@ -97,8 +99,8 @@ class Recorded:
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
         # The store's now is not before this moment: so long the lease lasts at least.
-        until = time.time_ns() // 1000 + lease
-        call = self._begin("renew", [{"worker": worker}])
+        until = self._clock() + lease
+        call = self.begin("renew", [{"worker": worker}])
         renewal = await self.engine.renew(worker, held, lease=lease, first=first)
         if renewal.known:
             self.note("renew", call, worker=worker, until=until)

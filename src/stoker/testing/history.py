@@ -1,72 +1,30 @@
-"""What happened in a run, and whether it may have happened: the history and its laws.
-
-Every process of a run writes entries (see `faults.Recorded`): one when a call begins, one per job when it has answered.
-A call that began and never answered, because its process was killed, may have happened or not: no law holds it
-against the engine either way. The logs are written by the test, never by what is tested, and put together afterwards;
-times are the host's monotonic clock, so "ended before the other began" means what it says.
+"""What no store may do, whatever becomes of its processes, its disk and its clock: the laws that judge a history.
 
     violations = check(entries)          # [] is the only good answer
     assert not violations, report(violations)
 
-Each law looks at one job, one key or one worker at a time, so a check costs no more than sorting the entries.
+Each law looks at one job, one key or one worker at a time, so a check costs no more than sorting the entries. What
+began and was never answered may have happened or not: no law holds it against the store either way.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
-
-import msgspec
+from typing import NamedTuple, TypeAlias
 
 from stoker.model.job import ACTIVE, FINISHED, Status
+from stoker.testing.entries import Act, Acts, Entry, History, read
 
-Operation: TypeAlias = Literal[
-    "insert", "claim", "reap", "settle", "renew", "revive", "erase", "stored", "effect", "death", "deliver", "due", "fire"
-]
-Phase: TypeAlias = Literal["begun", "done", "refused"]
+__all__ = ["Entry", "Violation", "check", "read", "report", "LAWS"]
+
+Law: TypeAlias = Callable[[History], Iterator[tuple[str, str]]]
 
 ENDS = frozenset(status.value for status in FINISHED)
 LIVE = frozenset(status.value for status in ACTIVE)
 WAITS = frozenset({Status.PENDING.value, Status.RETRYING.value})
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a history. `call` pairs a beginning with its answers inside one process, `who`.
-
-    `begun` announces a call; `done` says that it took effect on `job`, `refused` that the store said no (lost, existing).
-    A call that raised has neither: nobody knows. `death` is written by whoever kills `who`, just before. `stored` and
-    `effect` are what the store held in the end.
-    """
-
-    who: str
-    call: int
-    op: Operation
-    phase: Phase = "done"
-    mono: int = 0
-    job: str = ""
-    worker: str = ""
-    token: int = 0
-    at: int = 0
-    until: int = 0
-    status: str = ""
-    refund: bool = False
-    attempt: int = 0
-    budget: int = 0
-    generation: int = 0
-    key: str = ""
-    former: str = ""
-    former_at: int = 0
-
-
-class Act(NamedTuple):
-    """An entry with the span of its call; `sure` is false for what began and never answered."""
-
-    entry: Entry
-    began: float
-    ended: float
-    sure: bool
 
 
 class Violation(NamedTuple):
@@ -75,51 +33,6 @@ class Violation(NamedTuple):
     law: str
     whose: str
     words: str
-
-
-Acts: TypeAlias = dict[str, list[Act]]
-Law: TypeAlias = Callable[["History"], Iterator[tuple[str, str]]]
-
-
-class History:
-    """A run put together: what surely happened and what may have."""
-
-    def __init__(self, entries: Iterable[Entry], *, recovery: float = math.inf) -> None:
-        self.recovery = recovery
-        every = list(entries)
-        begun = {(one.who, one.call): one.mono for one in every if one.phase == "begun"}
-        answered = {(one.who, one.call, one.job) for one in every if one.phase != "begun"}
-        self.acts: list[Act] = []
-        for one in every:
-            call = (one.who, one.call)
-            if one.phase == "done":
-                self.acts.append(Act(one, begun.get(call, one.mono), one.mono, sure=True))
-            elif one.phase == "begun" and one.job and (*call, one.job) not in answered:
-                self.acts.append(Act(one, one.mono, math.inf, sure=False))
-
-    def by(self, *operations: Operation, sure: bool = True, group: str = "job") -> Acts:
-        """What was done, by job, or by another field of the entries."""
-        found: Acts = defaultdict(list)
-        for act in self.acts:
-            if act.entry.op in operations and (act.sure or not sure):
-                found[getattr(act.entry, group)].append(act)
-        return found
-
-    def claims(self) -> Acts:
-        """Per job, every claim that somebody was told of, in the order of their tokens."""
-        found = self.by("claim", "reap")
-        for acts in found.values():
-            acts.sort(key=lambda act: (act.entry.token, act.ended))
-        return found
-
-    def deaths(self) -> dict[str, float]:
-        """When each worker died, if it did: its process was killed, which takes all workers of that process along."""
-        died = {who: min(act.began for act in acts) for who, acts in self.by("death", group="who").items()}
-        home = {act.entry.worker: act.entry.who for act in self.acts if act.entry.worker and act.entry.op == "renew"}
-        return {worker: died[who] for worker, who in home.items() if who in died}
-
-
-# --- the laws ---------------------------------------------------------------------------------------------------
 
 
 def nothing_is_lost(history: History) -> Iterator[tuple[str, str]]:
@@ -140,7 +53,7 @@ def nothing_is_lost(history: History) -> Iterator[tuple[str, str]]:
 def tokens_rise(history: History) -> Iterator[tuple[str, str]]:
     """Each claim of a job has a higher token than those before it."""
     for job, claims in history.claims().items():
-        for former, later in zip(claims, claims[1:], strict=False):
+        for former, later in itertools.pairwise(claims):
             if former.entry.token == later.entry.token:
                 yield job, f"token {later.entry.token} was handed out twice"
             elif later.ended < former.began:
@@ -151,11 +64,12 @@ def one_claimant(history: History) -> Iterator[tuple[str, str]]:
     """A job is claimed again only after its run was ended, and reaped only from a worker whose lease is over."""
     settled = history.by("settle", sure=False)
     renewed = history.by("renew", group="worker")
+    revived = history.by("revive", sure=False)
     deaths = history.deaths()
     for job, claims in history.claims().items():
         waits = [act.entry.token for act in settled.get(job, ()) if act.entry.status in WAITS]
-        freed = bool(history_of(job, history.by("revive", sure=False)))
-        for former, later in zip(claims, claims[1:], strict=False):
+        freed = job in revived
+        for former, later in itertools.pairwise(claims):
             between = range(former.entry.token, later.entry.token)
             if later.entry.op == "claim" and not freed and not any(token in between for token in waits):
                 yield job, f"was claimed under {later.entry.token} while it ran under {former.entry.token}"
@@ -214,7 +128,7 @@ def starts_count(history: History) -> Iterator[tuple[str, str]]:
     stored = history.by("stored")
     for job, claims in history.claims().items():
         refunds = [act.entry.token for act in settled.get(job, ()) if act.entry.refund]
-        for former, later in zip(claims, claims[1:], strict=False):
+        for former, later in itertools.pairwise(claims):
             back = sum(former.entry.token <= token < later.entry.token for token in refunds)
             least = former.entry.attempt + (later.entry.op == "claim") - back
             if later.entry.attempt < least:
@@ -264,7 +178,7 @@ def keys_are_alone(history: History) -> Iterator[tuple[str, str]]:
     settled = history.by("settle", sure=False)
     for key, acts in history.by("claim", group="key").items():
         spans = sorted((claim.ended, _run_end(claim, settled)) for claim in acts) if key else []
-        if any(start < end for (_, end), (start, _) in zip(spans, spans[1:], strict=False)):
+        if any(start < end for (_, end), (start, _) in itertools.pairwise(spans)):
             yield key, "ran twice at once"
 
 
@@ -292,11 +206,6 @@ def _run_end(claim: Act, settled: Acts) -> float:
     return min(ends, default=claim.ended)
 
 
-def history_of(job: str, acts: Acts) -> list[Act]:
-    """What concerns one job."""
-    return acts.get(job, [])
-
-
 LAWS: tuple[Law, ...] = (
     nothing_is_lost,
     tokens_rise,
@@ -322,12 +231,3 @@ def report(violations: list[Violation], most: int = 20) -> str:
     """Violations as lines for people."""
     lines = [f"{one.law}: {one.whose} {one.words}" for one in violations[:most]]
     return "\n".join([f"{len(violations)} violations", *lines])
-
-
-_decode = msgspec.json.Decoder(Entry).decode
-
-
-def read(log: bytes) -> Iterator[Entry]:
-    """The entries of a log; a last line that a killed process did not finish is left out."""
-    for line in log.split(b"\n")[:-1]:
-        yield _decode(line)

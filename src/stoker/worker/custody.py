@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from math import inf
 from typing import TYPE_CHECKING
 
 from stoker.context import Context
@@ -34,13 +36,41 @@ class Custody:
         self._worker = worker
         self.held: dict[JobId, int] = {}
         self.runs: dict[JobId, Slot] = {}
+        self.alarm_at = inf
+        self._alarm: asyncio.TimerHandle | None = None
+
+    # --- time limits --------------------------------------------------------------------------------------------
+
+    def set_alarm(self, deadline: float) -> None:
+        """One timer serves all runs: it rings at the earliest deadline. Most jobs end before theirs, for free."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.alarm_at = deadline
+        self._alarm = asyncio.get_running_loop().call_at(deadline, self._ring)
+
+    def stop_alarm(self) -> None:
+        """The loop this alarm belongs to has served its time."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm, self.alarm_at = None, inf
+
+    def _ring(self) -> None:
+        """Interrupt the runs whose time is up, and wait for the next of them."""
+        self._alarm, self.alarm_at = None, inf
+        now, earliest = time.monotonic(), inf
+        for slot in list(self.runs.values()):
+            context = slot.context
+            if context is None or context.limit is None:
+                continue
+            deadline = context.started + context.limit
+            if deadline > now:
+                earliest = min(earliest, deadline)
+            elif slot.cause is not Cause.TIMEOUT:
+                self.interrupt(slot, Cause.TIMEOUT, f"ran longer than {context.limit:g} s")
+        if earliest < self.alarm_at:
+            self.set_alarm(earliest)
 
     # --- interrupting -------------------------------------------------------------------------------------------
-
-    def time_is_up(self, slot: Slot, context: Context) -> None:
-        """The timer of a run went off."""
-        if slot.context is context:
-            self.interrupt(slot, Cause.TIMEOUT, f"ran longer than {slot.limit:g} s")
 
     def interrupt(self, slot: Slot, cause: Cause, reason: str) -> None:
         """Interrupt, and insist until the handler gives in or is given up."""
@@ -72,7 +102,7 @@ class Custody:
         claim = context.claim
         cause = slot.cause or Cause.SHUTDOWN
         self.runs.pop(claim.id, None)
-        settlement = conclude(claim, interrupted(cause, slot.limit), self._worker.rules_of(claim.kind))
+        settlement = conclude(claim, interrupted(cause, context.limit), self._worker.rules_of(claim.kind))
         logger.error(
             "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "
             "background, the job is settled without it, a new slot takes its place",

@@ -49,6 +49,14 @@ class Parent:
 
         threading.Thread(target=serve, name="stoker-parent", daemon=True).start()
 
+    @staticmethod
+    def outlive() -> None:
+        """No signal any more when the parent dies, only the end of the socket.
+
+        Linux sends it once for every thread of a dying parent, and a second TERM would mean to hurry.
+        """
+        _death_signal(0)
+
     def _rest(self) -> Iterator[bytes]:
         while line := self.hear():
             yield line
@@ -56,7 +64,11 @@ class Parent:
 
 def _die_with_parent(parent: int, death: signal.Signals) -> None:
     """Linux sends a signal when the parent dies; elsewhere the end of the socket has to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(death), 0, 0, 0)
+    _death_signal(death)
     if os.getppid() != parent:  # it died before we asked
         os._exit(0)
+
+
+def _death_signal(number: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)

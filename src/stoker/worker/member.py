@@ -46,6 +46,7 @@ class Member:
     def run(self) -> int:
         """Work until told to stop; answers the exit code."""
         self._parent.listen(self._hear, self._orphaned)
+        self._parent.outlive()
         self._conductor.run()
         asked = self._conductor.asked or self._worker.draining
         self._parent.say(orders.encode(orders.Farewell(asked, self._counts())))

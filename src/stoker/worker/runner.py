@@ -57,7 +57,7 @@ class Judged(Exception):
 class Plan:
     """What running jobs of one kind takes, worked out once."""
 
-    __slots__ = ("_app", "_executors", "call", "on_loop", "rules", "task", "timeout")
+    __slots__ = ("_app", "_executors", "call", "limit", "on_loop", "rules", "task")
 
     def __init__(self, app: Stoker, task: Task[..., Any], executors: Executors, unfit_grace: Span) -> None:
         self.task = task
@@ -68,7 +68,8 @@ class Plan:
             crash_limit=task.crashes,
             unfit_grace=unfit_grace,
         )
-        self.timeout = task.options.timeout if task.options.timeout is not None else app.defaults.timeout
+        span = task.options.timeout if task.options.timeout is not None else app.defaults.timeout
+        self.limit = None if span is None else span / SECOND
         self.on_loop = task.is_async and task.options.isolation is None
         self._app = app
         self._executors = executors
@@ -81,12 +82,6 @@ class Plan:
         """How to run this one job in a process of its own; None where its task cannot be imported there."""
         call = self._executors.isolated_call_of(self.task, claim)
         return None if call is None else self._wrapped(call)
-
-    def limit(self, claim: Claim) -> float | None:
-        """The run's timeout in seconds: the job's own, else the task's, else the app's."""
-        own = claim.options.timeout
-        limit = self.timeout if own is None else own
-        return None if limit is None else limit / SECOND
 
 
 def _on_loop(fn: Callable[..., Any]) -> HandlerCall:

@@ -14,14 +14,13 @@ MOST_TRIES = 5
 class Slot:
     """What others need to know about a slot in order to interrupt its run."""
 
-    __slots__ = ("abandoned", "cause", "context", "limit", "on_loop", "shaken", "task", "tries")
+    __slots__ = ("abandoned", "cause", "context", "on_loop", "shaken", "task", "tries")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
         self.context: Context | None = None
         self.cause: Cause | None = None
         self.on_loop = True
-        self.limit: float | None = None
         self.tries = 0
         self.abandoned = False
         self.shaken = False
@@ -42,18 +41,9 @@ class Slot:
         """Has the handler swallowed every interruption so far?"""
         return self.tries > MOST_TRIES
 
-    def begin(self, context: Context, *, on_loop: bool, limit: float | None) -> None:
-        """A run starts."""
-        self.context = context
-        self.cause = None
-        self.on_loop = on_loop
-        self.limit = limit
-        self.tries = 0
-
-    def end(self) -> None:
-        """The run is over. Interruptions that were delivered are taken back, so that the slot's Task can go on."""
-        self.context = None
-        self.shaken = self.task.cancelling() > 0
+    def recover(self) -> None:
+        """Take back interruptions that were delivered, so that the slot's Task can go on."""
+        self.shaken = True
         self._take_back()
 
     def _take_back(self) -> None:
@@ -65,6 +55,7 @@ class Slot:
 
         It may be Stoker's own, or one by which the handler meant itself.
         """
+        self.shaken = False
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:

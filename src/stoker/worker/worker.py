@@ -1,8 +1,8 @@
 """The worker: an app's tasks, a store, and slots that run jobs.
 
-`Fetcher` decides what to take, `Exchange` talks to the store, `Custody` knows what runs and interrupts it, `Keeper`
-keeps the lease in a thread of its own, `Chores` do the rest. This module holds them together, starts and stops them,
-and has the one loop that matters: a slot running job after job.
+`Fetcher` decides what to take, `Slots` run it, `Exchange` talks to the store, `Custody` knows what runs and interrupts
+it, `Keeper` keeps the lease in a thread of its own, `Chores` do the rest. This module holds them together, starts and
+stops them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from contextvars import copy_context
-from random import random
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from stoker.context import Context, running
-from stoker.model import ids
-from stoker.model.errors import InvalidPayload, StokerError
+from stoker.model.errors import StokerError
 from stoker.model.job import Claim, Settlement, Status, check_name
-from stoker.model.lifecycle import Rules, conclude, expired
-from stoker.model.outcome import Expired, HandedBack, Outcome
+from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
@@ -32,23 +27,17 @@ from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
 from stoker.worker.executors import Executors
-from stoker.worker.executors.choice import is_suspect
 from stoker.worker.fetcher import Fetcher, Order
-from stoker.worker.isolated import Isolated
 from stoker.worker.keeper import Keeper
-from stoker.worker.lane import Lane
-from stoker.worker.runner import Cause, Plan, done, judge, unfit
+from stoker.worker.runner import Cause
 from stoker.worker.settler import Settler
-from stoker.worker.slot import Slot
+from stoker.worker.slots import Slots
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.engines.base import Engine
 
 logger = logging.getLogger("stoker.worker")
-
-QUANTUM = 0.002
-"""Seconds a slot may run jobs that never suspend before it lets the loop breathe."""
 
 LAST_WAIT = 5.0
 """Seconds a handler gets to unwind after it was interrupted by a shutdown."""
@@ -86,8 +75,7 @@ class Worker:
         self.settler = Settler(self.settings.settle_batch)
         self.custody = Custody(self)
         self.executors = Executors(self.settings)
-        self._plans: dict[str, Plan] = {}
-        self._strangers = Rules(default=app.backoff, unfit_grace=self.settings.unknown_task_grace)
+        self.slots = Slots(self)
         self._quiet = False
         self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -153,7 +141,7 @@ class Worker:
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
-                self._spawn(self._serve(lane), "slot")
+                self._spawn(self.slots.serve(lane), "slot")
         self.exchange.bell.set()
         if self._stop_asked:
             self.ask_stop()
@@ -163,7 +151,7 @@ class Worker:
         if again:
             self.id = self.next_id()
             self.executors = Executors(self.settings)
-            self._plans.clear()
+            self.slots = Slots(self)
             self._quiet = False
         self.executors.check(self.app.tasks.values())
         self.engine: Engine = await self.app.engine()
@@ -197,7 +185,7 @@ class Worker:
             self.ask_stop()
 
     @property
-    def _going_down(self) -> bool:
+    def going_down(self) -> bool:
         """Is the event loop being torn down around this worker?"""
         return any(loop.cancelling() for loop in self._loops)
 
@@ -209,6 +197,7 @@ class Worker:
         )
         self.state = "stopped"
         self.healthy = False
+        self.custody.stop_alarm()
         self.keeper.let_go()
         for lane in self.lanes:
             lane.wake_all()
@@ -278,6 +267,7 @@ class Worker:
                 except StokerError as error:
                     logger.warning("could not say good-bye to the store: %s The reaper remains the safety net.", error)
         finally:
+            self.custody.stop_alarm()
             await self.executors.close()
             await self._lifespans.aclose()
             self.states.clear()
@@ -315,102 +305,9 @@ class Worker:
 
     # --- slots --------------------------------------------------------------------------------------------------
 
-    async def _serve(self, lane: Lane) -> None:
-        me = asyncio.current_task()
-        assert me is not None
-        slot = Slot(me)
-        buffer, settler, clock = lane.buffer, self.settler, time.monotonic
-        breath = clock()
-        while True:
-            while not buffer or settler.swamped:
-                if self.state != "running":
-                    return
-                if settler.settlements:
-                    self.exchange.bell.set()
-                await self._idle(slot, lane)
-                breath = clock()
-            claim = buffer.popleft()
-            lane.since = breath
-            lane.busy += 1
-            settlement = await self._run(slot, claim)
-            if slot.abandoned:
-                return
-            lane.busy -= 1
-            full = self.exchange.finished(claim, settlement, last=not buffer)
-            if slot.shaken:
-                await slot.calm_down()
-            if full or clock() - breath > QUANTUM:
-                await asyncio.sleep(0)
-                breath = clock()
-
-    async def _idle(self, slot: Slot, lane: Lane) -> None:
-        """Wait for claims. A cancel that a handler left behind for its Task hits nobody and is forgotten."""
-        try:
-            await lane.rest()
-        except asyncio.CancelledError:
-            if self._going_down or self.state != "running":
-                raise
-            slot.end()
-
-    async def _run(self, slot: Slot, claim: Claim) -> Settlement:
-        """One job, from claim to settlement."""
-        if claim.options.expires is not None and expired(claim):
-            return conclude(claim, Expired())
-        plan = self._plans.get(claim.kind) or self._plan_for(claim.kind)
-        if plan is None:
-            return self._unfit(claim, None)
-        try:
-            call = plan.task.signature.decode(claim.payload)
-        except InvalidPayload as error:
-            return self._unfit(claim, error)
-        context = Context(claim, self, call, plan.limit(claim))
-        run, on_loop = plan.call, plan.on_loop
-        if on_loop and is_suspect(claim) and (apart := plan.apart(claim)) is not None:
-            run, on_loop = apart, False
-        slot.begin(context, on_loop=on_loop, limit=context.limit)
-        self.custody.runs[claim.id] = slot
-        timer = None
-        if slot.limit is not None:
-            timer = asyncio.get_running_loop().call_later(slot.limit, self.custody.time_is_up, slot, context)
-        variables = copy_context()
-        variables.run(running.set, context)
-        rules = plan.rules
-        outcome: Outcome
-        try:
-            value = await Isolated(variables.run(run, context), variables)
-            outcome = done(plan.task, value, context)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
-            cause = Cause.SHUTDOWN if slot.cause is None and self._going_down else slot.cause
-            outcome = judge(error, plan.task, cause, slot.limit, round(context.elapsed * SECOND))
-            rules = msgspec.structs.replace(rules, roll=random())
-            if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt
-                self.ask_stop()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if self.custody.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
-                del self.custody.runs[claim.id]
-            slot.end()
-        return conclude(claim, outcome, rules, context.executed())
-
-    def _plan_for(self, kind: str) -> Plan | None:
-        task = self.app.find_task(kind)
-        if task is None:
-            return None
-        plan = self._plans[kind] = Plan(self.app, task, self.executors, self.settings.unknown_task_grace)
-        return plan
-
     def rules_of(self, kind: str) -> Rules:
         """How a job of this kind is to be concluded; a stranger's by the app's defaults."""
-        plan = self._plans.get(kind) or self._plan_for(kind)
-        return self._strangers if plan is None else plan.rules
-
-    def _unfit(self, claim: Claim, error: InvalidPayload | None) -> Settlement:
-        outcome = unfit(claim, error)
-        settlement = conclude(claim, outcome, self._strangers)
-        then = "dead" if settlement.status is Status.DEAD else f"put back for {settlement.after / SECOND:g} s"
-        logger.error("job %s cannot run here: %s. It is %s.", ids.text(claim.id), outcome.why, then)
-        return settlement
+        return self.slots.rules_of(kind)
 
     def replace_slot(self, claim: Claim, settlement: Settlement) -> None:
         """A slot was abandoned with its handler: settle the job without it and put a new slot in its place."""
@@ -418,7 +315,7 @@ class Worker:
         lane.busy -= 1
         self.exchange.finished(claim, settlement, last=True)
         if self.state == "running":
-            self._spawn(self._serve(lane), "slot")
+            self._spawn(self.slots.serve(lane), "slot")
 
     # --- what the others ask ------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Dying at every single statement, and at every single write, of everything the engine does. Runs in forked children."""
+"""Dying at every statement, and at every write, of everything the engine does. Runs in forked children."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:
 
 async def deed(path: Path, name: str, by: str, n: int, into: int) -> None:
     saboteur = Saboteur(WRITES)
-    engine = SqliteEngine(path, clock=scenes.late)
+    engine = SqliteEngine(path, clock=scenes.late, durability="process")
     await engine.open()
     held = pickle.loads((path.parent.parent / "held").read_bytes())
     seen = 0

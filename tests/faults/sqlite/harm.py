@@ -1,4 +1,4 @@
-"""A store that is used while its disk fails, in a forked child: what was acknowledged, what was said, what works after."""
+"""A store that is used while its disk fails, in a forked child: what it acknowledged, said, and did after."""
 
 from __future__ import annotations
 

@@ -141,7 +141,27 @@ async def produce(engine: Recorded, chance: random.Random) -> None:
             for _ in range(chance.randint(1, 3))
         ]
         await asyncio.gather(*(engine.insert(batch) for batch in batches))
+        if chance.random() < 0.2:
+            await in_transaction(
+                engine, [Draft(mint(), "push", attempts=ATTEMPTS, queue="a") for _ in range(3)], chance
+            )
         await asyncio.sleep(0.004 * chance.random())
+
+
+async def in_transaction(engine: Recorded, batch: list[Draft], chance: random.Random) -> None:
+    """Insert in a transaction of one's own: acknowledged when that has committed; rolled back, never seen."""
+    rows = [{"job": draft.id.hex()} for draft in batch]
+    commit = chance.random() < 0.7
+    call = engine.begin("insert", rows) if commit else 0
+    try:
+        async with engine.engine.transaction() as tx:
+            await engine.engine.insert(batch, tx=tx)
+            if not commit:
+                raise LookupError("thought better of it")
+    except LookupError:
+        return
+    for row in rows:
+        engine.note("insert", call, **row)
 
 
 async def work(engine: Recorded, chance: random.Random) -> None:

@@ -113,6 +113,4 @@ class Saboteur:
 
         replacement = shape(between)
         self._kept += [original, replacement]
-        self._vfs[0].set_call(
-            ctypes.cast(self._vfs, _pointer), name.encode(), ctypes.cast(replacement, _pointer)
-        )
+        self._vfs[0].set_call(ctypes.cast(self._vfs, _pointer), name.encode(), ctypes.cast(replacement, _pointer))

@@ -10,14 +10,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine, describe
-from stoker.model.errors import EngineBusy, EngineClosed
+from stoker.model.errors import EngineBusy, EngineUnavailable
 from stoker.model.job import Claim, Demand, Draft, Settlement, Status, Verdict
 from tests.faults.sqlite.audit import audit, dump, stored_ids
-from tests.faults.zygote import Zygote, forked
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(60)]
 
@@ -28,7 +28,7 @@ PATIENT = 20.0
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
-    made = SqliteEngine(tmp_path / "jobs.db", busy_timeout=0.3)
+    made = SqliteEngine(tmp_path / "jobs.db", busy_timeout=0.1)
     await made.open()
     yield made
     await made.close()
@@ -81,7 +81,7 @@ async def test_a_foreign_transaction_that_does_not_end_makes_everything_busy_and
             lambda: engine.insert(drafts()),
             lambda: engine.claim(DEMAND),
             lambda: engine.renew("w", []),
-            lambda: engine.reap("w", 5),
+            lambda: engine.reap("w", 5, dead=["v"]),
         )
         for question in questions:
             with pytest.raises(EngineBusy):
@@ -154,125 +154,29 @@ async def test_a_reader_that_never_ends_shows_as_a_growing_log(
     assert audit(engine.path) == []
 
 
-# --- processes --------------------------------------------------------------------------------------------------
-
-
-def use_after_fork(path: str) -> list[str]:
-    """Fork with an open engine; what the child was told, and how the parent fared."""
-    return asyncio.run(_use_after_fork(path))
-
-
-async def _use_after_fork(path: str) -> list[str]:
-    engine = SqliteEngine(path)
+@pytest.mark.spec("FAULT-22")
+@pytest.mark.parametrize("durability", ["power", "process"])
+async def test_a_rollback_that_fails_too_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Literal["power", "process"]
+) -> None:
+    engine = SqliteEngine(tmp_path / "jobs.db", durability=durability)
     await engine.open()
-    await engine.insert(drafts(5))
-    out, into = os.pipe()
+    connection = engine._store.inside().connection
+    roll_back = connection.rollback
 
-    def child() -> None:
-        said = []
-        for question in (engine.insert(drafts()), engine.census(), engine.claim(DEMAND)):
-            try:
-                question.send(None)
-            except EngineClosed as error:
-                said.append(str(error))
-            except BaseException as error:
-                said.append(f"{type(error).__name__}: {error}")
-        os.write(into, "\n".join(said).encode())
-        # Let go of everything inherited, as an ordinary exit does.
-        engine._store._inside = None
+    def broken_commit() -> None:
+        raise EngineUnavailable("no disk")
 
-    pid = forked(child)
-    os.close(into)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    told = os.read(out, 65536).decode().splitlines()
-    await engine.insert(drafts(5))
-    twin = engine.twin()
-    await twin.open()
-    found = (await twin.census()).by_status()[Status.PENDING]
-    await twin.close()
-    await engine.close()
-    return [str(code), str(found), *told]
+    def broken_rollback() -> None:
+        roll_back()
+        raise EngineUnavailable("still no disk")
 
-
-@pytest.mark.spec("FAULT-53")
-def test_a_forked_child_is_refused_and_its_parent_does_not_notice(zygote: Zygote, tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    code, found, *told = zygote.call(use_after_fork, path=str(path)).answer
-    assert (code, found) == ("0", "10")
-    assert len(told) == 3
-    assert all("does not survive a fork" in words and "twin()" in words for words in told)
-    assert audit(path) == []
-
-
-@pytest.mark.spec("FAULT-54")
-async def test_two_engines_of_one_process_do_not_get_in_each_others_way(tmp_path: Path) -> None:
-    """Closing one must not drop the other's locks, which POSIX would allow."""
-    path = tmp_path / "jobs.db"
-    first, second = SqliteEngine(path), SqliteEngine(path)
-    await first.open()
-    await second.open()
-    await first.renew("a", [], first=True)
-    await second.renew("b", [], first=True)
-    await first.insert(drafts(20))
-    one, two = await asyncio.gather(
-        first.claim(Demand("a", (("default", 10),))), second.claim(Demand("b", (("default", 10),)))
-    )
-    assert len({claim.id for claim in (*one, *two)}) == 20
-    third = SqliteEngine(path)
-    await third.open()
-    await third.close()
-    with holding(str(path)), pytest.raises(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0)) as other:
-        other.execute("BEGIN IMMEDIATE")
-    await first.settle([ending(claim) for claim in one])
-    await first.close()
-    assert (await second.settle([ending(claim) for claim in two])).verdicts == [Verdict.APPLIED] * 10
-    await second.close()
-    assert audit(path) == []
-
-
-def freeze_while_writing(path: str) -> None:
-    """Insert for ever; somebody will stop this process."""
-
-    async def main() -> None:
-        engine = SqliteEngine(path)
-        await engine.open()
-        while True:
-            await engine.insert(drafts(50))
-
-    asyncio.run(main())
-
-
-@pytest.mark.spec("FAULT-55")
-def test_a_process_that_is_frozen_in_the_middle_makes_others_busy_and_no_more(zygote: Zygote, tmp_path: Path) -> None:
-    told = zygote.call(frozen, path=str(tmp_path / "jobs.db"), within=40).answer
-    assert told["busy"] + told["inserted"] == 12
-    assert told["after"] == 3
-    assert audit(tmp_path / "jobs.db") == []
-
-
-def frozen(path: str) -> dict[str, int]:
-    import signal
-
-    async def main() -> dict[str, int]:
-        engine = SqliteEngine(path, busy_timeout=0.1)
-        await engine.open()
-        told = {"busy": 0, "inserted": 0}
-        for _ in range(12):
-            pid = forked(lambda: freeze_while_writing(path))
-            await asyncio.sleep(0.15)
-            os.kill(pid, signal.SIGSTOP)
-            try:
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "commit", broken_commit)
+        patch.setattr(connection, "rollback", broken_rollback)
+        for _ in range(2):
+            with pytest.raises(EngineUnavailable, match=r"^no disk"):
                 await asyncio.wait_for(engine.insert(drafts()), PATIENT)
-                told["inserted"] += 1
-            except EngineBusy:
-                told["busy"] += 1
-            finally:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-        told["after"] = len(await asyncio.wait_for(engine.insert(drafts()), PATIENT))
-        await engine.close()
-        return told
-
-    return asyncio.run(main())
-
-
+    assert len(await asyncio.wait_for(engine.insert(drafts()), PATIENT)) == 3
+    await engine.close()
+    assert len(stored_ids(engine.path)) == 3

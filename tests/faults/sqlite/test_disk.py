@@ -31,9 +31,13 @@ def acknowledged(folder: Path) -> tuple[set[str], list[str]]:
 
 @pytest.mark.spec("FAULT-24")
 @pytest.mark.parametrize(("journal", "when"), [("wal", "2"), ("wal", "3..6"), ("delete", "3"), ("delete", "3..6")])
-async def test_a_sync_that_fails_is_an_error_and_never_an_acknowledgement(tmp_path: Path, journal: str, when: str) -> None:
+async def test_a_sync_that_fails_is_an_error_and_never_an_acknowledgement(
+    tmp_path: Path, journal: str, when: str
+) -> None:
     if missing := have_strace():
-        pytest.skip(f"syncs cannot be made to fail here, so acknowledgements on a failing disk are not shown: {missing}")
+        pytest.skip(
+            f"syncs cannot be made to fail here, so acknowledgements on a failing disk are not shown: {missing}"
+        )
     path = tmp_path / "jobs.db"
     await SqliteEngine(path, journal=journal).migrate()  # type: ignore[arg-type]
     command = [

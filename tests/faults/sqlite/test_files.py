@@ -184,7 +184,7 @@ async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path, spoil: str) 
     await insert(engine, 200)
     await engine.close()
     damage(path, spoil)
-    with pytest.raises(EngineError, match="damaged|not an SQLite database"):
+    with pytest.raises(EngineError, match=r"damaged|not an SQLite database"):
         async with asyncio.timeout(15):
             again = SqliteEngine(path)
             await again.open()

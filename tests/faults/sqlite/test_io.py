@@ -68,11 +68,21 @@ def test_any_call_may_fail(zygote: Zygote, tmp_path: Path, campaign: bool, journ
 @pytest.mark.spec("FAULT-23")
 def test_opening_may_fail_and_be_tried_again(zygote: Zygote, tmp_path: Path, campaign: bool) -> None:
     failed = 0
-    for calls, error in ((WRITES, "ENOSPC"), (WRITES, "EIO"), (READS, "EIO"), (("open",), "EMFILE"), (("mmap",), "ENOMEM")):
+    for calls, error in (
+        (WRITES, "ENOSPC"),
+        (WRITES, "EIO"),
+        (READS, "EIO"),
+        (("open",), "EMFILE"),
+        (("mmap",), "ENOMEM"),
+    ):
         for at in range(1, 40 if campaign else 3):
             told = run(zygote, tmp_path, calls, at, 1, error, "wal", opening=True)
             failed += len(told["during"]["errors"])
-            allowed = {"EngineUnavailable", "EngineFull", *(["CorruptRecord"] if calls is READS else ["EngineReadOnly"])}
+            allowed = {
+                "EngineUnavailable",
+                "EngineFull",
+                *(["CorruptRecord"] if calls is READS else ["EngineReadOnly"]),
+            }
             assert set(told["during"]["errors"]) <= allowed, told["during"]["words"]
             assert told["after"]["errors"] == []
     assert failed

@@ -56,9 +56,7 @@ def test_what_a_power_loss_leaves(tmp_path: Path, campaign: bool, durability: st
     run_folder.mkdir()
     image_folder.mkdir()
     trace = tmp_path / "trace"
-    traced(
-        "tests.faults.sqlite.diligent", run_folder, 60 if campaign else 20, durability, journal, trace=trace
-    )
+    traced("tests.faults.sqlite.diligent", run_folder, 60 if campaign else 20, durability, journal, trace=trace)
     with trace.open() as lines:
         run = list(steps(lines, run_folder))
     told = (run_folder / "acknowledged").read_bytes()

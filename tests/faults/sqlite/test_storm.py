@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,9 @@ async def left(engine: SqliteEngine) -> int:
 
 
 @pytest.mark.spec("FAULT-01", "FAULT-02", "FAULT-03")
-@pytest.mark.parametrize(("durability", "journal", "share"), [("process", "wal", 0.6), ("power", "wal", 0.3), ("power", "delete", 0.1)])
+@pytest.mark.parametrize(
+    ("durability", "journal", "share"), [("process", "wal", 0.6), ("power", "wal", 0.3), ("power", "delete", 0.1)]
+)
 async def test_killed_at_any_instant_nothing_acknowledged_is_lost(
     zygote: Zygote, tmp_path: Path, campaign: bool, durability: str, journal: str, share: float
 ) -> None:

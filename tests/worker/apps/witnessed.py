@@ -43,19 +43,23 @@ async def nap(seconds: float) -> None:
         await asyncio.sleep(seconds if current().attempt == 1 else 0.01)
 
 
+def must_stay(flag: str) -> bool:
+    """A first try stays while the file is there, or the one for this process alone."""
+    return current().attempt == 1 and (Path(flag).exists() or Path(f"{flag}-{os.getpid()}").exists())
+
+
 @jobs.task(crashes=None)
-async def wait(gate: str) -> None:
-    """Wait for a file to appear; a second try does not."""
+async def wait(flag: str) -> None:
     with marked():
-        while current().attempt == 1 and not Path(gate).exists():
+        while must_stay(flag):
             await asyncio.sleep(0.02)
 
 
 @jobs.task(crashes=None)
-def watch(gate: str) -> None:
+def watch(flag: str) -> None:
     """The same in a thread, which learns from its token that it should stop."""
     mark("start")
-    while current().attempt == 1 and not Path(gate).exists():
+    while must_stay(flag):
         if current().cancel:
             mark("stopped")
             return

@@ -100,7 +100,8 @@ def inspect_file(path: Path) -> None:
             f"{path} is writable for everybody on this host, so anybody could forge jobs in it. Take the right away: "
             "chmod o-w"
         )
-    if not os.access(path, os.R_OK | os.W_OK):
+    # A journal comes and goes: one that has gone by now was no hindrance.
+    if not os.access(path, os.R_OK | os.W_OK) and os.path.lexists(path):
         raise EngineReadOnly(f"{path} is not readable and writable for this user (uid {os.geteuid()})")
 
 

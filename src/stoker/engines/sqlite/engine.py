@@ -115,9 +115,9 @@ class SqliteEngine:
             await own.begin(self._options.patience)
             yield own
         except BaseException:
-            await own.end(commit=False)
+            await own.end(keep=False)
             raise
-        await own.end(commit=True)
+        await own.end(keep=True)
         self._store.told(own.woken)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:

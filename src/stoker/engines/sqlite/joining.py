@@ -16,7 +16,7 @@ from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
 from stoker.engines.sqlite.steps import Many, Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP
+from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.job import Draft
@@ -60,9 +60,11 @@ class Own:
         self.owner = owner
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
+        self._patience = 0.0
 
     async def begin(self, patience: float) -> None:
         """Begin to write; waits for others without blocking the loop."""
+        self._patience = patience
         deadline, nap = time.monotonic() + patience, SHORTEST_NAP
         while True:
             try:
@@ -82,13 +84,13 @@ class Own:
         self.woken |= unit.woken
         return answer
 
-    async def end(self, *, commit: bool) -> None:
+    async def end(self, *, keep: bool) -> None:
         """Commit off the loop, or roll back. The handle is of no use afterwards."""
         connection, self.connection = self.connection, None
         assert connection is not None
         try:
-            if commit:
-                await asyncio.to_thread(connection.commit)
+            if keep:
+                await asyncio.to_thread(commit, connection, self._patience)
             else:
                 connection.rollback()
         finally:

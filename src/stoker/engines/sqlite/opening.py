@@ -14,7 +14,7 @@ from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Jou
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.life import SignOfLife
-from stoker.engines.sqlite.transact import Transactor, begin
+from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.waiting import Hub
 from stoker.engines.sqlite.wake import Bell
 from stoker.model.errors import EngineBusy, EngineRefused
@@ -121,7 +121,7 @@ def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
         begin(connection, gate, FULL, patience)
         try:
             migration = migrations.advance(lambda text, values: connection.run(text, tuple(values)), MIGRATIONS)
-            connection.commit()
+            commit(connection, patience)
         except BaseException:
             connection.rollback()
             raise

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.group import Outcome, Request, together
 from stoker.engines.sqlite.unit import Known, Mismatch, Unit
-from stoker.model.errors import EngineBusy
+from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.time import Instant
 
 SHORTEST_NAP, LONGEST_NAP = 0.001, 0.05
@@ -69,26 +70,14 @@ class Transactor:
     def commit(self, group: Sequence[Request], outcome: Outcome) -> Outcome:
         """Make a group's work last; when that fails nobody of it has anything."""
         try:
-            self._commit()
+            commit(self._connection, self._patience)
         except Exception as error:  # noqa: BLE001 - carried to everybody who asked
-            self._roll_back()
+            with suppress(EngineError):  # what went wrong first is what they must hear, and hear they must
+                self._roll_back()
             outcome.failed(group, error)
         finally:
             self._gate.leave()
         return outcome
-
-    def _commit(self) -> None:
-        """A rollback journal needs the readers out for a moment; a log does not."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                self._connection.commit()
-            except EngineBusy:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(SHORTEST_NAP)
-            else:
-                return
 
     def abandon(self) -> None:
         """Undo what was begun and let the next one in."""
@@ -137,6 +126,20 @@ class Transactor:
         for request in group:
             outcome.join(self.whole([request], level))
         return outcome
+
+
+def commit(connection: Connection, patience: float) -> None:
+    """Make a transaction last. A rollback journal needs the readers out for a moment; a log does not."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connection.commit()
+        except EngineBusy:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(SHORTEST_NAP)
+        else:
+            return
 
 
 def begin(connection: Connection, gate: Gate, level: int, patience: float) -> None:

@@ -1,0 +1,170 @@
+"""The documentation and the code speak of the same things: names, options, settings, errors, links."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import stoker
+from scripts import doc_tables
+from stoker import settings
+from stoker.app import OPTIONS, POLICY
+from stoker.cli import COMMANDS
+from stoker.engines.base import Control, Engine, Gives, Jobs, Operator, Timeline
+from stoker.model import errors
+from stoker.model.job import Status
+
+ROOT = doc_tables.ROOT
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *doc_tables.pages()]
+SPEC = DOCS / "spec.md"  # as long as it has to be
+LONGEST = 200
+AVOIDED = re.compile(r"\b(?:actors?|consumers?|n?acks?|n?acked|heartbeats?|DLQ)\b", re.IGNORECASE)
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def read(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# --- generated parts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", doc_tables.pages(), ids=name_of)
+def test_generated_parts_are_up_to_date(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert page == doc_tables.renewed(page), "run: .venv/bin/python scripts/doc_tables.py"
+
+
+def test_every_generated_part_has_a_place() -> None:
+    placed = {part[1] for path in doc_tables.pages() for part in doc_tables.PART.findall(path.read_text("utf-8"))}
+    assert placed == set(doc_tables.PARTS)
+
+
+# --- nothing is left out --------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_a_heading_of_the_reference() -> None:
+    headings = " ".join(re.findall(r"^## (.+)$", read("reference/api.md"), re.MULTILINE))
+    assert set(stoker.__all__) <= set(re.findall(r"\w+", headings))
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, *POLICY, "name", "replace", "tx"])
+def test_every_option_of_a_task_is_a_row_of_the_reference(option: str) -> None:
+    assert re.search(rf"^\| [^|]*`{option}`", read("reference/api.md"), re.MULTILINE)
+
+
+def test_every_keyword_and_method_of_the_app_is_in_the_reference() -> None:
+    section = read("reference/api.md").partition("## Task")[0]
+    keywords = [
+        name
+        for name, parameter in inspect.signature(stoker.Stoker.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    missing = [name for name in keywords if f"`{name}`" not in section]
+    assert not missing
+
+
+@pytest.mark.parametrize("room", ["WorkerSettings", "TimelineSettings", "RetentionSettings"])
+def test_every_setting_and_its_variable_is_in_the_reference(room: str) -> None:
+    page = read("reference/settings.md")
+    for field in dataclasses.fields(getattr(settings, room)):
+        assert f"| `{field.name}` | `STOKER_{field.name.upper()}` |" in page
+
+
+def test_there_are_no_other_settings() -> None:
+    found = {
+        name
+        for name, value in vars(settings).items()
+        if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == settings.__name__
+    }
+    assert found == {"WorkerSettings", "TimelineSettings", "RetentionSettings"}
+
+
+def test_every_option_of_the_command_line_is_in_the_reference() -> None:
+    page = read("reference/cli.md")
+    for name, (where, _) in COMMANDS.items():
+        module, _, attribute = where.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        assert f"## stoker {name}" in page
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert all(option in page for option in parameter.opts), parameter.opts
+
+
+def test_every_error_is_a_row_of_the_reference() -> None:
+    rows = set(re.findall(r"^\| `(\w+)`", read("reference/errors.md"), re.MULTILINE))
+    known = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.StokerError) and value is not errors.StokerError
+    }
+    assert known <= rows
+    assert "`StokerError`" in read("reference/errors.md")
+
+
+def test_every_method_of_the_contract_is_in_the_reference() -> None:
+    page = read("reference/engine-contract.md")
+    facets = (Jobs, Operator, Control, Timeline, Engine)
+    names = {name for facet in facets for name in vars(facet) if not name.startswith("_")}
+    assert [name for name in sorted(names) if not re.search(rf"`{name}\b", page)] == []
+
+
+def test_every_guarantee_and_every_engine_is_in_the_table() -> None:
+    page = read("reference/engines.md")
+    assert all(guarantee.name in page and guarantee.value in page for guarantee in Gives)
+    assert all(f"`{engine.name}://`" in page for engine in doc_tables.engines())
+
+
+def test_every_status_is_in_the_diagram() -> None:
+    page = read("explanation/a-jobs-journey.md")
+    assert all(re.search(rf"--> {status}$|{status} -->", page, re.MULTILINE) for status in Status)
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_a_page_is_short_enough_to_be_read(path: Path) -> None:
+    if path != SPEC:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        found = (path.parent / target).resolve() if target else path
+        assert found.is_file(), link
+        if anchor:
+            assert anchor in anchors(found), link
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_pages_use_the_words_of_the_glossary(path: Path) -> None:
+    if path.name != "glossary.md":
+        assert not AVOIDED.findall(CODE.sub("", path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("shelf", ["tutorial", "howto", "reference", "explanation"])
+def test_a_shelf_lists_its_pages(shelf: str) -> None:
+    listed = set(LINK.findall((DOCS / shelf / "README.md").read_text(encoding="utf-8")))
+    assert {page.name for page in (DOCS / shelf).glob("*.md")} - {"README.md"} <= listed

@@ -1,0 +1,142 @@
+"""Processes that fork, share a file, or freeze in the middle of a write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.errors import EngineBusy, EngineClosed
+from stoker.model.job import Demand, Status, Verdict
+from tests.faults.sqlite.audit import audit
+from tests.faults.sqlite.test_busy import DEMAND, PATIENT, drafts, ending, holding
+from tests.faults.zygote import Zygote, forked
+
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(60)]
+
+
+def use_after_fork(path: str) -> list[str]:
+    """Fork with an open engine; what the child was told, and how the parent fared."""
+    return asyncio.run(_use_after_fork(path))
+
+
+async def _use_after_fork(path: str) -> list[str]:
+    engine = SqliteEngine(path)
+    await engine.open()
+    await engine.insert(drafts(5))
+    out, into = os.pipe()
+
+    def child() -> None:
+        said = []
+        for question in (engine.insert(drafts()), engine.census(), engine.claim(DEMAND)):
+            try:
+                question.send(None)
+            except EngineClosed as error:
+                said.append(str(error))
+            except BaseException as error:
+                said.append(f"{type(error).__name__}: {error}")
+        os.write(into, "\n".join(said).encode())
+        # Let go of everything inherited, as an ordinary exit does.
+        engine._store._inside = None
+
+    pid = forked(child)
+    os.close(into)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    told = os.read(out, 65536).decode().splitlines()
+    await engine.insert(drafts(5))
+    twin = engine.twin()
+    await twin.open()
+    found = (await twin.census()).by_status()[Status.PENDING]
+    await twin.close()
+    await engine.close()
+    return [str(code), str(found), *told]
+
+
+@pytest.mark.spec("FAULT-53")
+def test_a_forked_child_is_refused_and_its_parent_does_not_notice(zygote: Zygote, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    code, found, *told = zygote.call(use_after_fork, path=str(path)).answer
+    assert (code, found) == ("0", "10")
+    assert len(told) == 3
+    assert all("does not survive a fork" in words and "twin()" in words for words in told)
+    assert audit(path) == []
+
+
+@pytest.mark.spec("FAULT-54")
+async def test_two_engines_of_one_process_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    """Closing one must not drop the other's locks, which POSIX would allow."""
+    path = tmp_path / "jobs.db"
+    first, second = SqliteEngine(path), SqliteEngine(path)
+    await first.open()
+    await second.open()
+    await first.renew("a", [], first=True)
+    await second.renew("b", [], first=True)
+    await first.insert(drafts(20))
+    one, two = await asyncio.gather(
+        first.claim(Demand("a", (("default", 10),))), second.claim(Demand("b", (("default", 10),)))
+    )
+    assert len({claim.id for claim in (*one, *two)}) == 20
+    third = SqliteEngine(path)
+    await third.open()
+    await third.close()
+    with (
+        holding(str(path)),
+        pytest.raises(sqlite3.OperationalError),
+        closing(sqlite3.connect(path, timeout=0)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+    await first.settle([ending(claim) for claim in one])
+    await first.close()
+    assert (await second.settle([ending(claim) for claim in two])).verdicts == [Verdict.APPLIED] * 10
+    await second.close()
+    assert audit(path) == []
+
+
+def freeze_while_writing(path: str) -> None:
+    """Insert for ever; somebody will stop this process."""
+
+    async def main() -> None:
+        engine = SqliteEngine(path)
+        await engine.open()
+        while True:
+            await engine.insert(drafts(50))
+
+    asyncio.run(main())
+
+
+@pytest.mark.spec("FAULT-55")
+def test_a_process_that_is_frozen_in_the_middle_makes_others_busy_and_no_more(zygote: Zygote, tmp_path: Path) -> None:
+    told = zygote.call(frozen, path=str(tmp_path / "jobs.db"), within=40).answer
+    assert told["busy"] + told["inserted"] == 4
+    assert told["after"] == 3
+    assert audit(tmp_path / "jobs.db") == []
+
+
+def frozen(path: str) -> dict[str, int]:
+    async def main() -> dict[str, int]:
+        engine = SqliteEngine(path, busy_timeout=0.1)
+        await engine.open()
+        told = {"busy": 0, "inserted": 0}
+        for _ in range(4):
+            pid = forked(lambda: freeze_while_writing(path))
+            await asyncio.sleep(0.15)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await asyncio.wait_for(engine.insert(drafts()), PATIENT)
+                told["inserted"] += 1
+            except EngineBusy:
+                told["busy"] += 1
+            finally:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        told["after"] = len(await asyncio.wait_for(engine.insert(drafts()), PATIENT))
+        await engine.close()
+        return told
+
+    return asyncio.run(main())
