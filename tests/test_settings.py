@@ -40,12 +40,7 @@ def test_defaults() -> None:
     timeline = resolve(TimelineSettings)
     assert (timeline.event_buffer, timeline.event_flush, timeline.event_chunk) == (50_000, 2 * SECOND, 100)
     keep = resolve(RetentionSettings)
-    assert (keep.keep_done, keep.keep_dead, keep.keep_events, keep.keep_points) == (
-        7 * DAY,
-        30 * DAY,
-        30 * DAY,
-        30 * DAY,
-    )
+    assert (keep.keep_events, keep.keep_points) == (30 * DAY, 30 * DAY)
 
 
 @pytest.mark.spec("CONFIG-01")
@@ -93,8 +88,8 @@ def test_an_unknown_option_lists_the_known_ones(given: str) -> None:
 
 @pytest.mark.spec("CONFIG-03")
 def test_a_guess_is_made_only_where_one_is_near() -> None:
-    with pytest.raises(InvalidOption, match=r"did you mean keep_done"):
-        resolve(RetentionSettings, {"Keep-Done": 1})
+    with pytest.raises(InvalidOption, match=r"did you mean keep_events"):
+        resolve(RetentionSettings, {"Keep-Events": 1})
     with pytest.raises(InvalidOption, match=r"no such option; known are clean_every"):
         resolve(RetentionSettings, {"zzz": 1})
     with pytest.raises(InvalidOption, match="known are none"):

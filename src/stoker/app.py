@@ -339,9 +339,9 @@ class Stoker:
             heard = (before.id, before.kind, before.queue, before.status, Status.CANCELED, before.attempts, reason)
             self.listeners.emit(Transition(*heard))
 
-    def handle(self, job: str) -> JobHandle[Any]:
-        """The handle of a job whose id was kept somewhere."""
-        return JobHandle(self, ids.parse(job))
+    def handle(self, job: str | JobId) -> JobHandle[Any]:
+        """The handle of a job whose id was kept somewhere, as text or as a receipt's bytes."""
+        return JobHandle(self, job if isinstance(job, bytes) else ids.parse(job))
 
     # --- engines ------------------------------------------------------------------------------------------------
 

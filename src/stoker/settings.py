@@ -66,7 +66,7 @@ class WorkerSettings:
     """Most jobs taken in one claim."""
 
     settle_batch: int = whole(100, low=1, high=1_000)
-    """Most outcomes written in one settlement."""
+    """So many outcomes are written as soon as they are there; fewer wait a few milliseconds for company."""
 
     reap_batch: int = whole(100, low=1, high=1_000)
     """Most lapsed claims taken over at once."""
@@ -106,12 +106,6 @@ class TimelineSettings:
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetentionSettings:
     """How long what is over stays readable; 0 removes it at once or with the next cleaning."""
-
-    keep_done: Span = duration(7 * DAY)
-    """Jobs that ended well, and those canceled, discarded or retried as a clone."""
-
-    keep_dead: Span = duration(30 * DAY)
-    """Jobs that are dead."""
 
     keep_events: Span = duration(30 * DAY)
     """The timeline's events."""

@@ -8,6 +8,7 @@ back as JSON, with how it ended. Children die with their parent, so nothing is l
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import logging
@@ -134,4 +135,6 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     for wanted in sys.argv[1:]:
         importlib.import_module(wanted)
+    # What is here now stays shared with the children: a collection would copy every page of it.
+    gc.freeze()
     serve()

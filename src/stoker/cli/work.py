@@ -21,7 +21,7 @@ Exit codes:
   0   stopped as asked, or drained
   1   could not start: the app, the store, a worker process
   2   wrong usage
-  70  a worker process had to be killed, or broke down
+  70  a worker process had to be killed to stop it
 
 \b
 Signals:

@@ -143,6 +143,8 @@ class Worker:
             for _ in range(lane.slots):
                 self._spawn(self.slots.serve(lane), "slot")
         self.exchange.bell.set()
+        served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes)
+        logger.info("worker %s is at work on %s, slots %s", self.id, self.engine.name, served)
         if self._stop_asked:
             self.ask_stop()
 
