@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,14 +72,18 @@ def test_cases_are_counted_per_engine_and_chosen_by_engine_and_variant(tmp_path:
         "import pytest\npytestmark = [pytest.mark.variant, pytest.mark.engine('sqlite')]\n"
         "@pytest.mark.core\ndef test_a(): pass\ndef test_b(): pass\n"
     )
-    assert counted(tmp_path) == {"memory": 2, "sqlite": 1}
-    assert counted(tmp_path, "--campaign") == {"memory": 2, "sqlite": 2}
-    assert counted(tmp_path, "--engine", "sqlite") == {"sqlite": 1}
-    assert counted(tmp_path, "--engine=memory", "--engine=sqlite") == {"memory": 2, "sqlite": 1}
+    expected: dict[tuple[str, ...], dict[str, int]] = {
+        (): {"memory": 2, "sqlite": 1},
+        ("--campaign",): {"memory": 2, "sqlite": 2},
+        ("--engine=memory", "--engine", "sqlite"): {"memory": 2, "sqlite": 1},
+    }
+    with ThreadPoolExecutor() as at_once:
+        found = at_once.map(lambda arguments: counted(tmp_path, *arguments), expected)
+        assert dict(zip(expected, found, strict=True)) == expected
 
 
 def counted(folder: Path, *arguments: str) -> dict[str, int]:
-    tally = folder / "tally.json"
+    tally = folder / f"tally{'-'.join(arguments)}.json"
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     code = rooms.call([sys.executable, "-m", "pytest", *options, *arguments, str(folder)], tally)
     assert code == 0

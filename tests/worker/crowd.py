@@ -7,7 +7,7 @@ import signal
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,9 @@ class Crowd:
         self.by_job: dict[str, list[Run]] = defaultdict(list)
         self.by_pid: dict[int, dict[int, Run]] = defaultdict(dict)
         self.ended: set[str] = set()
+        self.flag = scene.folder / "stay"
         self._read = 0
+        self._open: dict[str, set[str]] = defaultdict(set)
         self._deaths: dict[str, int] = {}
         self._stack = ExitStack()
         self._commands: list[Command] = []
@@ -96,7 +98,34 @@ class Crowd:
         receipts = self.producer.run(self.producer.enqueue_many(drafts))
         found = [ids.text(receipt.id) for receipt in receipts]
         self.acknowledged += found
+        self._open[kind].update(found)
         return found
+
+    def feed(self, kind: str, most: int, payload: Callable[[], dict[str, Any]]) -> None:
+        """Keep about so many jobs of a kind under way."""
+        self._open[kind] -= self.look().ended
+        missing = most - len(self._open[kind])
+        if missing > most // 4:
+            self.put(kind, (payload() for _ in range(missing)))
+
+    def occupy(self, pids: Sequence[int], *kinds: str) -> bool:
+        """Put jobs that stay in these processes, and end at once in others; does each have one?
+
+        A few at a time, so that nobody's slots are filled with them.
+        """
+        for pid in pids:
+            Path(f"{self.flag}-{pid}").touch()
+        if all(any(run.kind in kinds for run in self.look().running(pid)) for pid in pids):
+            return True
+        if all(job in self.by_job for kind in kinds for job in self._open[kind]):
+            for kind in kinds:
+                self.put(kind, [{"flag": str(self.flag)}])
+        return False
+
+    def relieve(self, pids: Sequence[int]) -> None:
+        """Let what stays in these processes end."""
+        for pid in pids:
+            Path(f"{self.flag}-{pid}").unlink(missing_ok=True)
 
     def look(self) -> Self:
         """Read what handlers have written since."""

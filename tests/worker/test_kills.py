@@ -37,10 +37,7 @@ def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random)
     pause = 0.0
     while len(crowd.blows) < kills:
         assert time.monotonic() - started < 60 + kills, "a kill takes no longer than a second"
-        crowd.look()
-        missing = BUSY - (len(crowd.acknowledged) - len(crowd.ended))
-        if missing > BUSY // 4:
-            crowd.put("nap", ({"seconds": chance.uniform(0.05, 0.5)} for _ in range(missing)))
+        crowd.feed("nap", BUSY, lambda: {"seconds": chance.uniform(0.05, 0.5)})
         at_work = [[pid for pid in crew.children if crowd.running(pid)] for crew in crews]
         whole = len(crowd.blows) % 8 == 7
         place = max(range(len(crews)), key=lambda n: suffered[crews[n]]) if whole else chance.randrange(len(crews))
@@ -101,26 +98,25 @@ def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, camp
     took: list[float] = []
     with Crowd(scene) as crowd:
         stays = crowd.work("--grace", "1", lease="15")
-        flag = scene.folder / "stay"
         for _ in range(8 if campaign else 1):
-            flag.touch()
             crews = [crowd.work("--grace", "1", lease="15") for _ in range(3)]
             told: dict[Command, float] = {}
-            while len(told) < len(crews):
-                crowd.look()
-                if len(crowd.acknowledged) - len(crowd.ended) < 24:
-                    crowd.put("nap", ({"seconds": chance.uniform(0.05, 0.3)} for _ in range(8)))
-                    crowd.put("wait", [{"flag": str(flag)}])
-                for crew in crews:
+
+            def tell(crews: list[Command] = crews, told: dict[Command, float] = told) -> bool:
+                crowd.feed("nap", BUSY, lambda: {"seconds": chance.uniform(0.05, 0.3)})
+                waiting = [crew for crew in crews if crew not in told]
+                crowd.occupy([pid for crew in waiting for pid in crew.children], "wait")
+                for crew in waiting:
                     kinds = {run.kind for pid in crew.children for run in crowd.running(pid)}
-                    if crew not in told and kinds == {"nap", "wait"} and chance.random() < 0.1:
+                    if kinds == {"nap", "wait"} and chance.random() < 0.1:
                         crew.send(signal.SIGTERM)
                         told[crew] = time.monotonic()
-                time.sleep(0.005)
+                return len(told) == len(crews)
+
+            until(tell, what="all of them were told under load")
             for crew, at in told.items():
                 assert crew.wait() == 0
                 took.append(time.monotonic() - at)
-            flag.unlink()
             until(lambda: not crowd.left(), what="everything is over")
         crowd.dismiss(stays)
         crowd.judge(recovery=BOUND)
@@ -160,22 +156,18 @@ def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene
 
 @pytest.mark.spec("KILL-06", "KILL-07")
 def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(scene: Scene) -> None:
-    flag = scene.folder / "stay"
-    flag.touch()
     with Crowd(scene) as crowd:
         orphans = crowd.work("--grace", "1", lease="15")
         others = crowd.work("--grace", "60", lease="15")
-        waits: list[str] = []
-        while True:
-            crowd.look()
-            kinds = [{run.kind for run in crowd.running(pid)} for pid in orphans.children]
-            if kinds == [{"nap", "wait"}] * 2:
-                break
-            if len(crowd.acknowledged) - len(crowd.ended) < 8:
-                crowd.put("nap", ({"seconds": 0.6} for _ in range(4)))
-                waits += crowd.put("wait", [{"flag": str(flag)}])
-            time.sleep(0.005)
+        until(lambda: len(orphans.children) == len(others.children) == 2)
         children = orphans.children
+
+        def loaded() -> bool:
+            crowd.feed("nap", 8, lambda: {"seconds": 0.6})
+            crowd.occupy(children, "wait")
+            return all({run.kind for run in crowd.running(pid)} == {"nap", "wait"} for pid in children)
+
+        until(loaded, what="both at work")
         napping = {run.job for pid in children for run in crowd.running(pid) if run.kind == "nap"}
         waiting = {run.job for pid in children for run in crowd.running(pid) if run.kind == "wait"}
         blow = crowd.kill(orphans.process.pid)
@@ -186,6 +178,8 @@ def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(sc
         assert {len(crowd.by_job[job]) for job in napping} == {1}, "what could end in grace ran once"
         assert {run.pid for job in waiting for run in crowd.by_job[job][1:]} <= set(others.children)
 
+        until(lambda: crowd.occupy(others.children, "wait"), what="both at work")
+        stuck = {run.job for pid in others.children for run in crowd.running(pid) if run.kind == "wait"}
         others.send(signal.SIGTERM)
         until(lambda: others.log.count("stopping: nothing more is claimed") == 2)
         hurried = time.monotonic()
@@ -195,6 +189,6 @@ def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(sc
         assert not crowd.left_behind()
         records = crowd.records()
         assert {run.attempt for run in crowd.look().runs.values()} == {1}
-        assert {(records[job].status, records[job].attempts) for job in waits} == {(Status.PENDING, 0)}
+        assert {(records[job].status, records[job].attempts) for job in stuck} == {(Status.PENDING, 0)}
         assert hurried < BOUND
         print(f"without their supervisor gone after {gone:.2f} s, of which 1 is grace; hurried {hurried * 1e3:.0f} ms")

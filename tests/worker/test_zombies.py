@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -31,21 +30,12 @@ class Sleep:
         self.crowd = crowd
         self.command = command
         self.pids = command.children
-        self.flag = crowd.scene.folder / "stay"
         self.said = len(command.log)
         self.frozen: list[int] = []
 
     def load(self) -> None:
         """Give each of them something to do that does not end by itself; elsewhere it ends at once."""
-        for pid in self.pids:
-            Path(f"{self.flag}-{pid}").touch()
-        until(self._loaded, what="each of them has something to do")
-
-    def _loaded(self) -> bool:
-        if len(self.crowd.look().acknowledged) - len(self.crowd.ended) < SLOTS * EACH:
-            self.crowd.put("wait", [{"flag": str(self.flag)}] * 2)
-            self.crowd.put("watch", [{"flag": str(self.flag)}])
-        return all(self.crowd.running(pid) for pid in self.pids)
+        until(lambda: self.crowd.occupy(self.pids, "wait", "watch"), what="each of them has something to do")
 
     def freeze(self, *, whole: bool) -> float:
         """Stop them; the supervisor first, so that it sees nothing."""
@@ -58,10 +48,6 @@ class Sleep:
         for pid in self.frozen:
             os.kill(pid, signal.SIGCONT)
         return time.monotonic()
-
-    def over(self) -> None:
-        for pid in self.pids:
-            Path(f"{self.flag}-{pid}").unlink()
 
 
 @pytest.mark.spec("KILL-08", "KILL-09")
@@ -88,7 +74,7 @@ def test_who_wakes_up_after_its_lease_can_change_nothing(scene: Scene, campaign:
             assert not any(run.ended for run in runs), "nobody ends what is no longer his"
             stopped += [run.stopped - thawed for run in runs if run.stopped]
             former = {run.worker for run in runs}
-            round_.over()
+            crowd.relieve(round_.pids)
             until(lambda round_=round_, former=former: at_work_again(crowd, round_.pids, former), what="back at work")
             said = round_.command.log[round_.said :]
             assert said.count("lease lost: worker ") >= EACH
@@ -117,6 +103,5 @@ def at_work_again(crowd: Crowd, pids: list[int], former: set[str]) -> bool:
     """Has each of them started a job under a new name?"""
     crowd.look()
     fresh = {run.pid for run in crowd.runs.values() if run.worker not in former and run.pid in pids}
-    if len(crowd.acknowledged) - len(crowd.ended) < SLOTS * EACH:
-        crowd.put("nap", [{"seconds": 0.05}] * EACH)
+    crowd.feed("nap", SLOTS * EACH, lambda: {"seconds": 0.05})
     return fresh >= set(pids)

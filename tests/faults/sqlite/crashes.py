@@ -25,8 +25,8 @@ def furnished(folder: str) -> None:
     (Path(folder) / "held").write_bytes(pickle.dumps(held))
 
 
-def explore(folder: str, name: str, *, by: str) -> dict[str, Any]:
-    """Die at the n-th statement or write of one deed, for all n; what was wrong then.
+def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
+    """Die at the n-th statement or write of one deed, for every so many n; what was wrong then.
 
     All or nothing: what is found is what was there before or what the whole deed leaves, and doing it again, or
     going on without it, is as if nothing had happened.
@@ -39,7 +39,8 @@ def explore(folder: str, name: str, *, by: str) -> dict[str, Any]:
     complaints: list[str] = [f"whole: {words}" for words in audit(place / "jobs.db")]
     died = 0
     path = place / "jobs.db"
-    for n in range(1, total + 1):
+    points = [*range(1, total, every), total]
+    for n in points:
         path = scenes.copied(scene, place)
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
@@ -56,7 +57,7 @@ def explore(folder: str, name: str, *, by: str) -> dict[str, Any]:
     asyncio.run(drain(path))
     complaints += [f"drained: {words}" for words in audit(path)]
     shutil.rmtree(place)
-    return {"total": total, "died": died, "complaints": complaints}
+    return {"total": total, "points": len(points), "died": died, "complaints": complaints}
 
 
 def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:

@@ -84,9 +84,9 @@ async def main(folder, how):
         (folder / "ballast").unlink()
     else:
         await engine.close()
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
         await during.asking(engine.open())
-        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,rw", str(folder)], check=True)
         await engine.open()
     await use(engine, after, 2, mint)
     await asyncio.wait_for(engine.close(), 15)

@@ -44,8 +44,8 @@ async def nap(seconds: float) -> None:
 
 
 def must_stay(flag: str) -> bool:
-    """A first try stays while the file is there, or the one for this process alone."""
-    return current().attempt == 1 and (Path(flag).exists() or Path(f"{flag}-{os.getpid()}").exists())
+    """A first try stays while there is a flag for this process."""
+    return current().attempt == 1 and Path(f"{flag}-{os.getpid()}").exists()
 
 
 @jobs.task(crashes=None)
