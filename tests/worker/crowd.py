@@ -80,7 +80,7 @@ class Crowd:
         self._stack.callback(lambda: self.producer.run(self.producer.close()))
         return self
 
-    def __exit__(self, *error: Any) -> bool | None:
+    def __exit__(self, *error: Any) -> bool | None:  # noqa: PYI036 - passed on as it is
         return self._stack.__exit__(*error)
 
     # --- what goes on -------------------------------------------------------------------------------------------
@@ -109,17 +109,14 @@ class Crowd:
             self.put(kind, (payload() for _ in range(missing)))
 
     def occupy(self, pids: Sequence[int], *kinds: str) -> bool:
-        """Put jobs that stay in these processes, and end at once in others; does each have one?
-
-        A few at a time, so that nobody's slots are filled with them.
-        """
+        """Put jobs that stay in these processes, one per kind, and end at once in others; does each have one?"""
         for pid in pids:
             Path(f"{self.flag}-{pid}").touch()
         if all(any(run.kind in kinds for run in self.look().running(pid)) for pid in pids):
             return True
-        if all(job in self.by_job for kind in kinds for job in self._open[kind]):
-            for kind in kinds:
-                self.put(kind, [{"flag": str(self.flag)}])
+        for kind in kinds:
+            if all(job in self.by_job for job in self._open[kind]):
+                self.put(kind, [{"flag": str(self.flag)}] * 2)
         return False
 
     def relieve(self, pids: Sequence[int]) -> None:
@@ -170,7 +167,7 @@ class Crowd:
     # --- blows --------------------------------------------------------------------------------------------------
 
     def kill(self, *pids: int, whole: bool = False) -> Blow:
-        """kill -9, all of them at once."""
+        """All of them at once, by kill -9."""
         for pid in pids:
             for log in self.scene.folder.glob(f"history-{pid}-*"):
                 self._deaths.setdefault(log.name.removeprefix("history-"), time.monotonic_ns())

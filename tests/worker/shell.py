@@ -26,10 +26,13 @@ PATIENCE = 15.0
 def until(met: Callable[[], Any], limit: float = PATIENCE, what: str = "") -> Any:
     """Poll until `met` gives something true."""
     end = time.monotonic() + limit
+    asked = time.monotonic()
     while not (found := met()):
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > end:
             raise AssertionError(f"not within {limit:g} s: {what or met}")
-        time.sleep(0.005)
+        time.sleep(max(0.005, now - asked))  # a look that costs much leaves the machine to those it looks at
+        asked = time.monotonic()
     return found
 
 

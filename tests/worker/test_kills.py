@@ -1,20 +1,25 @@
-"""Workers that are killed, or told to stop, while they work, through the command line.
-
-spec: KILL-01, KILL-02, KILL-03, KILL-04
-"""
+"""Workers that are killed, or told to stop, while they work, through the command line."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
 import secrets
 import signal
 import time
 from collections import Counter
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from stoker.model.job import Status
+from stoker.worker import supervisor as supervising
+from stoker.worker.release import release_patiently
+from stoker.worker.supervisor import Supervisor
 from tests.worker.crowd import Crowd, figures
+from tests.worker.shell import APP as MARKED
 from tests.worker.shell import Command, Scene, alive, until
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(900)]
@@ -43,7 +48,7 @@ def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random)
         place = max(range(len(crews)), key=lambda n: suffered[crews[n]]) if whole else chance.randrange(len(crews))
         spare = any(pids for number, pids in enumerate(at_work) if number != place)
         if not spare or not at_work[place] or time.monotonic() < pause:
-            time.sleep(0.005)
+            time.sleep(0.02)
             continue
         if whole:
             crowd.kill_whole(crews[place])
@@ -65,7 +70,7 @@ def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool)
         storm(crowd, crews, kills, random.Random(seed))
         took = time.monotonic() - began
         until(lambda: not crowd.left(), limit=30, what="everything is over")
-        until(lambda: all(crew.children for crew in crews), what="the last one has come up")
+        until(lambda: all(crew.children for crew in crews), what="each of them listens to signals")
         crowd.dismiss(*crews)
         entries = crowd.judge(recovery=BOUND)
         records = crowd.records()
@@ -103,7 +108,7 @@ def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, camp
             told: dict[Command, float] = {}
 
             def tell(crews: list[Command] = crews, told: dict[Command, float] = told) -> bool:
-                crowd.feed("nap", BUSY, lambda: {"seconds": chance.uniform(0.05, 0.3)})
+                crowd.feed("nap", 2 * BUSY, lambda: {"seconds": chance.uniform(0.05, 0.3)})
                 waiting = [crew for crew in crews if crew not in told]
                 crowd.occupy([pid for crew in waiting for pid in crew.children], "wait")
                 for crew in waiting:
@@ -129,10 +134,47 @@ def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, camp
         again = [runs for runs in crowd.by_job.values() if len(runs) > 1]
         assert again
         assert all(run.stopped for runs in again for run in runs[:-1])
-        waits = [later.began - former.stopped for r in again for former, later in zip(r, r[1:], strict=False) if former.stopped]
+        pairs = [pair for runs in again for pair in pairwise(runs)]
+        waits = [later.began - former.stopped for former, later in pairs if former.stopped]
         print(f"{len(took)} told to stop under load; {len(crowd.by_job)} jobs, {len(again)} of them handed back")
         print(figures("told to stop until gone", took))
         print(figures("handed back until run again", waits))
+
+
+@pytest.mark.spec("KILL-10")
+def test_told_to_stop_while_processes_are_being_started_all_of_them_stop(scene: Scene) -> None:
+    with Crowd(scene) as crowd:
+        crew = crowd.work(processes=6)
+        until(lambda: crew.children, what="the first one has been started")
+        crew.send(signal.SIGTERM)
+        assert crew.wait(10) == 0
+        assert not crowd.left_behind()
+
+
+@pytest.mark.spec("KILL-11")
+async def test_told_to_stop_right_after_a_death_the_jobs_of_the_dead_are_released(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releasing = asyncio.Event()
+
+    async def slowly(*args: Any) -> None:
+        releasing.set()
+        await asyncio.sleep(0.2)
+        await release_patiently(*args)
+
+    monkeypatch.setattr(supervising, "release_patiently", slowly)
+    for name, value in scene.environ.items():
+        monkeypatch.setenv(name, value)
+    await asyncio.to_thread(scene.enqueue, "nap", {"seconds": 60})
+    boss = Supervisor(MARKED, shutdown_grace=0.1)
+    serving = asyncio.ensure_future(boss.serve())
+    [mark] = await asyncio.to_thread(until, scene.marks)
+    os.kill(mark.pid, signal.SIGKILL)
+    await asyncio.wait_for(releasing.wait(), 5)
+    boss.stop()
+    assert await asyncio.wait_for(serving, 10) == 0
+    [job] = await asyncio.to_thread(scene.records)
+    assert (job.status, job.attempts, job.crashes) == (Status.RETRYING, 1, 1)
 
 
 @pytest.mark.spec("KILL-05")
@@ -163,7 +205,7 @@ def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(sc
         children = orphans.children
 
         def loaded() -> bool:
-            crowd.feed("nap", 8, lambda: {"seconds": 0.6})
+            crowd.feed("nap", 13, lambda: {"seconds": 0.6})
             crowd.occupy(children, "wait")
             return all({run.kind for run in crowd.running(pid)} == {"nap", "wait"} for pid in children)
 

@@ -31,7 +31,7 @@ HOST = os.getpid()
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def worker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worker]:
     os.environ["RISKY_MARK"] = str(tmp_path_factory.mktemp("risky") / "mark")
-    async with risky.jobs, Worker(risky.jobs, {"default": 4}) as worker:
+    async with risky.jobs, Worker(risky.jobs, {"default": 4}, poll=0.02) as worker:
         yield worker
 
 
@@ -56,10 +56,9 @@ async def running(handle: JobHandle[Any], limit: float = 10.0) -> Job:
 
 @pytest.mark.spec("PROCESS-01")
 async def test_handlers_run_elsewhere_and_children_are_used_again() -> None:
-    first = await (await risky.whoami.enqueue()).result(10)
-    second = await (await risky.whoami.enqueue()).result(10)
-    assert first != HOST
-    assert first == second
+    pids = [await (await risky.whoami.enqueue()).result(10) for _ in range(4)]
+    assert HOST not in pids
+    assert len(set(pids)) <= 2, "the first job may have come before the one that was started ahead"
     assert await (await risky.ordinary.enqueue()).result(10) == HOST
 
 

@@ -52,6 +52,7 @@ class WorkerProcess:
         self.came_up = asyncio.Event()
         self._first_news = asyncio.Event()
         self.leaving = False
+        self.given_up = False
         self.farewell: orders.Farewell | None = None
         self.unable: str | None = None
         self._output: asyncio.Task[None] | None = None
@@ -104,6 +105,11 @@ class WorkerProcess:
         if isinstance(order, orders.Drain | orders.Hurry):
             self.leaving = True
         self.process.send(orders.encode(order))
+
+    def give_up(self) -> None:
+        """It does not do as it is told: end it."""
+        self.given_up = True
+        self.process.kill()
 
     async def rises(self) -> bool:
         """Wait until it is at work, or gone."""

@@ -80,6 +80,7 @@ class Supervisor:
         self._output = output
         self._seats: dict[int, WorkerProcess] = {}
         self._replacing: set[int] = set()
+        self._underway = 0  # launches and releases that the end waits for
         self._patience = Patience()
         self._gone: Counter[str] = Counter()
         self._came_up = False
@@ -124,7 +125,8 @@ class Supervisor:
             await self.app.open()
             await self._health.open()
             for seat in range(self.processes):
-                await self._launch(seat)
+                if not self.stopping:
+                    await self._launch(seat)
             self._spawn(self._look_around())
             await self._finished.wait()
         except (StokerError, OSError) as error:
@@ -198,16 +200,23 @@ class Supervisor:
         for one in self.crew:
             logger.error("worker process %d does not stop; it is killed, its jobs are handed back", one.pid)
             self.code = EXIT_BROKEN
-            one.process.kill()
+            one.give_up()
 
     # --- the crew -----------------------------------------------------------------------------------------------
 
     async def _launch(self, seat: int) -> WorkerProcess:
-        fresh = await WorkerProcess.launch(seat, self._entry, self._assignment, self._output)
+        self._underway += 1
+        try:
+            fresh = await WorkerProcess.launch(seat, self._entry, self._assignment, self._output)
+            self.crew.add(fresh)
+        finally:
+            self._underway -= 1
+            self._notice_end()
         logger.debug("worker process %d started", fresh.pid)
-        self.crew.add(fresh)
         self._seats[seat] = fresh
-        if self.quieted:
+        if self.stopping:  # it was not in the crew yet when the others were told
+            fresh.tell(orders.Drain())
+        elif self.quieted:
             fresh.tell(orders.Quiet())
         self._spawn(self._attend(fresh))
         return fresh
@@ -255,8 +264,12 @@ class Supervisor:
             logger.error("worker process %d died: %s; its jobs are released", one.pid, cause_of_death(code))
         if not clean and one.identities:
             # What said good-bye, or was killed by us while stopping, is no fault of its jobs.
-            harmless = one.unable or one.farewell or (one.process.killed and self.stopping)
-            await release_patiently(self.app, one.identities, None if harmless else cause_of_death(code))
+            harmless = one.unable or one.farewell or one.given_up
+            self._underway += 1  # whoever is told to stop now still finishes this
+            try:
+                await release_patiently(self.app, one.identities, None if harmless else cause_of_death(code))
+            finally:
+                self._underway -= 1
         held = self._seats.get(one.seat) is one
         if held:
             del self._seats[one.seat]
@@ -279,7 +292,7 @@ class Supervisor:
 
     def _notice_end(self) -> None:
         over = self.stopping or (self._assignment.drain and not self._seats)
-        if over and not self.crew:
+        if over and not self.crew and not self._underway:
             self._finished.set()
 
     # --- looking around -----------------------------------------------------------------------------------------

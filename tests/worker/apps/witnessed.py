@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,15 +43,26 @@ async def nap(seconds: float) -> None:
         await asyncio.sleep(seconds if current().attempt == 1 else 0.01)
 
 
-def must_stay(flag: str) -> bool:
-    """A first try stays while there is a flag for this process."""
-    return current().attempt == 1 and Path(f"{flag}-{os.getpid()}").exists()
+staying: dict[str, str] = {}
+"""The job of each kind that stays in this process: one is enough, the others end at once."""
+
+
+@contextmanager
+def stays(flag: str) -> Iterator[Callable[[], bool]]:
+    """Must this run stay? A first try does while there is a flag for this process."""
+    run = current()
+    mine = run.attempt == 1 and staying.setdefault(run.kind, run.id) == run.id
+    try:
+        yield lambda: mine and Path(f"{flag}-{os.getpid()}").exists()
+    finally:
+        if mine:
+            del staying[run.kind]
 
 
 @jobs.task(crashes=None)
 async def wait(flag: str) -> None:
-    with marked():
-        while must_stay(flag):
+    with marked(), stays(flag) as must:
+        while must():
             await asyncio.sleep(0.02)
 
 
@@ -59,9 +70,7 @@ async def wait(flag: str) -> None:
 def watch(flag: str) -> None:
     """The same in a thread, which learns from its token that it should stop."""
     mark("start")
-    while must_stay(flag):
-        if current().cancel:
-            mark("stopped")
-            return
-        time.sleep(0.02)
-    mark("end")
+    with stays(flag) as must:
+        while must() and not current().cancel:
+            time.sleep(0.02)
+    mark("stopped" if current().cancel else "end")
