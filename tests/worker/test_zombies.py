@@ -77,6 +77,10 @@ class Sleep:
         runs = self.crowd.look().runs.values()
         return {run.pid for run in runs if run.worker not in former} >= set(self.pids)
 
+    def heard(self) -> str:
+        """What they have logged since they fell asleep."""
+        return self.command.log[self.said :]
+
     def pass_by(self, *, whole: bool) -> None:
         """Fall asleep at work, be taken for dead, wake up, give in, and go on."""
         until(lambda: self.crowd.occupy(self.pids, "wait", "watch"), what="each of them has something to do")
@@ -93,9 +97,9 @@ class Sleep:
         self.gave_in = [run.stopped - thawed for run in self.runs if run.stopped]
         self.crowd.relieve(self.pids)
         until(self.at_work_again, what="back at work")
-        said = self.command.log[self.said :]
+        until(lambda: self.heard().count("lease lost: the store refused the outcome") >= len(self.runs), what="refused")
+        said = self.heard()
         assert all(f"lease lost: worker {run.worker} was taken for dead" in said for run in self.runs)
-        assert said.count("lease lost: the store refused the outcome") >= len(self.runs)
         assert self.command.children == self.pids, "the same processes as before"
 
 
