@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stoker.app import Stoker
 from stoker.model.job import Job
 from stoker.model.query import Query
@@ -60,6 +62,12 @@ class Scene:
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "default",
         }
+
+    def move_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let this very process be a part of the scene: the app it imports next is the scene's."""
+        for name, value in self.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delitem(sys.modules, APP.partition(":")[0], raising=False)
 
     def marks(self, what: str | None = None) -> list[Mark]:
         path = self.folder / "marks"

@@ -163,8 +163,7 @@ async def test_told_to_stop_right_after_a_death_the_jobs_of_the_dead_are_release
         await release_patiently(*args)
 
     monkeypatch.setattr(supervising, "release_patiently", slowly)
-    for name, value in scene.environ.items():
-        monkeypatch.setenv(name, value)
+    scene.move_in(monkeypatch)
     await asyncio.to_thread(scene.enqueue, "nap", {"seconds": 60})
     boss = Supervisor(MARKED, shutdown_grace=0.1)
     serving = asyncio.ensure_future(boss.serve())
@@ -186,7 +185,7 @@ def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene
         crew = crowd.work()
         until(lambda: held.exists() and held.read_text().count("\n") == len(given), what="claimed")
         crew.send(signal.SIGTERM)
-        until(lambda: "stopping: nothing more is claimed" in crew.log)
+        until(lambda: crew.log.count("stopping: nothing more is claimed") == 2, what="both were told")
         hold.unlink()
         assert crew.wait() == 0
         assert {(job.status, job.attempts, job.crashes) for job in crowd.records().values()} == {(Status.PENDING, 0, 0)}

@@ -126,8 +126,7 @@ async def test_a_process_that_does_not_stop_is_killed_and_its_jobs_are_handed_ba
 ) -> None:
     monkeypatch.setattr(supervising, "MARGIN", 0.2)
     monkeypatch.setattr(supervising, "LAST_WAIT", 0.2)
-    for name, value in scene.environ.items():
-        monkeypatch.setenv(name, value)
+    scene.move_in(monkeypatch)
     await asyncio.to_thread(scene.enqueue, "block", {"seconds": 60})
     boss = Supervisor(APP, shutdown_grace=0.1)
     serving = asyncio.ensure_future(boss.serve())
