@@ -30,8 +30,8 @@ class Room:
 
 
 CHECKS = Room("checks", 60)
+MODEL = Room("model", 40, "tests/model")
 UNIT = Room("unit", 40, "tests")
-MODEL = "tests/model"
 APART = (
     Room("engines", 60, "tests/engines"),
     Room("conformance", 180, "tests/conformance"),
@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
     run = Run()
     with tempfile.TemporaryDirectory(prefix="stoker-test-") as scratch:
         enter(run, CHECKS, [[str(ROOT / "scripts" / "check")]])
-        enter(run, UNIT, unit_commands(arguments, Path(scratch)), Path(scratch))
+        enter(run, MODEL, model_commands(arguments, Path(scratch)), Path(scratch))
+        enter(run, UNIT, [unit_command(arguments)], Path(scratch))
         for room in APART:
             if (ROOT / room.folder).is_dir():
                 enter(run, room, [[*pytest_command(), room.folder, *arguments]], Path(scratch))
@@ -80,38 +81,41 @@ def pytest_command() -> list[str]:
     return [sys.executable, "-m", "pytest", "-q"]
 
 
-def unit_commands(arguments: list[str], scratch: Path) -> list[list[str]]:
-    """The pure rules with their coverage, then everything that has no room of its own.
+def model_commands(arguments: list[str], scratch: Path) -> list[list[str]]:
+    """The pure rules and their coverage.
 
-    Only the rules are traced: it is their coverage that counts, and CPython 3.11 loses exceptions thrown into a traced
+    Nothing else is traced: it is their coverage that counts, and CPython 3.11 loses exceptions thrown into a traced
     coroutine that waits in its last `with` block.
     """
     coverage = [sys.executable, "-m", "coverage"]
     data = f"--data-file={scratch / 'coverage'}"
-    ignored = [f"--ignore={folder}" for folder in (MODEL, *(room.folder for room in APART))]
     return [
-        [*coverage, "run", data, "-m", "pytest", "-q", MODEL, *arguments],
+        [*coverage, "run", data, "-m", "pytest", "-q", MODEL.folder, *arguments],
         [*coverage, "report", data],
-        [*pytest_command(), UNIT.folder, *ignored, *arguments],
     ]
+
+
+def unit_command(arguments: list[str]) -> list[str]:
+    """Everything that has no room of its own."""
+    ignored = [f"--ignore={room.folder}" for room in (MODEL, *APART)]
+    return [*pytest_command(), UNIT.folder, *ignored, *arguments]
 
 
 def enter(run: Run, room: Room, commands: list[list[str]], scratch: Path | None = None) -> None:
     print(f"\n--- {room.name}", flush=True)
-    tallies = [scratch / f"{room.name}-{index}.json" if scratch else None for index in range(len(commands))]
+    tally = scratch / f"{room.name}.json" if scratch else None
     started = time.monotonic()
-    for command, tally in zip(commands, tallies, strict=True):
+    for command in commands:
         code = call(command, tally)
         if code and not (code == NOTHING_COLLECTED and "pytest" in command):
             run.broken.append(room.name)
             break
     run.seconds[room] = time.monotonic() - started
-    for tally in tallies:
-        if tally and tally.exists():
-            counted = json.loads(tally.read_text())
-            run.outcomes.update(counted["outcomes"])
-            if room.name == "conformance":
-                run.engines.update(counted["engines"])
+    if tally and tally.exists():
+        counted = json.loads(tally.read_text())
+        run.outcomes.update(counted["outcomes"])
+        if room.name == "conformance":
+            run.engines.update(counted["engines"])
 
 
 def call(command: list[str], tally: Path | None = None) -> int:
