@@ -185,6 +185,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "help": help_text,
     "help work": lambda: help_text("work"),
     "help demo": lambda: help_text("demo"),
+    "help migrate": lambda: help_text("migrate"),
 }
 
 

@@ -11,6 +11,7 @@ import click
 
 COMMANDS: Final = {
     "work": ("stoker.cli.work:work", "Run the jobs of an app: stoker work app:jobs"),
+    "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""
