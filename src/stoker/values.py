@@ -54,15 +54,15 @@ def simplify(value: Any) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if value is None or isinstance(value, tuple | frozenset):  # msgspec knows these, except as keys
-        raise NotImplementedError(NOT_TEXT)
-    raise NotImplementedError(f"JSON has no form for {type(value).__qualname__}")
+        raise TypeError(NOT_TEXT)
+    raise TypeError(f"JSON has no form for {type(value).__qualname__}")
 
 
 def revive(kind: type, value: Any) -> Any:
     """Build a value of a type msgspec does not know out of plain JSON."""
     if _is_model(kind):
         return kind.model_validate_json(_encode(value))  # type: ignore[attr-defined]
-    raise NotImplementedError(f"JSON cannot be read as {kind.__qualname__}")
+    raise TypeError(f"JSON cannot be read as {kind.__qualname__}")
 
 
 _encode = msgspec.json.Encoder(enc_hook=simplify).encode

@@ -20,7 +20,14 @@ def test_package_indexes_are_found(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["src/work/main", "sqlite:////absolute.db", "/usr/lib/postgresql", "stoker work app:jobs", "an index"]
+    "line",
+    [
+        str(Path("src", "work", "main")),
+        "sqlite:////absolute.db",
+        "/usr/lib/postgresql",
+        "stoker work app:jobs",
+        "an index",
+    ],
 )
 def test_ordinary_text_is_left_alone(line: str) -> None:
     assert house_check.addresses("a.md", line) == []
