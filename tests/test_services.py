@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -105,18 +108,14 @@ def test_a_server_ends_with_its_keeper() -> None:
     """Whoever kills the keeper itself leaves a directory, but no server."""
     if sys.platform != "linux":
         pytest.skip("only Linux can promise this")
-    keeper = subprocess.Popen(
-        [sys.executable, "-I", services.__file__, "redis"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    keeper = services.spawn("redis")
     assert keeper.stdout
-    url = keeper.stdout.readline().strip()
-    with redis.Redis.from_url(url) as client:
-        info = client.info("server")
-        home = Path(str(client.config_get("dir")["dir"])).parent
+    told = json.loads(keeper.stdout.readline())
+    home = Path(told["data"]).parent
     keeper.kill()
     keeper.communicate()
     try:
-        until(lambda: not alive(int(info["process_id"])), "the server remains")
+        until(lambda: not alive(told["pid"]), "the server remains")
     finally:
         subprocess.run(["rm", "-rf", str(home)], check=True)
 
@@ -141,9 +140,122 @@ def test_a_server_from_the_environment_is_taken_as_it_is(monkeypatch: pytest.Mon
 
 def test_a_machine_without_any_way_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STOKER_TEST_FORCE_WHEEL", "1")
-    monkeypatch.setattr(services, "find_spec", lambda name: None)
+    monkeypatch.setattr("tests.services.binaries.find_spec", lambda name: None)
     with pytest.raises(services.Unavailable, match="STOKER_TEST_REDIS_URL"):
         services.redis_binary(tmp_path)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["pgbouncer", "ours"])
+def test_each_transaction_behind_a_pooler_meets_another_session(own: bool, postgres_url: str) -> None:
+    with services.pooler(postgres_url, own=own) as url, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(psycopg.connect(url, autocommit=True, prepare_threshold=None)) for _ in range(5)]
+        with contextlib.ExitStack() as transactions:
+            for client in clients[:3]:
+                transactions.enter_context(client.transaction())
+        met = [pids(client) for client in clients for _ in range(3)]
+        assert len(set(met)) == 3, "few sessions for many clients"
+        assert all(one != other for one, other in itertools.pairwise(met))
+        with clients[0].transaction():
+            assert pids(clients[0]) == pids(clients[0])
+        clients[0].execute("listen box")
+        clients[1].execute("set search_path = elsewhere")
+        found = [clients[2].execute("show search_path").fetchone() for _ in range(3)]
+        assert found.count(("elsewhere",)) == 1, "what was set stays behind for somebody else"
+        with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter"):
+            psycopg.connect(url, options="-c search_path=mine")
+
+
+def test_our_pooler_survives_its_server_and_passes_cancels_on(postgres_url: str) -> None:
+    with services.pooler(postgres_url, own=True) as url, contextlib.ExitStack() as stack:
+        client = stack.enter_context(psycopg.connect(url, autocommit=True, prepare_threshold=None))
+        canceler = threading.Timer(0.2, client.cancel)
+        canceler.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            client.execute("select pg_sleep(20)")
+        canceler.join()
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            other.execute("select pg_terminate_backend(%s)", [pids(client)])
+        assert pids(client), "a session that died in the pool is nobody's error"
+        with pytest.raises(psycopg.OperationalError):
+            client.execute("select pg_terminate_backend(pg_backend_pid())")
+        with psycopg.connect(url, autocommit=True, prepare_threshold=None) as again:
+            assert pids(again)
+        with pytest.raises(psycopg.OperationalError, match="does not exist"):
+            psycopg.connect(url.replace("/postgres", "/nowhere"))
+
+
+def pids(client: psycopg.Connection[tuple[object, ...]]) -> object:
+    row = client.execute("select pg_backend_pid()").fetchone()
+    assert row
+    return row[0]
+
+
+def test_a_postgres_of_ones_own_can_be_crashed_stopped_and_demoted() -> None:
+    with services.postgres_server(max_connections="20") as server:
+        assert server.sql("show fsync") == [("on",)]
+        assert server.sql("show max_connections") == [("20",)]
+        server.sql("create table box (n int)")
+        with psycopg.connect(server.url) as client:
+            assert server.terminate_all() == 1
+            with pytest.raises(psycopg.OperationalError):
+                client.execute("select 1")
+        server.sql("insert into box values (1)")
+        server.restart("immediate", max_connections="30")
+        assert server.sql("table box") == [(1,)]
+        assert server.sql("show max_connections") == [("30",)]
+        server.kill()
+        assert server.pid is None
+        server.start()
+        server.demote()
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            server.sql("insert into box values (2)")
+        server.promote()
+        server.sql("insert into box values (2)")
+        assert server.sql("select count(*) from box") == [(2,)]
+
+
+def test_a_redis_of_ones_own_comes_back_with_what_its_settings_keep() -> None:
+    with services.redis_server(appendfsync="always") as server, redis.Redis.from_url(server.url) as client:
+        client.set("a", 1)
+        server.kill()
+        with pytest.raises(redis.ConnectionError):
+            client.ping()
+        assert server.log_of_writes.stat().st_size
+        server.start(maxmemory="64mb")
+        assert client.get("a") == b"1"
+        assert client.config_get("maxmemory") == {"maxmemory": str(64 << 20)}
+        with services.redis_server(replicaof=f"127.0.0.1 {server.port}") as replica:
+            other = redis.Redis.from_url(replica.url)
+            until(lambda: other.get("a") == b"1", "the replica has what its master has")
+            other.close()
+        server.freeze()
+        with redis.Redis.from_url(server.url, socket_timeout=0.1) as hasty, pytest.raises(redis.TimeoutError):
+            hasty.ping()
+        server.thaw()
+        assert client.ping()
+        server.kill()
+        server.start(appendonly="no")
+        assert client.get("a") is None
+
+
+def test_a_cluster_moves_slots_and_promotes_replicas() -> None:
+    with services.cluster(node_timeout=1_000) as cluster:
+        slot = cluster.slot("{box}")
+        source = cluster.owner(slot)
+        target = next(node for node in cluster.masters if node is not source)
+        with redis.RedisCluster.from_url(cluster.url.replace("redis+cluster", "redis")) as client:
+            for n in range(30):
+                client.set(f"{{box}}:{n}", n)
+            assert cluster.move(slot, target) == 30
+            assert cluster.owner(slot) is target
+            assert client.get("{box}:7") == b"7"
+            target.ask("WAIT", 1, 5_000)
+            heir = cluster.kill(target)
+            cluster.promoted(heir)
+            assert cluster.owner(slot) is heir
+            assert client.get("{box}:7") == b"7"
+        cluster.revive(target)
+        assert not target.master
 
 
 @pytest.fixture
