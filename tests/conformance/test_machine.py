@@ -14,19 +14,35 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from stoker.engines.memory import MemoryEngine
 from stoker.testing.machine import MakeMachineEngine, engine_machine
+from tests.postgres_house import House
 
-Factory = Callable[[Path], MakeMachineEngine]
+Factory = Callable[[pytest.FixtureRequest], MakeMachineEngine]
 
 
-def _memory(_: Path) -> MakeMachineEngine:
+def _memory(_: pytest.FixtureRequest) -> MakeMachineEngine:
     """Against itself: whatever differs depends on something that a test cannot hold still."""
     return MemoryEngine
 
 
-def _sqlite(folder: Path) -> MakeMachineEngine:
+def _sqlite(request: pytest.FixtureRequest) -> MakeMachineEngine:
     engine = importlib.import_module("stoker.engines.sqlite").SqliteEngine
+    folder: Path = request.getfixturevalue("tmp_path")
     numbers = itertools.count()
     return lambda clock: engine(folder / f"{next(numbers)}.db", clock=clock)
+
+
+def _redis(request: pytest.FixtureRequest) -> MakeMachineEngine:
+    engine = importlib.import_module("stoker.engines.redis").RedisEngine
+    url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")
+    numbers = itertools.count()
+    return lambda clock: engine(url, prefix=f"{prefix}.{next(numbers)}", clock=clock)
+
+
+def _postgres(request: pytest.FixtureRequest) -> MakeMachineEngine:
+    engine = importlib.import_module("stoker.engines.postgres").PostgresEngine
+    premises = House(request.getfixturevalue("postgres_url"))
+    request.addfinalizer(premises.close)
+    return lambda clock: engine(f"{premises.url}?sslmode=disable", schema=premises.empty(), clock=clock)
 
 
 def _engines(**factories: Factory) -> Iterator[Any]:
@@ -42,10 +58,10 @@ def _engines(**factories: Factory) -> Iterator[Any]:
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.spec("MODEL-05")
-@pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite)])
-def test_engines_live_in_lock_step(factory: Factory, tmp_path: Path, campaign: bool) -> None:
+@pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite, redis=_redis, postgres=_postgres)])
+def test_engines_live_in_lock_step(factory: Factory, request: pytest.FixtureRequest, campaign: bool) -> None:
     run_state_machine_as_test(
-        engine_machine(factory(tmp_path)),
+        engine_machine(factory(request)),
         settings=settings(
             max_examples=1_000 if campaign else 30,
             stateful_step_count=80 if campaign else 40,

@@ -21,9 +21,15 @@ class Fake:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (("sqlite", "SqliteEngine"), ("postgres", "PostgresEngine"), ("redis", "RedisEngine")):
+    classes = {
+        "sqlite": ["SqliteEngine"],
+        "postgres": ["PostgresEngine"],
+        "redis": ["RedisEngine", "RedisClusterEngine"],
+    }
+    for module, names in classes.items():
         fake = types.ModuleType(f"stoker.engines.{module}")
-        setattr(fake, name, Fake)
+        for name in names:
+            setattr(fake, name, Fake)
         monkeypatch.setitem(sys.modules, fake.__name__, fake)
 
 
@@ -133,6 +139,23 @@ async def test_options_come_from_the_query_and_keywords_win() -> None:
 def test_values_of_the_query_are_read_as_the_engine_wants_them(fakes: None) -> None:
     assert made("sqlite:///jobs.db?timeout=1.5&fast=true&size=3").options == (1.5, True, 3)
     assert made("postgresql://h/db?sslmode=require", size=4).options == (5.0, False, 4)
+
+
+@pytest.mark.spec("URL-05")
+def test_what_neither_keyword_nor_query_gives_comes_from_the_environment(
+    fakes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"TIMEOUT": "2.5", "FAST": "true", "SIZE": "3", "CLOCK": "now", "SPEED": "9"}.items():
+        monkeypatch.setenv(f"STOKER_{name}", text)
+    assert made("sqlite:///jobs.db").options == (2.5, True, 3)
+    assert made("sqlite:///jobs.db?timeout=1&fast=false", size=4).options == (1.0, False, 4)
+    assert made("postgresql://h/db?size=8").options == (2.5, True, None), "the engine reads its own query"
+    monkeypatch.setenv("STOKER_FAST", "")
+    assert made("redis://h").options == (2.5, False, 3), "set to nothing is not set"
+    monkeypatch.setenv("STOKER_TIMEOUT", "soon")
+    with pytest.raises(InvalidOption, match=r"the environment variable STOKER_TIMEOUT: must be float; got 'soon'"):
+        made("sqlite:///jobs.db")
+    assert made("sqlite:///jobs.db?timeout=1").options == (1.0, False, 3), "what is overridden is not looked at"
 
 
 @pytest.mark.spec("URL-05")

@@ -49,6 +49,8 @@ class Gives(enum.StrEnum):
     USER_TRANSACTION = "inserts and settlements join the user's own database transaction"
     REPEATED = "a settlement sent twice is told apart from a lost one"
     SIGN_OF_LIFE = "the death of a worker on this host is known at once, without waiting for its lease"
+    ACROSS_QUEUES = "one step reaches all queues: bulk calls, follow-ups into other queues, ids stored in another queue"
+    KEYS_ACROSS_QUEUES = "a unique key may be global, and jobs of its kind may go to several queues"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,15 +179,15 @@ class Operator(Protocol):
 
         Atomic per call. Each job is judged by the status it has inside the write (`query.allows`) and by the key rule;
         one that is missing, refused or blocked by a key does not hinder the others. A running job that is to be
-        canceled or deleted is asked to stop and `CONTROL` is woken; a forced cancel ends it at once and its worker's
-        settlement will be lost. Deleting removes the job's events. Jobs that became due wake a waiter of their queue.
-        Empty: a tally of zeros.
+        canceled or deleted is asked to stop and `CONTROL` is woken, `Cancel.note()` joining its metadata; a forced
+        cancel ends it at once and its worker's settlement will be lost. Deleting removes the job's events. Jobs that
+        became due wake a waiter of their queue. Empty: a tally of zeros.
         """
         ...
 
     async def expire(self, retention: Retention) -> Expired:
-        """Remove up to `limit` finished jobs past their expiry with their events, and old events, points, presences
-        and lapsed named locks. Active jobs are never removed. Empty: zeros.
+        """Remove up to `limit` finished jobs past their expiry (then those nearest to it, down to `finished`) with
+        their events, and old events, points, presences and lapsed named locks. Never active jobs. Empty: zeros.
         """
         ...
 
@@ -266,6 +268,8 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
 
     name: ClassVar[str]
     gives: ClassVar[frozenset[Gives]]
+    abreast: ClassVar[int]
+    """How many settle-and-claim calls of one worker are worth having under way at once: 1 where calls do not travel."""
 
     async def open(self) -> None:
         """Connect, check the store, make or upgrade the schema where the engine does so. Opening twice is harmless."""

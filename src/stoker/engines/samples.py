@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
 from stoker.model.events import MOST_SAMPLES, Timings
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Method = Callable[P, Coroutine[Any, Any, T]]
 
 
 class Samples:
@@ -26,3 +35,21 @@ class Samples:
         found = Timings(self._reads, self._writes, self._dropped)
         self._reads, self._writes, self._dropped = [], [], 0
         return found
+
+
+def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
+    """Sample how long a method of an engine took, also when it raises. The engine has its `Samples` as `samples`."""
+
+    def around(method: Method[P, T]) -> Method[P, T]:
+        @functools.wraps(method)
+        async def sampled(*args: P.args, **kwargs: P.kwargs) -> T:
+            began = time.perf_counter_ns()
+            try:
+                return await method(*args, **kwargs)
+            finally:
+                engine: Any = args[0]
+                engine.samples.add((time.perf_counter_ns() - began) // 1000, write=write)
+
+        return sampled
+
+    return around

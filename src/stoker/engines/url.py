@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ MEMORY = Maker("stoker.engines.memory", "MemoryEngine")
 SQLITE = Maker("stoker.engines.sqlite", "SqliteEngine")
 POSTGRES = Maker("stoker.engines.postgres", "PostgresEngine", "postgres")
 REDIS = Maker("stoker.engines.redis", "RedisEngine", "redis")
+REDIS_CLUSTER = Maker("stoker.engines.redis", "RedisClusterEngine", "redis")
 
 SCHEMES: dict[str, Maker] = {
     "memory": MEMORY,
@@ -42,14 +44,17 @@ SCHEMES: dict[str, Maker] = {
     "postgres": POSTGRES,
     "redis": REDIS,
     "rediss": REDIS,
-    "redis+cluster": REDIS,
+    "redis+cluster": REDIS_CLUSTER,
 }
 KNOWN = "memory://, sqlite:///relative.db, sqlite:////absolute.db, postgresql:// (also postgres:// and "
 KNOWN += "postgresql+driver://), redis://, rediss://, redis+cluster://"
 
 
 def engine_from_url(url: str, **options: Any) -> Engine:
-    """The engine a URL means, not opened yet. Options given here win over those in the URL's query."""
+    """The engine a URL means, not opened yet.
+
+    Options given here win over those in the URL's query, and these over the environment's `STOKER_<NAME>`.
+    """
     scheme, parts = _split(url)
     maker = SCHEMES["postgresql" if scheme.startswith("postgresql+") else scheme]
     make = _load(maker, scheme)
@@ -62,7 +67,7 @@ def engine_from_url(url: str, **options: Any) -> Engine:
     if maker is SQLITE:
         return typing.cast("Engine", make(_path(parts), **_merged(make, parts.query, options)))
     # The query of a server's URL is the driver's as much as ours: the engine sorts it out.
-    return typing.cast("Engine", make(url, **_merged(make, "", options)))
+    return typing.cast("Engine", make(url, **_merged(make, "", options, named=dict(parse_qsl(parts.query)))))
 
 
 def _split(url: str) -> tuple[str, SplitResult]:
@@ -104,8 +109,13 @@ def _path(parts: SplitResult) -> str:
     return path
 
 
-def _merged(make: Callable[..., object], query: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by keyword, else from the query, all of them known to the engine."""
+def _merged(
+    make: Callable[..., object], query: str, options: Mapping[str, Any], *, named: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Options by keyword, else from the query, else from the environment, all of them known to the engine.
+
+    `named` are options that somebody else reads in the query: the environment has no say about those.
+    """
     given = dict(parse_qsl(query, keep_blank_values=True))
     parameters = inspect.signature(make).parameters.values()
     known = sorted(
@@ -116,14 +126,20 @@ def _merged(make: Callable[..., object], query: str, options: Mapping[str, Any])
             if name not in known:
                 raise InvalidOption("the option", name, f"there is no such option; known are {', '.join(known)}")
     hints = typing.get_type_hints(make.__init__) if inspect.isclass(make) else {}
-    read = {name: _read(name, text, hints.get(name, str)) for name, text in given.items() if name not in options}
-    return {**read, **options}
+    found = dict(options)
+    for name in {*known, *given} - options.keys():
+        hint, variable = hints.get(name, str), f"STOKER_{name.upper()}"
+        if name in given:
+            found[name] = _read(f"the URL query option {name}", given[name], hint)
+        elif name not in (named or {}) and name != "clock" and os.environ.get(variable):
+            found[name] = _read(f"the environment variable {variable}", os.environ[variable], hint)
+    return found
 
 
-def _read(name: str, text: str, hint: Any) -> object:
-    """A value of the query as the engine's signature wants it."""
+def _read(where: str, text: str, hint: Any) -> object:
+    """A text as the engine's signature wants it."""
     try:
         return msgspec.convert(text, hint, strict=False)
     except (msgspec.ValidationError, TypeError):
         wanted = getattr(hint, "__name__", str(hint))
-        raise InvalidOption(f"the URL query option {name}", text, f"must be {wanted}") from None
+        raise InvalidOption(where, text, f"must be {wanted}") from None

@@ -6,15 +6,22 @@ counts, curves, retention) and refused where it is not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from stoker.model.job import check_name
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.retry import OFF, Curve, clamped_curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown
-from stoker.model.time import LONGEST, Instant, Span
+from stoker.model.time import LONGEST, SECOND, Instant, Span
 
 MOST_WORKERS = 64
+SHOWN_WITHIN: Span = 20 * SECOND
+"""A worker that has not shown itself for longer has no share of a limited queue."""
+
+STOPPED = "stopped"
+"""The state of a presence that will not come back."""
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +80,15 @@ class NamedLock(msgspec.Struct, frozen=True, gc=False):
     until: Instant
 
 
+def guardian_of(worker: str) -> str | None:
+    """Who looks after a worker, by its id: `guardian.worker`. None: it works alone.
+
+    A guardian sees its workers die and says how they died, so others leave them to it for as long as it lives.
+    """
+    guardian, _, _ = worker.rpartition(".")
+    return guardian or None
+
+
 def tuned(queue: Queue, tuning: Tuning) -> Queue:
     """The queue after the patch, every value within its bounds."""
     check_name("queue", queue.name)
@@ -106,3 +122,19 @@ def shares(total: int, hosts: list[str]) -> dict[str, int]:
         return {}
     each, rest = divmod(max(total, 0), len(hosts))
     return {host: each + (index < rest) for index, host in enumerate(sorted(hosts))}
+
+
+def share_of(worker: str, queue: Queue, presences: Sequence[Presence]) -> int | None:
+    """How many slots of a queue are this worker's by `Tuning.workers`; None: the queue is not limited.
+
+    Who serves the queue shows itself every few seconds; one that has not for long, or has stopped, has no share.
+    """
+    if queue.workers is None:
+        return None
+    newest = max((one.seen_at for one in presences), default=0)
+    serving = [
+        one.worker
+        for one in presences
+        if queue.name in one.queues and one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN
+    ]
+    return shares(queue.workers, serving).get(worker, 0)

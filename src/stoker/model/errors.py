@@ -12,7 +12,19 @@ from typing import Any
 
 
 class StokerError(Exception):
-    """The root: `except StokerError` catches everything Stoker raises on purpose."""
+    """The root: `except StokerError` catches everything Stoker raises on purpose. Errors travel between processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in vars(self).items() if name != "handle"}
+        return _rebuilt, (type(self), self.args, state)
+
+
+def _rebuilt(cls: type[StokerError], args: tuple[Any, ...], state: dict[str, Any]) -> StokerError:
+    """The error again, without asking for the arguments it was once made from."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 # --- what the caller gave ---------------------------------------------------------------------------------------
@@ -88,13 +100,19 @@ class DuplicateTask(StokerError):
 
 
 class Duplicate(StokerError):
-    """`mode="raise"` met an active holder of the unique key; nothing of the call was stored."""
+    """`mode="raise"` met an active holder of the unique key; nothing of the call was stored.
+
+    `job_id` is the holder's id as text, `handle` its `JobHandle` where an app raised the error.
+    """
+
+    handle: Any = None
 
     def __init__(self, key: str, holder: bytes) -> None:
         self.key = key
         self.holder = holder
+        self.job_id = str(uuid.UUID(bytes=holder))
         super().__init__(
-            f"unique key {key!r} is held by job {uuid.UUID(bytes=holder)}. Nothing of this call was stored. "
+            f"unique key {key!r} is held by job {self.job_id}. Nothing of this call was stored. "
             'Use mode="existing" to get that job instead, or mode="replace" to overwrite it while it waits.'
         )
 
@@ -107,15 +125,37 @@ class NotFound(StokerError, LookupError):
 
 
 class JobFailed(StokerError):
-    """`result()` of a job that is dead; carries its last error."""
+    """`result()` of a job that is dead. `error` is its last one, `attempt` how often it was started."""
+
+    def __init__(self, job_id: str, kind: str, status: str, attempt: int, error: str | None) -> None:
+        self.job_id = job_id
+        self.kind = kind
+        self.status = status
+        self.attempt = attempt
+        self.error = error
+        super().__init__(f"job {job_id} ({kind}) is {status}: {error or 'no error recorded'}")
 
 
 class JobCanceled(StokerError):
-    """`result()` of a job that was canceled."""
+    """`result()` of a job that was canceled. `error` is the reason, `attempt` how often it had been started."""
+
+    def __init__(self, job_id: str, kind: str, attempt: int, error: str | None) -> None:
+        self.job_id = job_id
+        self.kind = kind
+        self.attempt = attempt
+        self.error = error
+        super().__init__(f"job {job_id} ({kind}) was canceled: {error or 'no reason given'}")
 
 
 class JobGone(StokerError):
     """`result()` of a job whose record is no longer kept."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id} is not in the store: deleted, its retention (keep=) has passed, or the transaction it was "
+            "enqueued in has not been committed"
+        )
 
 
 # --- what the store said ----------------------------------------------------------------------------------------

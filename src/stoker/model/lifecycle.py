@@ -67,7 +67,10 @@ def check_transition(before: Status, after: Status, job: bytes | None = None) ->
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the worker knows beside the claim: the task's policy, the app's default, and this run's roll of the dice."""
+    """What the worker knows beside the claim: the task's policy, the app's default, and this run's roll of the dice.
+
+    `keeps` is the app's retention of what is done, by queue: only for queues that have no word of their own.
+    """
 
     backoff: Backoff | None = None
     default: Backoff | None = retry.DEFAULT_BACKOFF
@@ -75,6 +78,7 @@ class Rules(msgspec.Struct, frozen=True):
     crash_limit: int | None = 3
     unfit_grace: Span = HOUR
     roll: float = 0.5
+    keeps: dict[str, Span] = {}
 
 
 PLAIN_RULES = Rules()
@@ -148,6 +152,8 @@ def deletes(settlement: Settlement) -> bool:
 
 def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
     keep = claim.options.keep
+    if keep is None:
+        keep = rules.keeps.get(claim.queue) if rules.keep is None else rules.keep
     if outcome.warning is not None:
         metadata = {**(metadata or {}), RESULT_WARNING: outcome.warning}
     return Settlement(
@@ -161,7 +167,7 @@ def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | 
         False,
         None,
         outcome.result,
-        rules.keep if keep is None else keep,
+        keep,
         throttle.Cool(claim.cool_count) if claim.cool_count else None,
         metadata,
         outcome.followups,

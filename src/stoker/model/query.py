@@ -24,6 +24,11 @@ LONGEST_WALK = 10_000
 COUNT_LIMIT = 10_000
 """Where a number must be counted row by row, counting stops here."""
 
+CANCEL_REASON = "stoker.cancel_reason"
+"""Metadata key: why a running job was asked to stop."""
+
+LONGEST_REASON = 1_000
+
 Order: TypeAlias = Literal["newest", "oldest"]
 Due: TypeAlias = Literal["now", "later"]
 
@@ -109,6 +114,10 @@ class Cancel(msgspec.Struct, frozen=True):
 
     reason: str = "canceled by an operator"
     force: bool = False
+
+    def note(self) -> dict[str, str]:
+        """What a request to stop leaves in a running job's metadata, for its worker and for people."""
+        return {CANCEL_REASON: self.reason[:LONGEST_REASON]} if self.reason else {}
 
 
 class Requeue(msgspec.Struct, frozen=True):
@@ -243,7 +252,10 @@ class Census(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one `expire` removes, and how old the rest may grow. `finished` bounds stores that count."""
+    """How much one `expire` removes, and how old the rest may grow.
+
+    `finished` bounds how many finished jobs are kept: beyond it those nearest to their expiry go first.
+    """
 
     limit: int = 1_000
     events: Span = 30 * DAY

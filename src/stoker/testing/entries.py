@@ -19,6 +19,7 @@ Operation: TypeAlias = Literal[
     "insert",
     "claim",
     "reap",
+    "orphan",
     "settle",
     "renew",
     "revive",
@@ -37,7 +38,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a history. `call` pairs a beginning with its answers inside one process, `who`.
 
     `begun` announces a call; `done` says that it took effect on `job`, `refused` that the store said no (lost,
-    existing). A call that raised has neither: nobody knows. `death` is written by whoever kills `who`, just before.
+    existing). A call that raised has neither: nobody knows. `orphan` is a claim that a renewal told of, because the
+    answer to the claim itself was lost. `death` is written by whoever kills `who`, just before.
     `stored` and `effect` are what the store held in the end.
     """
 
@@ -98,8 +100,15 @@ class History:
         return found
 
     def claims(self) -> Acts:
-        """Per job, every claim that somebody was told of, in the order of their tokens."""
+        """Per job, every claim that somebody was told of, in the order of their tokens; an orphan counts once."""
         found = self.by("claim", "reap")
+        known = {(job, act.entry.worker, act.entry.token) for job, acts in found.items() for act in acts}
+        for job, acts in self.by("orphan").items():
+            for act in acts:
+                name = (job, act.entry.worker, act.entry.token)
+                if name not in known:
+                    known.add(name)
+                    found[job].append(act)
         for acts in found.values():
             acts.sort(key=lambda act: (act.entry.token, act.ended))
         return found

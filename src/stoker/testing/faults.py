@@ -90,7 +90,9 @@ class Recorded:
         fused = None if demand is None else self.begin("claim")
         settled = await self.engine.settle(settlements, demand=demand, **options)
         for row, verdict in zip(rows, settled.verdicts, strict=True):
-            self.note("settle", call, phase="done" if verdict is Verdict.APPLIED else "refused", **row)
+            # One that applied before leaves open which call did it: this one may have been repeated on its way.
+            if verdict is not Verdict.REPEATED:
+                self.note("settle", call, phase="done" if verdict is Verdict.APPLIED else "refused", **row)
         if fused is not None:
             self._claimed("claim", fused, settled.claims)
         return settled
@@ -104,6 +106,7 @@ class Recorded:
         renewal = await self.engine.renew(worker, held, lease=lease, first=first)
         if renewal.known:
             self.note("renew", call, worker=worker, until=until)
+        self._claimed("orphan", call, renewal.orphaned)
         return renewal
 
     def _claimed(self, op: Operation, call: int, claims: Sequence[Claim]) -> None:

@@ -71,7 +71,7 @@ def one_claimant(history: History) -> Iterator[tuple[str, str]]:
         freed = job in revived
         for former, later in itertools.pairwise(claims):
             between = range(former.entry.token, later.entry.token)
-            if later.entry.op == "claim" and not freed and not any(token in between for token in waits):
+            if later.entry.op != "reap" and not freed and not any(token in between for token in waits):
                 yield job, f"was claimed under {later.entry.token} while it ran under {former.entry.token}"
         for claim in claims:
             owner = claim.entry.former
@@ -130,10 +130,10 @@ def starts_count(history: History) -> Iterator[tuple[str, str]]:
         refunds = [act.entry.token for act in settled.get(job, ()) if act.entry.refund]
         for former, later in itertools.pairwise(claims):
             back = sum(former.entry.token <= token < later.entry.token for token in refunds)
-            least = former.entry.attempt + (later.entry.op == "claim") - back
+            least = former.entry.attempt + (later.entry.op != "reap") - back
             if later.entry.attempt < least:
                 yield job, f"starts attempt {later.entry.attempt} where {least} is due"
-        starts = sum(claim.entry.op == "claim" for claim in claims) - len(refunds)
+        starts = sum(claim.entry.op != "reap" for claim in claims) - len(refunds)
         for claim in claims:
             if 0 < claim.entry.budget < claim.entry.attempt:
                 yield job, f"starts attempt {claim.entry.attempt} of {claim.entry.budget}"

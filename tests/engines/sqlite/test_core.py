@@ -29,7 +29,7 @@ from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Options, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
-from stoker.model.query import Cancel, Query, Selection
+from stoker.model.query import Cancel, Query, Retention, Selection
 from stoker.model.time import HOUR, MINUTE
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -546,3 +546,19 @@ async def test_a_renewal_writes_once_and_needs_no_transaction(
     await engine.renew("w", [])
     connection._raw.set_trace_callback(None)
     assert [line.split()[0] for line in seen] == ["UPDATE", "SELECT"]
+
+
+@pytest.mark.spec("SQLITE-23")
+async def test_names_of_workers_that_were_reaped_long_ago_are_forgotten(engine: SqliteEngine, path: Path) -> None:
+    await engine.renew("alive", [], first=True)
+    [claim] = await claimed(engine)
+    await engine.reap("alive", 10, dead=["w", *(f"gone-{n}" for n in range(1_200))])
+    await engine.renew("young", [], first=True)
+    await engine.expire(Retention())
+    with closing(sqlite3.connect(path)) as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM stoker_workers")}
+    assert len(names) == 1_000 + 2, "the youngest, the living, and who is named by a claim"
+    assert {"alive", "young", "w", "gone-1199"} <= names
+    for worker in ("gone-0", "gone-1199"):
+        assert not (await engine.renew(worker, [])).known
+    assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.LOST]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engines.sqlite.life import SignOfLife
+from stoker.engines.sqlite.life import SignOfLife, locked
 from stoker.model.errors import EngineRefused
 from tests.engines.sqlite.children import child, eventually
 
@@ -199,3 +199,18 @@ time.sleep(60)
         finally:
             for pid in lines[0].split():
                 os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.spec("KILL-12")
+def test_a_dead_worker_is_left_to_its_guardian_for_as_long_as_that_lives(folder: Path, sign: SignOfLife) -> None:
+    with child(WORKER, folder, "boss") as boss, child(WORKER, folder, "boss.w1") as worker:
+        assert boss.line() == worker.line() == "alive"
+        worker.kill(signal.SIGKILL)
+        eventually(lambda: locked(folder / "boss.w1.alive") is False)
+        assert sign.dead(["boss.w1", "boss"]) == []
+        boss.kill(signal.SIGKILL)
+        eventually(lambda: sign.dead(["boss.w1", "boss"]) == ["boss.w1", "boss"])
+    sign.hold("boss")
+    assert sign.dead(["boss.w1"]) == [], "one of our own guards as well"
+    sign.drop("boss")
+    assert sign.dead(["boss.w1"]) == ["boss.w1"], "a guardian that was never there, or has left, guards nobody"

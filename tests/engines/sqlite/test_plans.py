@@ -54,6 +54,7 @@ PLANS = {
     "census_scheduled": [f"{READY} (qid=? AND priority=? AND due>?)"],
     "due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],
+    "expire_surplus": ["SCAN stoker_done USING INDEX stoker_done_expires"],
     "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
     "events": ["SEARCH stoker_events USING INDEX stoker_events_at (at>? AND at<?)"],
     "points": ["SEARCH stoker_points USING PRIMARY KEY (bucket>? AND bucket<?)"],
@@ -62,7 +63,7 @@ PLANS = {
 SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks", "presences", "running"}
 """Tables that stay small whatever the number of jobs: a scan of one of these is fine."""
 
-MAY_SCAN = {"expire_surplus": "only for a bound on finished jobs", "let_go_of_all": "only for a corrupt record"}
+MAY_SCAN = {"expire_surplus": "along an index, to its limit", "let_go_of_all": "only for a corrupt record"}
 
 
 @pytest.fixture(params=["none", "some", "many"])

@@ -14,7 +14,7 @@ from stoker.engines.memory.record import Record, cloned
 from stoker.engines.memory.store import Store
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import Status, noted
 from stoker.model.lifecycle import check_transition
 from stoker.model.query import (
     Cancel,
@@ -71,8 +71,8 @@ class Action:
 
     def _apply(self, record: Record, change: Change, clone: JobId | None) -> None:
         match change:
-            case Cancel(reason=reason, force=force):
-                self._cancel(record, reason, force=force)
+            case Cancel():
+                self._cancel(record, change)
             case Delete():
                 self._delete(record)
             case Requeue():
@@ -89,16 +89,17 @@ class Action:
             case Prioritize(priority=priority):
                 self._rearrange(record, priority=priority)
 
-    def _cancel(self, record: Record, reason: str, *, force: bool) -> None:
+    def _cancel(self, record: Record, change: Cancel) -> None:
         if record.status is Status.RUNNING:
             self._store.wake(CONTROL)
-            if not force:
+            if not change.force:
                 record.cancel_requested = True
+                record.metadata = noted(record.metadata, change.note())
                 self._asked += 1
                 return
         check_transition(record.status, Status.CANCELED, record.id)
         self._store.lift(record, self._now)
-        self._store.finish(record, Status.CANCELED, self._now, reason)
+        self._store.finish(record, Status.CANCELED, self._now, change.reason)
         self._store.place(record, self._now)
         self._store.sums(record.kind).canceled += 1
         self._changed.append(record.id)
@@ -169,14 +170,16 @@ class Action:
 
 
 def expire(store: Store, retention: Retention, now: Instant) -> Expired:
-    """Remove what is out of date; finished jobs beyond a count go in the order they finished."""
+    """Remove what is out of date; of finished jobs beyond a count those nearest to their expiry go first."""
     old = [record for record in store.finished.values() if record.expires_at is not None and record.expires_at < now]
     del old[max(retention.limit, 0) :]
     events = sum(store.prune(record, now) for record in old)
     jobs = len(old)
     if retention.finished is not None:
-        while jobs < retention.limit and len(store.finished) > max(retention.finished, 0):
-            events += store.prune(next(iter(store.finished.values())), now)
+        surplus = min(len(store.finished) - max(retention.finished, 0), retention.limit - jobs)
+        nearest = sorted(store.finished.values(), key=lambda record: (record.expires_at or 0, record.id))
+        for record in nearest[: max(surplus, 0)]:
+            events += store.prune(record, now)
             jobs += 1
     more, points = store.ledger.expire(now - retention.events, now - retention.points)
     unseen = [name for name, one in store.presences.items() if one.seen_at < now - retention.presences]

@@ -53,7 +53,10 @@ class MemoryEngine:
     """Jobs in this process. At most `capacity` active ones, and the last `history` finished ones."""
 
     name: ClassVar[str] = "memory"
-    gives: ClassVar[frozenset[Gives]] = frozenset({Gives.OWN_TRANSACTION, Gives.REPEATED})
+    gives: ClassVar[frozenset[Gives]] = frozenset(
+        {Gives.OWN_TRANSACTION, Gives.REPEATED, Gives.ACROSS_QUEUES, Gives.KEYS_ACROSS_QUEUES}
+    )
+    abreast: ClassVar[int] = 1
 
     def __init__(
         self,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stoker.engines.sql.packing import encode, read_options, salvaged
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import keys, moves
 from stoker.engines.sqlite.insert import store
-from stoker.engines.sqlite.records import Record, by_id, read_options
-from stoker.engines.sqlite.steps import Steps
+from stoker.engines.sqlite.records import Record, by_id
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CANCELED, DISCARDED, DONE, PENDING, RETRIED, RUNNING, STATUSES, Unit
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
-from stoker.model.job import Draft, Status
+from stoker.model.job import Draft, Status, noted
 from stoker.model.lifecycle import check_transition
 from stoker.model.query import (
     Cancel,
@@ -40,7 +41,12 @@ _EVENTS = sql("delete_events")
 _EXPIRED = sql("expire_jobs")
 _SURPLUS = sql("expire_surplus")
 _FINISHED = sql("expire_finished")
+_TOMBSTONES = sql("expire_workers")
 _OLD = tuple(sql(f"expire_{what}") for what in ("events", "points", "presences", "locks"))
+
+
+OLD_NAMES = 1_000
+"""So many of the youngest workers are remembered after they were reaped."""
 
 
 class Action:
@@ -79,8 +85,8 @@ class Action:
 
     def _apply(self, record: Record, place: int) -> Steps[None]:
         match self._change:
-            case Cancel(reason=reason, force=force):
-                yield from self._cancel(record, reason, force=force)
+            case Cancel():
+                yield from self._cancel(record, self._change)
             case Delete():
                 yield from self._delete(record)
             case Requeue():
@@ -96,15 +102,17 @@ class Action:
             case Prioritize(priority=priority):
                 yield from self._rearrange(record, priority=priority)
 
-    def _cancel(self, record: Record, reason: str, *, force: bool) -> Steps[None]:
+    def _cancel(self, record: Record, change: Cancel) -> Steps[None]:
         if record.status == RUNNING:
-            if not force:
+            if not change.force:
                 yield from self._ask(record)
+                record.metadata = encode(noted(salvaged(record.metadata), change.note()))
+                yield from moves.write_past(record)
                 return
             self._unit.control()
         check_transition(STATUSES[record.status], Status.CANCELED, record.id)
         yield from moves.leave(record)
-        yield from moves.blame(self._unit, record, reason)
+        yield from moves.blame(self._unit, record, change.reason)
         yield from moves.finish(self._unit, record, CANCELED)
         yield from moves.total(self._unit, record, CANCELED)
         self._changed.append(record.id)
@@ -204,7 +212,11 @@ def remove(unit: Unit, record: Record) -> Steps[int]:
 
 
 def expire(unit: Unit, retention: Retention) -> Steps[Expired]:
-    """Remove what is out of date; finished jobs beyond a count go in the order they finished."""
+    """Remove what is out of date; of finished jobs beyond a count those nearest to their expiry go first.
+
+    Names of workers that were reaped long ago are dropped as well: nobody can come back under one, because a worker
+    that is not known is as good as one that was reaped.
+    """
     now, limit = unit.now, max(retention.limit, 0)
     old = yield _EXPIRED, (now, limit)
     events = 0
@@ -218,6 +230,7 @@ def expire(unit: Unit, retention: Retention) -> Steps[Expired]:
             events += yield from _prune(unit, job)
             jobs += 1
     befores = (now - retention.events, now - retention.points, now - retention.presences, now)
+    yield _TOMBSTONES, (OLD_NAMES,)
     gone = []
     for statement, before in zip(_OLD, befores, strict=True):
         gone.append(len((yield statement, (before,))))

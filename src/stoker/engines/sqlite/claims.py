@@ -7,11 +7,13 @@ went well reads nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
+from stoker.engines.sql.packing import read_metadata, read_options, read_unique
+from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import moves
-from stoker.engines.sqlite.records import by_seq, read_metadata, read_options, read_unique
-from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sqlite.records import by_seq
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import DEAD, PENDING, RETRYING, RUNNING, Shelf, Unit
 from stoker.model.errors import CorruptRecord
@@ -29,6 +31,9 @@ _LET_GO_OF_ALL = sql("let_go_of_all")
 
 BEFORE_ALL = -1_000_000
 """Less than any priority."""
+
+_CLAIMABLE = (PENDING, RETRYING)
+_NOTHING_MORE = (PLAIN, None, 0, 0, 0, None, None)
 
 
 def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
@@ -78,35 +83,23 @@ def _from_queue(unit: Unit, shelf: Shelf, wid: int, worker: str, n: int) -> Step
 def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
     """Make claims of the rows that were taken; one that cannot be read is set aside and hinders nobody."""
     claims: list[Claim] = []
-    counts: dict[tuple[str, int], int] = {}
+    counts: defaultdict[tuple[str, int], int] = defaultdict(int)
     qid, name, curve, cool, now = shelf.qid, shelf.queue.name, shelf.queue.curve, shelf.queue.cooldown.count, unit.now
     for row in picked:
-        id_, kind, payload, attempt, budget, token, created, due, seq, options, key, traits, tenant, status, past = row
-        sound = status in (PENDING, RETRYING) and type(kind) is str and type(payload) is bytes
+        id_, kind, payload, attempt, budget, token, created, due, seq, options, key, _, tenant, status, past = row
+        sound = status in _CLAIMABLE and type(kind) is str and type(payload) is bytes
         if not sound:
             kind, status = kind or "", PENDING
-        counts[kind, status] = counts.get((kind, status), 0) + 1
-        base, crashes, throttles, metadata, error = 0, 0, 0, None, None
+        counts[kind, status] += 1
         ref: Any = (id_, seq, qid, kind, attempt, now)
-        unique = None
-        try:
-            if not sound:
-                raise CorruptRecord("its status, kind or payload is none that Stoker writes")
-            if past or key is not None:
-                ref = seq
-                unique = read_unique(key, traits)
-                if past:
-                    rows = yield _PAST, (seq,)
-                    if not rows:
-                        raise CorruptRecord("its past is gone")
-                    base, crashes, throttles, metadata, error = rows[0]
-                    metadata = read_metadata(metadata)
-                if unique is not None and status == RETRYING:
-                    yield _STRONG, (unique.slot(kind), seq)
-            wishes = PLAIN if options is None else read_options(options)
-        except CorruptRecord as broken:
-            yield from set_aside(unit, seq, str(broken), started=False)
-            continue
+        wishes, unique, base, crashes, throttles, metadata, error = _NOTHING_MORE
+        if past or key is not None or options is not None or not sound:
+            ref = seq if past or key is not None else ref
+            try:
+                wishes, unique, base, crashes, throttles, metadata, error = yield from _more(row, sound=sound)
+            except CorruptRecord as broken:
+                yield from set_aside(unit, seq, str(broken), started=False)
+                continue
         # fmt: off
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
@@ -117,6 +110,24 @@ def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: l
     for (kind, status), n in counts.items():
         unit.moved(qid, kind, status, RUNNING, n)
     return claims
+
+
+def _more(row: Row, *, sound: bool) -> Steps[Row]:
+    """What jobs with options, a key or a past have beyond the others."""
+    if not sound:
+        raise CorruptRecord("its status, kind or payload is none that Stoker writes")
+    kind, seq, (options, key, traits, _, status, past) = row[1], row[8], row[9:]
+    unique = read_unique(key, traits)
+    base, crashes, throttles, metadata, error = 0, 0, 0, None, None
+    if past:
+        rows = yield _PAST, (seq,)
+        if not rows:
+            raise CorruptRecord("its past is gone")
+        base, crashes, throttles, metadata, error = rows[0]
+        metadata = read_metadata(metadata)
+    if unique is not None and status == RETRYING:
+        yield _STRONG, (unique.slot(kind), seq)
+    return read_options(options), unique, base, crashes, throttles, metadata, error
 
 
 def set_aside(unit: Unit, seq: int, why: str, *, started: bool = True) -> Steps[None]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import closing
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from stoker.engines.sql.steps import Many, Row, Step, Steps
 from stoker.engines.sqlite import checks
-from stoker.engines.sqlite.steps import Many, Row, Step, Steps
 from stoker.model.errors import (
     CorruptRecord,
     EngineBusy,
@@ -223,7 +224,10 @@ _ERRORS: dict[int, tuple[type[EngineError], str]] = {
     sqlite3.SQLITE_IOERR: (EngineUnavailable, "cannot be read or written at this moment"),
     sqlite3.SQLITE_CANTOPEN: (EngineUnavailable, "cannot be opened"),
     sqlite3.SQLITE_NOMEM: (EngineUnavailable, "needs more memory than there is"),
-    sqlite3.SQLITE_CORRUPT: (CorruptRecord, "is damaged; restore a backup, or try the sqlite3 shell's .recover"),
+    sqlite3.SQLITE_CORRUPT: (
+        CorruptRecord,
+        "is damaged, or its disk cannot be read; restore a backup, or try the sqlite3 shell's .recover",
+    ),
     sqlite3.SQLITE_NOTADB: (CorruptRecord, "is not an SQLite database, or is damaged"),
     sqlite3.SQLITE_PERM: (EngineRefused, "may not be used by this user"),
     sqlite3.SQLITE_AUTH: (EngineRefused, "may not be used by this user"),
@@ -237,7 +241,35 @@ def translated(error: sqlite3.Error, path: str | os.PathLike[str]) -> EngineErro
         kind, words = _ERRORS.get(code & 0xFF, (EngineError, "failed"))
         if str(error).startswith("no such table: stoker_"):
             return SchemaMismatch(f"the database {path} has no tables of Stoker's ({error}). Open it with Stoker once")
+        if kind is CorruptRecord and _is_sound(str(path)):
+            kind, words = EngineUnavailable, "could not be read at one moment, but is sound"
         return kind(f"the database {path} {words} ({error})")
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return EngineClosed(f"the database {path} is closed")
     return EngineError(f"the database {path} failed ({error})")
+
+
+def _is_sound(path: str) -> bool:
+    """SQLite calls a file damaged whose disk fails to read it: look again, for a while and not too often.
+
+    A file that is too large to be looked through in that time counts as damaged: better a warning too many.
+    """
+    now = time.monotonic()
+    if now < _damaged_until.get(path, 0.0):
+        return False
+    for _ in range(LOOKS):
+        try:
+            with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as fresh:
+                fresh.set_progress_handler(lambda: time.monotonic() > now + LONGEST_LOOK, 1_000)
+                if fresh.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]:
+                    return True
+        except sqlite3.Error:
+            continue
+    _damaged_until[path] = time.monotonic() + LOOK_AGAIN
+    return False
+
+
+LOOKS, LONGEST_LOOK, LOOK_AGAIN = 10, 0.25, 60.0
+"""How often a file that seems damaged is looked at, for how many seconds in all, and when next."""
+
+_damaged_until: dict[str, float] = {}

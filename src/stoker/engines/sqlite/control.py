@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import Unit, shelved
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned

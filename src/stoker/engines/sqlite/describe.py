@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from stoker.engines.base import Description
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.opening import Inside
-from stoker.engines.sqlite.steps import Steps
 
 _log = logging.getLogger("stoker.engines.sqlite")
 

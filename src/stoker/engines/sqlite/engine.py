@@ -9,22 +9,20 @@ survive the death of the process.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
-from stoker.engines.samples import Samples
+from stoker.engines.samples import Samples, timed
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import control, joining, leases, opening, questions, records, settle, timeline
 from stoker.engines.sqlite.actions import Action, expire
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.insert import insert
-from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import InvalidOption
@@ -36,28 +34,8 @@ from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
 T = TypeVar("T")
-P = ParamSpec("P")
-Method = Callable[P, Coroutine[Any, Any, T]]
 
 PATIENCE = 5.0
-
-
-def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
-    """Sample how long a call took, also when it raises."""
-
-    def around(method: Method[P, T]) -> Method[P, T]:
-        @functools.wraps(method)
-        async def sampled(*args: P.args, **kwargs: P.kwargs) -> T:
-            began = time.perf_counter_ns()
-            try:
-                return await method(*args, **kwargs)
-            finally:
-                engine: Any = args[0]
-                engine.samples.add((time.perf_counter_ns() - began) // 1000, write=write)
-
-        return sampled
-
-    return around
 
 
 class SqliteEngine:
@@ -69,6 +47,7 @@ class SqliteEngine:
 
     name: ClassVar[str] = "sqlite"
     gives: ClassVar[frozenset[Gives]] = frozenset(Gives)
+    abreast: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -193,7 +172,9 @@ class SqliteEngine:
         return claims
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
-        return await self._store.wait(topics, timeout)
+        woken = await self._store.wait(topics, timeout)
+        self._starving = self._starving and not woken
+        return woken
 
     async def wake(self, topics: Sequence[str]) -> None:
         self._store.inside()

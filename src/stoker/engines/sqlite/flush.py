@@ -33,9 +33,16 @@ class Coalescer:
     """The queue in front of an engine's one writing connection. Lives on the engine's loop."""
 
     def __init__(
-        self, transactor: Transactor, *, fsync: bool, always: bool, told: Callable[[set[str], int], None]
+        self,
+        transactor: Transactor,
+        *,
+        fsync: bool,
+        always: bool,
+        ring: Callable[[set[str]], None],
+        told: Callable[[set[str], int], None],
     ) -> None:
         self._transactor = transactor
+        self._ring = ring
         self._strict = FULL if fsync else NORMAL
         self._lax = FULL if fsync and always else NORMAL
         self._told = told
@@ -97,7 +104,7 @@ class Coalescer:
         try:
             if group[0].bare and len(group) == 1 and level == NORMAL and (alone := transactor.bare(group[0], level)):
                 self.modes["inline"] += 1
-                self._finish(alone)
+                self._finish(self._rung(alone))
                 return
             if not transactor.begin(level):
                 self._send("thread", lambda: transactor.whole(group, level))
@@ -113,12 +120,18 @@ class Coalescer:
             self._send("split", lambda: transactor.commit(group, outcome))
         else:
             self.modes["inline"] += 1
-            self._finish(transactor.commit(group, outcome))
+            self._finish(self._rung(transactor.commit(group, outcome)))
 
     def _send(self, mode: str, work: Callable[[], Outcome]) -> None:
         self.modes[mode] += 1
         self._busy = True
-        self._writer.do(work, self._landed)
+        self._writer.do(lambda: self._rung(work()), self._landed)
+
+    def _rung(self, outcome: Outcome) -> Outcome:
+        """Wake other processes right after the commit, in whichever thread: the loop may have others to serve."""
+        if outcome.woken:
+            self._ring(outcome.woken)
+        return outcome
 
     def _landed(self, outcome: Outcome) -> None:
         self._busy = False

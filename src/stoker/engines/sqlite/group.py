@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import claims, insert, settle
-from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.unit import Unit
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.sql.packing import pack_unique
+from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import keys, moves
-from stoker.engines.sqlite.records import Record, pack_unique
-from stoker.engines.sqlite.steps import Many, Row, Steps
+from stoker.engines.sqlite.records import Record
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import ENQUEUED, PENDING, Unit
 from stoker.model.errors import Duplicate

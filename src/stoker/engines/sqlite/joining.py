@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stoker.engines.sql import handles
+from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
-from stoker.engines.sqlite.steps import Many, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit

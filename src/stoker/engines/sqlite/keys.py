@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import moves
 from stoker.engines.sqlite.records import Record, by_seq
-from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import DEAD, PENDING, RUNNING, Unit
 from stoker.model.unique import SUPERSEDED, Holder, Meeting, Mode, Unique, meet

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stoker.engines.base import ORPHANED_AFTER
+from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.claims import living, set_aside, stored
-from stoker.engines.sqlite.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit
 from stoker.model.errors import CorruptRecord

@@ -5,7 +5,8 @@ The engine holds it from a worker's first renewal to its farewell, and the reape
 
 Rule: only a file that is there and unlocked proves a death. No file proves nothing (another host, an older version, a
 clean farewell), and a frozen process keeps its lock: for these the lease decides. A file appears under its worker's
-name only when it is locked, so that no worker looks dead while it is being born.
+name only when it is locked, so that no worker looks dead while it is being born. A dead worker whose guardian lives
+(`control.guardian_of`) is the guardian's to bury: it knows how the process died, and names it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
+from stoker.model.control import guardian_of
 from stoker.model.errors import EngineRefused
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
@@ -69,8 +71,15 @@ class SignOfLife:
         os.close(fd)
 
     def dead(self, workers: Iterable[str]) -> list[str]:
-        """Those whose process has certainly died on this host, in the order asked. Empty: `[]`."""
-        return [worker for worker in workers if worker not in self._held and locked(self._path(worker)) is False]
+        """Those whose process has certainly died on this host and whose guardian does not live, in the order asked."""
+        return [worker for worker in workers if self._is_dead(worker) and not self._is_guarded(worker)]
+
+    def _is_dead(self, worker: str) -> bool:
+        return worker not in self._held and locked(self._path(worker)) is False
+
+    def _is_guarded(self, worker: str) -> bool:
+        guardian = guardian_of(worker)
+        return guardian is not None and (guardian in self._held or locked(self._path(guardian)) is True)
 
     def forget(self, worker: str) -> None:
         """Remove the file of a dead worker once nothing is stored under it any more. A living one keeps its file."""

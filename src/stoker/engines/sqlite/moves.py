@@ -7,8 +7,8 @@ statements in `insert` and `settle`; everything else goes through here.
 
 from __future__ import annotations
 
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite.records import Record
-from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import (
     CANCELED,

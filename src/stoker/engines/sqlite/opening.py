@@ -66,6 +66,7 @@ async def opened(
 ) -> Inside:
     """Check the place, make or upgrade the schema, connect."""
     loop = asyncio.get_running_loop()
+    bell = Bell(f"{path}.wake", loop)
     checks.inspect_path(path)
     gate = Gate(f"{path}.gate")
     connection, reader = await asyncio.to_thread(_connect, path, journal, gate, patience)
@@ -79,10 +80,14 @@ async def opened(
         reader,
         gate,
         SignOfLife(f"{path}.live"),
-        Bell(f"{path}.wake", loop),
+        bell,
         Hub(),
         Coalescer(
-            Transactor(connection, gate, clock, patience), fsync=fsync, always=connection.journal != "wal", told=told
+            Transactor(connection, gate, clock, patience),
+            fsync=fsync,
+            always=connection.journal != "wal",
+            ring=bell.ring,
+            told=told,
         ),
         [warning for warning in warnings if warning],
     )

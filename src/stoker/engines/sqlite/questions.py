@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from stoker.engines.sqlite.records import Record, by_id, read_unique, shown
-from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sql.packing import read_unique
+from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite.records import Record, by_id, shown
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CODES, ENQUEUED, PENDING, RETRYING, RUNNING, STATUSES
 from stoker.model.errors import CorruptRecord

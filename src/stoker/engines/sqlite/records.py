@@ -1,20 +1,20 @@
-"""A stored job, wherever it stands: read, shown to people, and the small packing of its rarer fields."""
+"""A stored job, wherever it stands: found, and shown to people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 import msgspec
 
-from stoker.engines.sqlite.steps import Row, Steps
+from stoker.engines.sql.packing import read_log, read_metadata, read_options, read_unique
+from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import DEAD, DONE, PENDING, RETRYING, RUNNING, STATUSES
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import PLAIN, Job, Mishap, Options, unpack
+from stoker.model.job import PLAIN, Job, Mishap
 from stoker.model.time import Instant
-from stoker.model.unique import Hold, Mode, Scope, Unique
+from stoker.model.unique import Unique
 
 CORRUPT = "stoker.corrupt"
 """Metadata key: what of a record could not be read."""
@@ -24,13 +24,6 @@ _BY_SEQ = sql("get_by_seq")
 _RUNNING = sql("get_running")
 _ERRORS = sql("errors")
 _QUEUE_NAMES = sql("queue_names")
-
-_SCOPES, _MODES, _HOLDS = get_args(Scope), get_args(Mode), get_args(Hold)
-_UNIQUES = [(scope, mode, hold) for scope in _SCOPES for mode in _MODES for hold in _HOLDS]
-
-encode = msgspec.json.Encoder().encode
-_metadata = msgspec.json.Decoder(dict[str, str]).decode
-_lines = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class Record(msgspec.Struct):
@@ -180,63 +173,3 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         log=log,
         successor=record.successor,
     )
-
-
-# --- packing ----------------------------------------------------------------------------------------------------
-
-
-def pack_unique(unique: Unique | None) -> tuple[str | None, int | None]:
-    """A key and its traits as two columns."""
-    if unique is None:
-        return None, None
-    return unique.key, _UNIQUES.index((unique.scope, unique.mode, unique.hold))
-
-
-def read_unique(key: str | None, traits: int | None) -> Unique | None:
-    """What `pack_unique` wrote."""
-    if key is None:
-        return None
-    try:
-        return Unique(key, *_UNIQUES[traits or 0])
-    except (IndexError, TypeError, ValueError) as error:
-        raise CorruptRecord(f"a unique key cannot be read: {error}") from error
-
-
-def read_options(stored: bytes | None) -> Options:
-    """What `job.pack` wrote."""
-    try:
-        return unpack(stored)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise CorruptRecord(f"the options cannot be read: {error}") from error
-
-
-def read_metadata(stored: bytes | None) -> dict[str, str] | None:
-    """What runs noted; None for nothing."""
-    try:
-        return None if stored is None else _metadata(stored)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise CorruptRecord(f"the metadata cannot be read: {error}") from error
-
-
-def salvaged(stored: bytes | None) -> dict[str, str]:
-    """What runs noted, as far as it can be read: a run must be able to end whatever stands there."""
-    try:
-        return read_metadata(stored) or {}
-    except CorruptRecord:
-        return {}
-
-
-def salvaged_log(stored: bytes | None) -> tuple[str, ...]:
-    """The lines a run wrote, as far as they can be read."""
-    try:
-        return read_log(stored)
-    except CorruptRecord:
-        return ()
-
-
-def read_log(stored: bytes | None) -> tuple[str, ...]:
-    """The lines a run wrote."""
-    try:
-        return () if stored is None else _lines(stored)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise CorruptRecord(f"the log cannot be read: {error}") from error

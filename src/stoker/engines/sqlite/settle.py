@@ -7,14 +7,16 @@ transaction is run again, one by one. Every other end goes one by one from the s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
+from stoker.engines.sql.packing import encode, salvaged, salvaged_log
+from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import moves
 from stoker.engines.sqlite.insert import admit
-from stoker.engines.sqlite.records import Record, by_seq, encode, salvaged, salvaged_log
-from stoker.engines.sqlite.steps import Many, Row, Steps
+from stoker.engines.sqlite.records import Record, by_seq
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CODES, COMPLETED, DONE, RUNNING, Mismatch, Unit
 from stoker.model.errors import InvalidTransition
@@ -42,23 +44,59 @@ def check(settlements: Sequence[Settlement]) -> None:
 
 def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     """End claims; verdicts in their order."""
-    plain: set[int] = set()
-    if unit.swift and len({settlement.id for settlement in settlements}) == len(settlements):
-        batch = [settlement for settlement in settlements if _is_plain(settlement)]
-        yield from _together(unit, batch)
-        plain = {id(settlement) for settlement in batch}
     verdicts = [_APPLIED] * len(settlements)
-    succeeded: set[str] = set()
-    for place, settlement in enumerate(settlements):
-        if id(settlement) in plain:
-            succeeded.add(settlement.ref[3])
-        else:
-            verdicts[place], kind = yield from _one(unit, settlement)
-            # What a kind's last error is, is decided by the last of its settlements.
-            succeeded.discard(kind)
+    others, succeeded = list(range(len(settlements))), set[str]()
+    if unit.swift:
+        others, succeeded = yield from _together(unit, settlements)
+    if others:
+        left = set(others)
+        for place, settlement in enumerate(settlements):
+            if place not in left:  # plain, and over already
+                succeeded.add(settlement.ref[3])
+            else:
+                verdicts[place], kind = yield from _one(unit, settlement)
+                # What a kind's last error is, is decided by the last of its settlements.
+                succeeded.discard(kind)
     for kind in succeeded:
         yield _TROUBLE_OVER, (kind,)
     return verdicts
+
+
+def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[tuple[list[int], set[str]]]:
+    """End all that are plain, or `Mismatch`, as for a claim that is ended twice.
+
+    Answers the places of those that are not plain, and the kinds of those that are.
+    """
+    now = unit.now
+    others: list[int] = []
+    fences: list[Row] = []
+    rows: list[Row] = []
+    kinds: defaultdict[tuple[int, str], int] = defaultdict(int)
+    keeps: dict[int, int] = {}
+    wids: dict[str, int | None] = {}
+    for place, settlement in enumerate(settlements):
+        if not _is_plain(settlement):
+            others.append(place)
+            continue
+        id_, seq, qid, kind, attempt, claimed = settlement.ref
+        worker, token, keep = settlement.worker, settlement.token, settlement.keep
+        if worker not in wids:
+            wids[worker] = yield from unit.wid(worker)
+        if qid not in keeps:
+            keeps[qid] = (yield from unit.queue_of(qid)).queue.keep_done
+        fences.append((wids[worker], seq, token))
+        expires = now + (keeps[qid] if keep is None else keep)
+        rows.append((id_, seq, qid, token, attempt, claimed, now, expires, settlement.result))
+        kinds[qid, kind] += 1
+    if fences:
+        applied = yield Many(_FENCE, fences)
+        if applied != len(fences):
+            raise Mismatch
+        yield Many(_FINISH, rows)
+    for (qid, kind), n in kinds.items():
+        unit.moved(qid, kind, RUNNING, DONE, n)
+        unit.count(qid, kind, COMPLETED, n)
+    return others, {kind for _, kind in kinds}
 
 
 def _is_plain(settlement: Settlement) -> bool:
@@ -74,36 +112,6 @@ def _is_plain(settlement: Settlement) -> bool:
         and not settlement.metadata
         and not settlement.followups
     )
-
-
-def _together(unit: Unit, settlements: list[Settlement]) -> Steps[None]:
-    """All of them, or `Mismatch`."""
-    if not settlements:
-        return
-    now = unit.now
-    fences: list[Row] = []
-    rows: list[Row] = []
-    kinds: dict[tuple[int, str], int] = {}
-    keeps: dict[int, int] = {}
-    wids: dict[str, int | None] = {}
-    for settlement in settlements:
-        id_, seq, qid, kind, attempt, claimed = settlement.ref
-        worker, token, keep = settlement.worker, settlement.token, settlement.keep
-        if worker not in wids:
-            wids[worker] = yield from unit.wid(worker)
-        if qid not in keeps:
-            keeps[qid] = (yield from unit.queue_of(qid)).queue.keep_done
-        fences.append((wids[worker], seq, token))
-        expires = now + (keeps[qid] if keep is None else keep)
-        rows.append((id_, seq, qid, token, attempt, claimed, now, expires, settlement.result))
-        kinds[qid, kind] = kinds.get((qid, kind), 0) + 1
-    applied = yield Many(_FENCE, fences)
-    if applied != len(fences):
-        raise Mismatch
-    yield Many(_FINISH, rows)
-    for (qid, kind), n in kinds.items():
-        unit.moved(qid, kind, RUNNING, DONE, n)
-        unit.count(qid, kind, COMPLETED, n)
 
 
 # --- one by one -------------------------------------------------------------------------------------------------

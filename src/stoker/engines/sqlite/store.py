@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from stoker.engines.base import CONTROL, Clock, Transaction
+from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import joining, questions
 from stoker.engines.sqlite.connection import Journal
 from stoker.engines.sqlite.opening import Inside, opened
-from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.unit import Unit
 from stoker.engines.sqlite.wake import EVERYTHING
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
@@ -69,7 +69,7 @@ class Store:
                 journal=self.options.journal,
                 fsync=self.options.durability == "power",
                 patience=self.options.patience,
-                told=self.told,
+                told=self._told_here,
             )
         for warning in self._inside.warnings:
             if (self.path, warning) not in _said:
@@ -152,28 +152,35 @@ class Store:
                 return frozenset(found)
         return await inside.hub.wait(topics, timeout)
 
-    def told(self, topics: set[str], dropped: Span = 0) -> None:
-        """After a commit: wake who has something to do, here and elsewhere."""
+    def told(self, topics: set[str]) -> None:
+        """Wake who has something to do, here and elsewhere."""
+        if topics:
+            self._told_here(topics)
+            self.inside().bell.ring(topics)
+
+    def _told_here(self, topics: set[str], dropped: Span = 0) -> None:
+        """After a commit, of which others know already."""
         if dropped:
             ahead = dropped / SECOND
             log.warning(
                 "the store's clock of %s was %.0f s ahead of this machine's and follows it now", self.path, ahead
             )
-        if (inside := self._inside) is not None and topics:
+        if (inside := self._inside) is not None:
             for topic in topics:
                 inside.hub.wake(topic)
-            inside.bell.ring(topics)
 
     def _listen(self, inside: Inside, topics: Sequence[str]) -> None:
         """Only whoever waits listens: a process that only enqueues costs the others nothing.
 
         Commits that nobody rings for can only bring jobs, so who waits for `CONTROL` alone does not watch for them.
         """
+        queues = any(topic != CONTROL for topic in topics)
         if not inside.listening:
             inside.listening = True
-            inside.bell.listen(self._heard)
-        if not inside.watching and any(topic != CONTROL for topic in topics):
+            inside.bell.listen(self._heard, control_only=not queues)
+        if not inside.watching and queues:
             inside.watching = True
+            inside.bell.hear_all()
             inside.bell.watch(self.path, self._stirred, inside.probe)
 
     def _heard(self, topics: frozenset[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.engines.sqlite.steps import Many, Steps
+from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import Unit
 from stoker.model.events import Event, EventType, Point, Window

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stoker.engines.base import CONTROL
-from stoker.engines.sqlite.steps import Many, Row, Steps
+from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.model.control import Queue
 from stoker.model.job import Status

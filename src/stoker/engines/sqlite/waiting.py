@@ -31,18 +31,20 @@ class Hub:
         if heard := self._remembered.intersection(topics):
             self._remembered -= heard
             return frozenset(heard)
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[str] = loop.create_future()
         for topic in topics:
             self._waiters.setdefault(topic, {})[future] = topics
+        alarm = loop.call_later(max(timeout, 0), _give_up, future)
         try:
-            await asyncio.wait((future,), timeout=max(timeout, 0))
+            return frozenset({await future} - {_NOTHING})
         except asyncio.CancelledError:
-            if future.done() and future.result() != _NOTHING:
+            if future.done() and not future.cancelled() and future.result() != _NOTHING:
                 self.wake(future.result())
             raise
         finally:
+            alarm.cancel()
             self._leave(future, topics)
-        return frozenset({future.result()} - {_NOTHING} if future.done() else ())
 
     def wake(self, topic: str) -> None:
         """Release one waiter (of `CONTROL` all), or remember."""
@@ -71,3 +73,8 @@ class Hub:
             waiting = self._waiters.get(topic)
             if waiting is not None and waiting.pop(future, None) is not None and not waiting:
                 del self._waiters[topic]
+
+
+def _give_up(future: asyncio.Future[str]) -> None:
+    if not future.done():
+        future.set_result(_NOTHING)

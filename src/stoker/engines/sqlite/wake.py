@@ -24,11 +24,15 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
+from stoker.engines.base import CONTROL
 from stoker.engines.sqlite.watch import Watch
 from stoker.model.errors import EngineRefused
 
 EVERYTHING = "*"
 """The topic that stands for all: more was said than fits, or something may have been missed."""
+
+ALL, CONTROL_ONLY = "-", "."
+"""What stands between process and number in a listener's name tells ringers what it wants to hear."""
 
 OPEN_FILES = Path("/proc/self/fd")
 LARGEST = 4096
@@ -52,15 +56,18 @@ class Bell:
         self._watch: Watch | None = None
         BELLS.add(self)
 
-    def listen(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Call back in the loop with the topics that others rang for; what this Bell rings it does not hear."""
+    def listen(self, callback: Callable[[frozenset[str]], None], *, control_only: bool = False) -> None:
+        """Call back in the loop with the topics that others rang for; what this Bell rings it does not hear.
+
+        `control_only` spares it rings that are only about queues.
+        """
         if self._ear is not None:
             raise EngineRefused("this bell is listened to already")
         ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             ear.setblocking(False)
             ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * LARGEST)
-            name = f"{os.getpid()}-{secrets.token_hex(4)}"
+            name = f"{os.getpid()}{CONTROL_ONLY if control_only else ALL}{secrets.token_hex(4)}"
             ear.bind(self._address(name))
             Path(self._address(name)).chmod(0o600)
         except BaseException:
@@ -69,6 +76,13 @@ class Bell:
         self._ear, self._name = ear, name
         self._loop.add_reader(ear, self._hear, ear, callback)
 
+    def hear_all(self) -> None:
+        """From now on hear of queues as well."""
+        if CONTROL_ONLY in self._name:
+            name = self._name.replace(CONTROL_ONLY, ALL)
+            Path(self._address(self._name)).rename(self._address(name))
+            self._name = name
+
     def ring(self, topics: Collection[str]) -> None:
         """Wake whoever listens on this store in other processes and engines. Never blocks, never raises."""
         if not topics:
@@ -76,10 +90,11 @@ class Bell:
         message = "\n".join(topics).encode(errors="replace")
         if len(message) > LARGEST:
             message = EVERYTHING.encode()
+        control = CONTROL in topics or EVERYTHING in topics
         with self._ringing:
             try:
                 for name in self._listeners():
-                    if name != self._name:
+                    if name != self._name and (control or CONTROL_ONLY not in name):
                         self._send(message, name)
             except (OSError, EngineRefused):
                 # The folder was taken away or spoilt: the listeners are woken by `watch` and by their own next look.

@@ -22,7 +22,8 @@ PERIOD = 0.05
 CALM = 0.005
 """After a write the kernel is not listened to for this long: a busy database must not keep the loop busy."""
 LINGER = 1.0
-FIRST_PAUSE, LAST_PAUSE = 0.001, 0.25
+FIRST_PAUSE, LAST_PAUSE = 0.004, 0.25
+"""Between looks. Most commits ring: whoever heard of one is not to be held up by a look while it claims."""
 
 IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_Q_OVERFLOW = 0x2, 0x80, 0x100, 0x200, 0x4000
 HEAD = struct.Struct("iIII")

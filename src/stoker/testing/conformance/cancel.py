@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.model.job import Claim, Status, Verdict
+from stoker.model.job import Claim, Note, Status, Verdict
 from stoker.model.lifecycle import KEEP_DEAD, conclude
 from stoker.model.outcome import (
     Canceled,
@@ -19,7 +19,7 @@ from stoker.model.outcome import (
     Throttled,
     TimedOut,
 )
-from stoker.model.query import Cancel, Delete, Requeue, Selection, Tally
+from stoker.model.query import CANCEL_REASON, LONGEST_REASON, Cancel, Delete, Requeue, Selection, Tally
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.conformance.harness import Store
 
@@ -144,7 +144,7 @@ async def test_a_canceling_verdict_stores_no_follow_up(store: Store) -> None:
     refused = msgspec.structs.replace(conclude(flagged, Failed("boom")), followups=(child,), metadata={"a": "b"})
     assert await store.settle(refused, conclude(plain, Done())) == [Verdict.CANCELING, Verdict.APPLIED]
     assert await store.gone(child.id)
-    assert (await store.job(flagged.id)).metadata == {}
+    assert "a" not in (await store.job(flagged.id)).metadata
     assert await store.status(plain.id) is Status.DONE
 
 
@@ -236,3 +236,17 @@ async def test_a_canceled_job_can_be_brought_back(store: Store) -> None:
     assert (record.attempts, record.base, record.expires_at) == (1, 1, None)
     claim = await store.take()
     assert (claim.attempt, claim.cancel_requested) == (2, False)
+
+
+@pytest.mark.spec("CANCEL-10")
+async def test_the_reason_of_a_request_is_on_the_record(store: Store) -> None:
+    """It joins what the run noted, however the job ends; a later request has the last word, a long one is cut."""
+    job = await store.add()
+    claim = await store.take()
+    await store.engine.note([Note(job, claim.worker, claim.token, metadata={"mine": "1"})])
+    for reason in ("wrong customer", "x" * 5_000):
+        await store.engine.alter(Selection((job,)), Cancel(reason))
+        assert (await store.job(job)).metadata == {"mine": "1", CANCEL_REASON: reason[:LONGEST_REASON]}
+    await store.engine.alter(Selection((job,)), Cancel(""))
+    assert await store.finish(claim, Done()) is Verdict.APPLIED
+    assert set((await store.job(job)).metadata) == {"mine", CANCEL_REASON}

@@ -279,7 +279,7 @@ async def test_a_claim_tells_everything_about_a_fresh_job(store: Store) -> None:
         queue="mail",
         priority=-7,
         attempts=4,
-        unique=Unique("k", "global", "raise", "retrying"),
+        unique=Unique("k", store.scope, "raise", "retrying"),
         tenant="acme",
         options=options,
     )

@@ -96,7 +96,7 @@ async def test_get_shows_the_whole_draft(store: Store) -> None:
         priority=-7,
         delay=HOUR,
         attempts=9,
-        unique=Unique("user 7", scope="global", hold="retrying"),
+        unique=Unique("user 7", scope=store.scope, hold="retrying"),
         tenant="acme & söhne",
         options=Options(timeout=SECOND, keep=HOUR, metadata={"trace": "4711"}),
     )
@@ -216,7 +216,7 @@ async def test_find_by_key_shows_every_job_that_ever_had_it(store: Store) -> Non
     first = await store.add(unique=Unique("img:7"))
     await store.finish(await store.take(), Done())
     second = await store.add(unique=Unique("img:7"))
-    third = await store.add("other", unique=Unique("img:7", scope="global"))
+    third = await store.add("other", unique=Unique("img:7", scope=store.scope))
     await store.add(unique=Unique("img:70"))
     await store.add()
     assert await _ids(store, key="img:7") == [first, second, third]

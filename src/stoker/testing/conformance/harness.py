@@ -21,6 +21,7 @@ from stoker.model.lifecycle import PLAIN_RULES, Rules, conclude
 from stoker.model.outcome import Outcome
 from stoker.model.query import Totals
 from stoker.model.time import Instant, Span
+from stoker.model.unique import Scope
 from stoker.testing.clock import VirtualClock
 
 MakeEngine: TypeAlias = Callable[[Clock | None], Engine]
@@ -49,6 +50,11 @@ class Store:
     def pass_time(self, span: Span) -> None:
         """Let microseconds pass."""
         self.clock.set(self.clock() + span)
+
+    @property
+    def scope(self) -> Scope:
+        """The widest scope of a unique key that the engine gives."""
+        return "global" if Gives.KEYS_ACROSS_QUEUES in self.engine.gives else "kind"
 
     # --- doors --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stoker.engines.base import Gives
 from stoker.model.errors import InvalidInput, InvalidName, PayloadTooLarge
 from stoker.model.job import (
     LARGEST_BATCH,
@@ -22,7 +23,7 @@ from stoker.model.query import Delete, Selection
 from stoker.model.retry import Exponential, Fixed, Linear, Never
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.model.unique import LONGEST_KEY, Unique
-from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.harness import Store, needs
 
 _HOSTILE = "'; drop table jobs; -- \" \\ % _ {x} \n\t\r é 日本 🧨 \u2028"
 _PAYLOADS = {
@@ -70,7 +71,7 @@ async def test_a_bare_draft_becomes_a_pending_job_with_the_defaults(store: Store
 async def test_every_field_of_a_draft_reaches_the_record(store: Store) -> None:
     """Kind, queue, payload, priority, schedule, budget, key, tenant and options are stored as given."""
     options = Options(Linear(1, 2, 60, 3), 30 * SECOND, HOUR, DAY, {"from": "here"}, "process")
-    unique = Unique("img:7", scope="global", mode="replace", hold="retrying")
+    unique = Unique("img:7", scope=store.scope, mode="replace", hold="retrying")
     draft = store.draft(
         "resize.image:v2",
         payload=b'{"id":7}',
@@ -182,6 +183,7 @@ async def test_the_same_draft_again_is_the_same_job(store: Store) -> None:
 @pytest.mark.spec("INSERT-06")
 async def test_a_known_id_wins_over_everything_else_the_draft_says(store: Store) -> None:
     """Another kind, queue, payload or key under a stored id changes nothing."""
+    needs(store, Gives.ACROSS_QUEUES)
     first = store.draft("one", payload=b"1")
     await store.insert(first)
     other = Draft(first.id, "two", b"2", "elsewhere", 5, MINUTE, None, 9, Unique("k", mode="raise"), "acme")

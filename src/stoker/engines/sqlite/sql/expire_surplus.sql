@@ -1,1 +1,1 @@
-SELECT id, seq FROM stoker_done ORDER BY finished, id LIMIT ?1
+SELECT id, seq FROM stoker_done ORDER BY expires, id LIMIT ?1

@@ -1,0 +1,71 @@
+"""From a URL to options: what in its query is ours, what is the driver's, and what messages may show of it."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from stoker.engines.base import Clock
+from stoker.engines.postgres.connection import Pooler
+from stoker.engines.postgres.store import Options
+from stoker.engines.postgres.texts import DEFAULT_SCHEMA, check_schema
+from stoker.model.errors import InvalidInput, InvalidOption
+
+DEFAULTS: dict[str, Any] = {
+    "schema": DEFAULT_SCHEMA,
+    "migrate": "manual",
+    "pooler": "auto",
+    "direct": None,
+    "timeout": 5.0,
+}
+CHOICES = {"migrate": ("auto", "manual"), "pooler": typing.get_args(Pooler)}
+
+
+def options(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Options:
+    """Options by keyword, else from the URL's query, else the default."""
+    bare, found = split(url)
+    wanted = {
+        name: given[name] if given[name] != default else found.get(name, default) for name, default in DEFAULTS.items()
+    }
+    for name, choices in CHOICES.items():
+        if wanted[name] not in choices:
+            raise InvalidOption(name, wanted[name], f"must be one of {', '.join(choices)}")
+    try:
+        patience = float(wanted["timeout"])
+    except (TypeError, ValueError):
+        patience = 0.0
+    if not 0 < patience < 3_600:
+        raise InvalidOption("timeout", wanted["timeout"], "must be seconds, more than none and less than an hour")
+    direct = wanted["direct"]
+    return Options(
+        bare,
+        shown(bare),
+        check_schema(wanted["schema"]),
+        clock,
+        wanted["migrate"],
+        wanted["pooler"],
+        patience,
+        None if direct is None else split(direct)[0],
+    )
+
+
+def split(url: str) -> tuple[str, dict[str, str]]:
+    """The URL as the driver wants it, and what of its query is ours."""
+    try:
+        parts = urlsplit(url)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        # The parser quotes the URL in its message, so that one must not be shown.
+        raise InvalidInput("url", "postgresql://…", "cannot be read as a URL") from None
+    ours = {name: value for name, value in query if name in DEFAULTS}
+    rest = urlencode([(name, value) for name, value in query if name not in DEFAULTS])
+    return urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")), ours
+
+
+def shown(url: str) -> str:
+    """A database as messages name it: host, port and name, never user or password."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2] or "the local socket"
+    return f"postgres {host}{parts.path}"

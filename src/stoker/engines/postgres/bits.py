@@ -1,0 +1,87 @@
+"""Where in the leases the bits of settlements and notes are, and the masks that say which of them are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stoker.engines.postgres.claims import Lot, Ref
+from stoker.engines.postgres.texts import sql
+from stoker.engines.sql.packing import read_unique
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.ids import JobId
+from stoker.model.job import Settlement
+from stoker.model.lifecycle import SETTLED, accepts
+
+_HELD = sql("held")
+_SOFT = frozenset(status for status in SETTLED if not accepts(status, cancel_requested=True))
+
+
+class Item(NamedTuple):
+    """A settlement, its place in the call, and where its bit is."""
+
+    place: int
+    settlement: Settlement
+    ref: Ref
+
+
+def located(round_: list[tuple[int, Settlement]]) -> Steps[list[Item]]:
+    """The settlements whose claims may still be stored, with where that is."""
+    items: list[Item] = []
+    blind: list[tuple[int, Settlement]] = []
+    for place, settlement in round_:
+        ref = settlement.ref
+        if type(ref) is Ref and ref.id == settlement.id:
+            items.append(Item(place, settlement, ref))
+        else:
+            blind.append((place, settlement))
+    if blind:
+        refs = yield from found_refs([(one.worker, one.token, one.id) for _, one in blind])
+        items += [Item(place, one, refs[n]) for n, (place, one) in enumerate(blind) if n in refs]
+    return items
+
+
+def found_refs(wanted: list[tuple[str, int, JobId]]) -> Steps[dict[int, Ref]]:
+    """Refs of claims of which only (worker, token, job) is known, by their place in the question."""
+    refs: dict[int, Ref] = {}
+    lots: dict[int, Lot] = {}
+    columns = [list(column) for column in zip(*wanted, strict=True)]
+    for row in (yield _HELD, tuple(columns)):
+        ord_, lease, token, claimed, worker, queue, size, pos, kind, attempt, priority, key, traits = row[:13]
+        lot = lots.get(lease)
+        if lot is None:
+            lot = lots[lease] = Lot(lease, token, claimed, worker, queue, size)
+        unique = read_unique(key, traits)
+        slot = None if unique is None else unique.slot(kind)
+        refs[ord_ - 1] = Ref(lot, wanted[ord_ - 1][2], pos, kind, attempt, priority, slot, *row[13:])
+    return refs
+
+
+class Masks:
+    """The positions that a call wants to end, lease by lease and fence by fence."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.numbers: list[int] = []
+        self._known: dict[tuple[int, str, int], int] = {}
+        self._soft: list[bytearray] = []
+        self._hard: list[bytearray] = []
+        known, soft, hard, numbers = self._known, self._soft, self._hard, self.numbers
+        for _, settlement, ref in items:
+            fence = (ref.lot.lease, settlement.worker, settlement.token)
+            number = known.get(fence)
+            if number is None:
+                number = known[fence] = len(known) + 1
+                soft.append(bytearray(b"0" * ref.lot.size))
+                hard.append(bytearray(b"0" * ref.lot.size))
+            (soft if settlement.status in _SOFT else hard)[number - 1][ref.pos] = 49
+            numbers.append(number)
+
+    def fences(self) -> Row:
+        leases, workers, tokens = zip(*self._known, strict=True)
+        return list(leases), list(workers), list(tokens)
+
+    def soft(self) -> list[str]:
+        return [mask.decode() for mask in self._soft]
+
+    def hard(self) -> list[str]:
+        return [mask.decode() for mask in self._hard]

@@ -1,0 +1,231 @@
+"""The Postgres engine's face: every method of the contract, each handed to the module that knows how.
+
+Inserts, settlements and what people change come back when they are durable as far as the server's configuration
+promises; claims, renewals and everything that is soon repeated do not wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import ClassVar, Literal, Self
+
+from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.postgres import (
+    actions,
+    address,
+    claims,
+    control,
+    describe,
+    expiry,
+    inbox,
+    joining,
+    leases,
+    notes,
+    opening,
+    questions,
+    records,
+    settle,
+    timeline,
+)
+from stoker.engines.postgres.connection import Pooler
+from stoker.engines.postgres.store import Options, Store
+from stoker.engines.postgres.texts import DEFAULT_SCHEMA
+from stoker.engines.samples import Samples, timed
+from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.throttle import Grant
+from stoker.model.time import Instant, Span
+
+
+class PostgresEngine:
+    """Jobs in one schema of a Postgres database.
+
+    `migrate="auto"` upgrades an older schema at open; an absent one is made in any case. `pooler` says whether a
+    pooler in transaction mode stands in between (found out by itself), `direct` is a URL past it, for wake-ups.
+    `timeout` is how many seconds a statement may take before the server counts as away.
+    """
+
+    name: ClassVar[str] = "postgres"
+    gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.SIGN_OF_LIFE}
+    abreast: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        schema: str = DEFAULT_SCHEMA,
+        migrate: Literal["auto", "manual"] = "manual",
+        pooler: Pooler = "auto",
+        direct: str | None = None,
+        timeout: float = 5.0,
+    ) -> None:
+        given = {"schema": schema, "migrate": migrate, "pooler": pooler, "direct": direct, "timeout": timeout}
+        self._furnish(address.options(url, clock=clock, given=given))
+
+    def _furnish(self, options: Options) -> None:
+        self._options = options
+        self.samples = Samples()
+        self._store = Store(options)
+        self._line = claims.Line(self._store)
+        self._inbox = inbox.Inbox(self._store)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._inbox.close()
+        await self._store.close()
+
+    def twin(self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin._furnish(self._options)  # noqa: SLF001 - it is one of us
+        return twin
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        return joining.own(self._store, self._line.forget)
+
+    async def migrate(self, *, plan_only: bool = False) -> list[str]:
+        return await opening.migrated(self._options, plan_only=plan_only)
+
+    async def describe(self) -> Description:
+        return await describe.describe(self._store)
+
+    async def now(self) -> Instant:
+        return await self._store.stroll(records.just)
+
+    # --- the doors ----------------------------------------------------------------------------------------------
+
+    @timed(write=True)
+    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+        if tx is not None:
+            return await joining.insert(self._store, tx, drafts)
+        receipts = await self._inbox.put(drafts)
+        self._line.inserted(drafts)
+        return receipts
+
+    @timed(write=True)
+    async def claim(self, demand: Demand) -> list[Claim]:
+        return await self._line.claim(demand)
+
+    @timed(write=True)
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        settle.check(settlements)
+        if tx is not None:
+            verdicts = await joining.settle(self._store, tx, settlements)
+            return Settled(verdicts, [] if demand is None else await self._line.claim(demand))
+        return await settle.exchange(self._store, self._line, settlements, demand)
+
+    @timed(write=True)
+    async def renew(
+        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
+    ) -> Renewal:
+        return await leases.renew(self._store, worker, held, lease, first=first)
+
+    @timed(write=True)
+    async def note(self, notes_: Sequence[Note]) -> list[Verdict]:
+        return await notes.note(self._store, notes_)
+
+    @timed(write=True)
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        return await leases.reap(self._store, by, limit, dead)
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        return await self._store.ears.wait(topics, timeout)
+
+    async def wake(self, topics: Sequence[str]) -> None:
+        self._store.inside()
+        self._store.told(set(topics))
+
+    # --- people -------------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await questions.get(self._store, ids)
+
+    @timed(write=False)
+    async def find(self, query: Query) -> Page:
+        return await questions.find(self._store, query)
+
+    @timed(write=False)
+    async def census(self) -> Census:
+        return await questions.census(self._store)
+
+    @timed(write=True)
+    async def alter(self, selection: Selection, change: Change) -> Tally:
+        tally = await actions.alter(self._store, selection, change)
+        self._line.forget()
+        return tally
+
+    @timed(write=True)
+    async def expire(self, retention: Retention) -> Expired:
+        return await expiry.expire(self._store, retention)
+
+    # --- settings -----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def queues(self) -> list[Queue]:
+        return await control.queues(self._store)
+
+    @timed(write=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
+        return await control.tune(self._store, name, tuning, if_absent=if_absent)
+
+    @timed(write=False)
+    async def budgets(self) -> list[Budget]:
+        return await control.budgets(self._store)
+
+    @timed(write=True)
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        return await control.spend(self._store, name, n)
+
+    @timed(write=True)
+    async def drain(self, name: str) -> bool:
+        return await control.drain(self._store, name)
+
+    @timed(write=True)
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        return await control.lock(self._store, name, owner, lease)
+
+    @timed(write=True)
+    async def unlock(self, name: str, owner: str) -> bool:
+        return await control.unlock(self._store, name, owner)
+
+    @timed(write=True)
+    async def beat(self, presence: Presence) -> None:
+        await control.beat(self._store, presence)
+
+    @timed(write=False)
+    async def workers(self) -> list[Presence]:
+        return await control.workers(self._store)
+
+    # --- the timeline -------------------------------------------------------------------------------------------
+
+    @timed(write=True)
+    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
+        return await timeline.record(self._store, events, points, now)
+
+    @timed(write=False)
+    async def events(self, window: Window) -> list[Event]:
+        return await timeline.events(self._store, window)
+
+    @timed(write=False)
+    async def points(
+        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+    ) -> list[Point]:
+        return await timeline.points(self._store, since, until, metrics, queue)
+
+    def timings(self) -> Timings:
+        return self.samples.drain()

@@ -1,0 +1,134 @@
+"""Letting go of what is kept no longer.
+
+The hot path pays for no index by expiry. Finished jobs are looked through in the order of their ids instead, stretch by
+stretch, from where the last call stopped. Ids are times: a job that is kept for a week cannot expire before its id is
+a week old. So most of the looking goes to ids that are older than what the youngest finished jobs are kept for, where
+nearly every job met is one to remove; the rest goes slowly round all of them, for jobs that are kept more briefly.
+In a store of some ten thousand finished jobs every call sees all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stoker.engines.postgres import folding, moves
+from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.unit import Unit
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.ids import JobId, floor, minted_at
+from stoker.model.query import Expired, Retention
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+OLD_STRETCH = 50_000
+WHOLE_STRETCH = 20_000
+"""Finished jobs looked at in one call: among the old ones, and among all."""
+
+STEP = 4_000
+SAMPLE = 500
+OLD_NAMES = 1_000
+"""So many workers are remembered after they were reaped."""
+
+LEAST_EVENTS = 1_000
+
+FIRST, LAST = bytes(16), b"\xff" * 16
+
+_MARK = sql("mark")
+_MARK_WRITE = sql("mark_write")
+_SAMPLE = sql("expire_sample")
+_SWEEP = sql("expire_sweep")
+_TAKE = sql("expire_take")
+_FINISHED = sql("expire_finished")
+_NEAREST = sql("expire_nearest")
+_EVENTS, _POINTS = sql("expire_events"), sql("expire_points")
+_PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
+
+
+@dataclass
+class Swept:
+    """What one call has removed so far."""
+
+    jobs: int = 0
+    events: int = 0
+
+
+async def expire(store: Store, retention: Retention) -> Expired:
+    """Remove what is out of date, some of it, and add up the counts."""
+    swept = await store.write(lambda unit: _sweep(unit, retention), lane="desk", lax=True)
+    while await store.write(lambda _: folding.fold(), lane="desk", lax=True) >= folding.MOST:
+        pass
+    return swept
+
+
+def _sweep(unit: Unit, retention: Retention) -> Steps[Expired]:
+    limit = max(retention.limit, 0)
+    swept = Swept()
+    if (bound := (yield from _old(unit.now))) is not None:
+        yield from _walk(swept, "expire.old", bound, OLD_STRETCH, unit.now, limit)
+    yield from _walk(swept, "expire.all", LAST, WHOLE_STRETCH, unit.now, limit - swept.jobs)
+    if retention.finished is not None:
+        yield from _surplus(unit, swept, max(retention.finished, 0), limit - swept.jobs)
+    now = unit.now
+    old = yield _EVENTS, (now - retention.events, max(limit, LEAST_EVENTS))
+    points = yield _POINTS, (now - retention.points,)
+    presences = yield _PRESENCES, (now - retention.presences,)
+    locks = yield _LOCKS, (now,)
+    yield _WORKERS, (OLD_NAMES,)
+    return Expired(
+        jobs=swept.jobs,
+        events=swept.events + len(old),
+        points=len(points),
+        presences=len(presences),
+        locks=len(locks),
+    )
+
+
+def _old(now: Instant) -> Steps[JobId | None]:
+    """The id up to which jobs may well have expired: as old as the youngest finished ones are going to be."""
+    rows: list[Row] = yield _SAMPLE, (SAMPLE,)
+    if not rows:
+        return None
+    return floor(now - min(max(0, expires - minted_at(job)) for job, expires in rows))
+
+
+def _walk(swept: Swept, mark: str, bound: JobId, stretch: int, now: Instant, limit: int) -> Steps[None]:
+    """Go on from a mark, round the end if need be, until enough were looked at or had expired."""
+    if limit <= 0:
+        return
+    rows: list[Row] = yield _MARK, (mark,)
+    start: JobId = rows[0][0] if rows and rows[0][0] < bound else FIRST
+    place, end, round_ = start, bound, start == FIRST
+    while stretch > 0 and limit > 0:
+        step = min(STEP, stretch)
+        [(jobs, events, looked, last, expired, last_expired)] = yield _SWEEP, (place, end, step, now, limit)
+        swept.jobs += jobs
+        swept.events += events
+        stretch -= looked
+        limit -= expired
+        if limit == 0:
+            place = last_expired
+        elif looked == step:
+            place = last
+        elif round_:
+            place = FIRST
+            break
+        else:
+            round_, place, end = True, FIRST, start
+    yield _MARK_WRITE, (mark, place)
+
+
+def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Steps[None]:
+    """Remove the finished jobs nearest to their expiry until only so many are left."""
+    [(finished,)] = yield _FINISHED, ()
+    surplus = min(finished - kept, limit)
+    if surplus <= 0:
+        return
+    nearest = [job for (job,) in (yield _NEAREST, (surplus,))]
+    rows: list[Row] = yield _TAKE, (nearest,)
+    for _, queue, kind, status in rows:
+        unit.count(queue, kind, status, -1)
+    swept.jobs += len(rows)
+    swept.events += yield from moves.erase_bodies([job for job, *_ in rows])

@@ -1,0 +1,192 @@
+"""Other people's transactions: inserts and settlements that exist if and only if somebody commits.
+
+`Own` is the engine's own transaction, on a connection of its own. A handle of the user's runs the same doors through
+`engines.sql.handles`; what crosses there is plain: ids as text, everything else as any driver of Postgres takes it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from stoker.engines.postgres import settle as closing
+from stoker.engines.postgres.connection import Connection, DriverError, Retriable, translated
+from stoker.engines.postgres.insert import admit
+from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.unit import Unit
+from stoker.engines.sql import handles
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
+from stoker.model.job import Draft, Receipt, Settlement, Verdict
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+T = TypeVar("T")
+
+_NOW = sql("now")
+_WHERE = sql("whereabouts")
+_SAVE, _BACK, _RELEASE = sql("savepoint"), sql("savepoint_back"), sql("savepoint_release")
+
+
+async def insert(store: Store, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Insert inside somebody else's transaction."""
+    refusing = any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
+
+    def make(unit: Unit) -> Steps[list[Receipt]]:
+        door = admit(unit, drafts)
+        return _undoing(door) if refusing else door
+
+    return await _join(store, tx, make)
+
+
+async def settle(store: Store, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
+    """Settle inside somebody else's transaction."""
+    return await _join(store, tx, lambda unit: closing.settle(unit, unit.now, settlements))
+
+
+async def _join(store: Store, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
+    if isinstance(tx, Own):
+        if tx.store is not store:
+            raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
+        return await tx.run(make)
+    return await _on_theirs(store, tx, make)
+
+
+def _whole(unit: Unit, door: Steps[T]) -> Steps[T]:
+    answer = yield from door
+    yield from unit.end()
+    return answer
+
+
+def _undoing(door: Steps[T]) -> Steps[T]:
+    """A door that leaves nothing behind when it raises, though the transaction around it goes on."""
+    yield _SAVE, ()
+    try:
+        answer = yield from door
+    except Exception:
+        yield _BACK, ()
+        yield _RELEASE, ()
+        raise
+    yield _RELEASE, ()
+    return answer
+
+
+# --- our own ----------------------------------------------------------------------------------------------------
+
+
+class Own:
+    """The engine's own transaction. Made by `own`."""
+
+    def __init__(self, store: Store, connection: Connection) -> None:
+        self.store = store
+        self.connection: Connection | None = connection
+        self.woken: set[str] = set()
+
+    async def run(self, make: Callable[[Unit], Steps[T]]) -> T:
+        connection, store = self.connection, self.store
+        if connection is None:
+            raise EngineClosed("this transaction is over")
+        now = store.now()
+        if now is None:
+            [(now,)] = await connection.run(store.texts[_NOW], (), store.options.patience)
+        unit = Unit(now)
+        try:
+            answer = await store.play(connection, _whole(unit, make(unit)))
+        except Retriable as error:
+            raise EngineBusy(
+                f"{store.options.where} gave up this transaction for another one's sake ({error}). Nothing of it is "
+                "stored; begin it again"
+            ) from error
+        self.woken |= unit.woken
+        return answer
+
+
+@asynccontextmanager
+async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]:
+    """A transaction of the engine's own: commits when the block ends, rolls back if it raises."""
+    patience = store.options.patience
+    async with store.lend("transaction") as connection:
+        await connection.command("BEGIN", patience)
+        tx = Own(store, connection)
+        try:
+            yield tx
+            tx.connection = None
+            await connection.command("COMMIT", patience)
+        except BaseException:
+            tx.connection = None
+            if connection.usable:
+                await connection.rollback()
+            raise
+    committed()
+    if tx.woken:
+        store.told(tx.woken)
+
+
+# --- theirs -----------------------------------------------------------------------------------------------------
+
+
+async def _on_theirs(store: Store, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
+    """Play a door on a user's handle, inside the transaction that they will end."""
+    where = store.options.where
+    if handles.dialect_of(handle) != "postgresql":
+        who, dialect = handles.describe_handle(handle), handles.dialect_of(handle)
+        raise EngineRefused(f"tx= is a {who} on {dialect}, but the jobs are in {where}. Nothing was stored")
+    try:
+        [row] = await handles.run(handle, store.texts[_WHERE])
+        _check(store, handle, row)
+        now = store.now()
+        unit = Unit(row[3] if now is None else now)
+        return await _play(store, handle, _whole(unit, make(unit)))
+    except StokerError:
+        raise
+    except Exception as error:
+        if isinstance(error, DriverError) or hasattr(error, "sqlstate"):
+            raise translated(error, where) from error
+        raise
+
+
+def _check(store: Store, handle: Any, row: Row) -> None:
+    """Refuse a handle on anything but this very database, by name."""
+    database, started, ours = row[:3]
+    home = store.identity
+    wanted = unquote(urlsplit(store.options.url).path.strip("/")) if home is None else home[0]
+    if ours and (not wanted or database == wanted) and (home is None or home[1] == started):
+        return
+    raise EngineRefused(
+        f"tx= is a {handles.describe_handle(handle)} on the database {database}, but the jobs are in "
+        f"{store.options.where}, schema {store.options.schema}. Nothing was stored: one transaction cannot hold both. "
+        "Use a connection to the same database, or enqueue without tx="
+    )
+
+
+async def _play(store: Store, handle: Any, steps: Steps[T]) -> T:
+    send: Callable[[Any], Any] = steps.send
+    answer: Any = None
+    try:
+        while True:
+            name, values = send(answer)
+            send = steps.send
+            try:
+                rows = await handles.run(handle, store.texts[name], tuple(map(_outward, values)))
+                answer = [tuple(map(_inward, row)) for row in rows]
+            except Exception as error:  # noqa: BLE001 - the door may want to undo something first
+                send, answer = steps.throw, error
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _outward(value: Any) -> Any:
+    """Ids as text, which every driver takes for a uuid."""
+    if type(value) is bytes:
+        return str(uuid.UUID(bytes=value))
+    if type(value) is list and any(type(one) is bytes for one in value):
+        return [None if one is None else str(uuid.UUID(bytes=one)) for one in value]
+    return value
+
+
+def _inward(value: Any) -> Any:
+    return value.bytes if isinstance(value, uuid.UUID) else value

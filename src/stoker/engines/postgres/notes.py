@@ -1,0 +1,74 @@
+"""What running handlers want on their records: progress, metadata, log lines, fenced like settlements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stoker.engines.postgres.bits import found_refs
+from stoker.engines.postgres.claims import Ref
+from stoker.engines.postgres.texts import sql
+from stoker.engines.sql.packing import encode, legible
+from stoker.engines.sql.steps import Steps
+from stoker.model.job import LONGEST_LOG, Note, Verdict, noted
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+_NOTE = sql("note")
+
+
+async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
+    """Write on running jobs what their handlers want to be known; verdicts in the order of the notes."""
+    store.inside()
+    return await store.each("write", lambda: _note(notes)) if notes else []
+
+
+def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:
+    refs: dict[int, Ref] = {
+        place: one.ref for place, one in enumerate(notes) if type(one.ref) is Ref and one.ref.id == one.id
+    }
+    blind = [place for place in range(len(notes)) if place not in refs]
+    if blind:
+        found = yield from found_refs([(notes[place].worker, notes[place].token, notes[place].id) for place in blind])
+        refs.update({blind[n]: ref for n, ref in found.items()})
+    merged: dict[tuple[int, str, int, int], tuple[Ref, Note]] = {}
+    for place, ref in sorted(refs.items()):
+        one = notes[place]
+        fence = (ref.lot.lease, one.worker, one.token, ref.pos)
+        before = merged.get(fence)
+        merged[fence] = ref, one if before is None else _joined(before[1], one)
+    if not merged:
+        return [Verdict.LOST] * len(notes)
+    rows = yield (
+        _NOTE,
+        (
+            [lease for lease, _, _, _ in merged],
+            [worker for _, worker, _, _ in merged],
+            [token for _, _, token, _ in merged],
+            [pos for _, _, _, pos in merged],
+            [one.id for _, one in merged.values()],
+            [one.progress for _, one in merged.values()],
+            [encode(one.metadata).decode() if one.metadata else None for _, one in merged.values()],
+            [
+                encode([legible(line) for line in one.lines[-LONGEST_LOG:]]).decode() if one.lines else None
+                for _, one in merged.values()
+            ],
+            LONGEST_LOG,
+        ),
+    )
+    fences = list(merged)
+    hit = {fences[number - 1] for (number,) in rows}
+    return [
+        Verdict.APPLIED
+        if place in refs and (refs[place].lot.lease, one.worker, one.token, refs[place].pos) in hit
+        else Verdict.LOST
+        for place, one in enumerate(notes)
+    ]
+
+
+def _joined(first: Note, second: Note) -> Note:
+    """Two notes on one run as one."""
+    progress = first.progress if second.progress is None else second.progress
+    metadata = noted(first.metadata or {}, second.metadata) or None
+    return Note(first.id, first.worker, first.token, progress, metadata, first.lines + second.lines, first.ref)

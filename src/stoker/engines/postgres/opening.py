@@ -1,0 +1,125 @@
+"""How the schema comes about: made where there is none, upgraded only when asked.
+
+Every migration is one transaction under an advisory lock of that transaction, so two hosts may migrate at once, behind
+a pooler too: the second one waits and then finds the work done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stoker.engines.postgres.connection import Connection
+from stoker.engines.postgres.texts import MIGRATIONS, placed
+from stoker.engines.sql import migrations
+from stoker.engines.sql.migrations import Migration
+from stoker.engines.sql.steps import Row
+from stoker.model.errors import EngineRefused, SchemaMismatch
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Options
+
+LONGEST = 600.0
+"""Seconds a migration may take."""
+
+LOCK = 0x5370_6172_6B
+"""The advisory lock of migrations; together with the schema's name it keeps two migrations of one schema apart."""
+
+
+def ledger(schema: str) -> str:
+    return f'"{schema}".{migrations.LEDGER}'
+
+
+async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
+    """See that the schema is there and is the one this code knows. An absent one is made.
+
+    Answers which database of which server this is, to compare users' handles with.
+    """
+    [(encoding, exists, database, started)] = await connection.run(
+        "SELECT current_setting('server_encoding'), to_regclass($1) IS NOT NULL, current_database()::text, "
+        "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint",
+        (ledger(options.schema),),
+        options.patience,
+    )
+    identity = (database, started)
+    if encoding != "UTF8":
+        raise EngineRefused(
+            f"{options.where} stores text as {encoding}; Stoker needs UTF8. Create the database with ENCODING 'UTF8'"
+        )
+    if not exists or options.migrate == "auto":
+        await migrate(connection, options)
+        return identity
+    todo = await pending(connection, options)
+    if todo:
+        raise SchemaMismatch(
+            f"the schema {options.schema} of {options.where} is older than this Stoker: it lacks "
+            f"{', '.join(map(str, todo))}. Nothing was changed. Run: stoker migrate (add --plan to see it first), or "
+            'open with migrate="auto"'
+        )
+    return identity
+
+
+async def pending(connection: Connection, options: Options) -> list[Migration]:
+    """What the schema still needs. Refuses a schema that is newer than this code."""
+    table = ledger(options.schema)
+    [(exists,)] = await connection.run("SELECT to_regclass($1) IS NOT NULL", (table,), options.patience)
+    rows: list[Row] = []
+    if exists:
+        rows = await connection.run(migrations.read_ledger(table), (), options.patience)
+    return migrations.pending(rows, MIGRATIONS)
+
+
+async def plan(connection: Connection, options: Options) -> list[str]:
+    """The statements a migration would run."""
+    return [
+        placed(statement, options.schema)
+        for migration in await pending(connection, options)
+        for statement in migration.statements
+    ]
+
+
+async def migrate(connection: Connection, options: Options) -> list[str]:
+    """Bring the schema up to date, one transaction per step; answers the statements that were run."""
+    done: list[str] = []
+    while True:
+        await connection.command("BEGIN", options.patience)
+        try:
+            statements = await _advance(connection, options)
+            await connection.command("COMMIT", LONGEST)
+        except BaseException:
+            if connection.usable:
+                await connection.rollback()
+            raise
+        if not statements:
+            return done
+        done += statements
+
+
+async def _advance(connection: Connection, options: Options) -> list[str]:
+    """Apply the next migration inside the present transaction. Empty: there is none left."""
+    schema, table = options.schema, ledger(options.schema)
+    await connection.run("SELECT pg_advisory_xact_lock($1, hashtext($2))", (LOCK & 0x7FFFFFFF, schema), LONGEST)
+    [(exists,)] = await connection.run("SELECT to_regnamespace($1) IS NOT NULL", (f'"{schema}"',), options.patience)
+    if not exists:
+        await connection.command(f'CREATE SCHEMA "{schema}"', options.patience)
+    await connection.command(migrations.create_ledger(table), options.patience)
+    todo = migrations.pending(await connection.run(migrations.read_ledger(table), (), options.patience), MIGRATIONS)
+    if not todo:
+        return []
+    statements = [placed(statement, schema) for statement in todo[0].statements]
+    for statement in (*statements, migrations.record(todo[0], table)):
+        await connection.command(statement, LONGEST)
+    return statements
+
+
+# --- for people -------------------------------------------------------------------------------------------------
+
+
+async def migrated(options: Options, *, plan_only: bool) -> list[str]:
+    """Bring the schema of a database up to date, or say what that would take. Needs no open engine."""
+    connection = await Connection.open(
+        options.url, options.where, settings=None, pooler=options.pooler, patience=options.patience
+    )
+    try:
+        return await (plan if plan_only else migrate)(connection, options)
+    finally:
+        await connection.close()

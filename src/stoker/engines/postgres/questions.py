@@ -1,0 +1,173 @@
+"""What people ask: pages of jobs, and all counts at one instant.
+
+A page is a walk along ids in one snapshot. Which walk is chosen by what the query narrows: a key, the lists of
+unsuccessful jobs, finished jobs, jobs that wait for a retry and active jobs each have an order by id of their own;
+everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from stoker.engines.postgres import records
+from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.unit import CODES, ENQUEUED, PENDING, STATUSES
+from stoker.engines.sql.packing import read_unique
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE, FINISHED, Job, Status
+from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.time import Instant
+from stoker.model.unique import Unique
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+LARGEST_CHUNK = 2_000
+FIRST, LAST = bytes(16), b"\xff" * 16
+"""Before and behind every id."""
+
+_ALL, _KEY, _DONE, _LISTED, _RETRYING, _ACTIVE = (
+    {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")}
+    for walk in ("all", "key", "done", "listed", "retrying", "active")
+)
+_QUEUES = sql("queues")
+_COUNTS = sql("census_counts")
+_TROUBLES = sql("census_troubles")
+_LINES = sql("census_lines")
+_RUNNING = sql("census_running")
+
+
+async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
+    """The whole records, in the order asked."""
+    return await store.each("desk", lambda: records.jobs(ids))
+
+
+async def find(store: Store, query: Query) -> Page:
+    """One page in id order."""
+    return await store.read(lambda now: page(query, now))
+
+
+async def census(store: Store) -> Census:
+    """Every count at one instant."""
+    return await store.read(counted)
+
+
+# --- pages ------------------------------------------------------------------------------------------------------
+
+
+class Look(NamedTuple):
+    """As much of a job as `matches` asks about; payload and error are there when the query looks into them."""
+
+    id: JobId
+    status: Status
+    queue: str
+    kind: str
+    tenant: str | None
+    unique: Unique | None
+    created_at: Instant
+    scheduled_at: Instant
+    payload: bytes
+    last_error: str | None
+
+
+def page(query: Query, now: Instant) -> Steps[Page]:
+    """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    statement, values = yield from _walk(query)
+    cursor = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
+    found: list[JobId] = []
+    scanned, chunk = 0, min(query.limit + 1, LARGEST_CHUNK)
+    end = False
+    while not end:
+        rows: list[Row] = yield statement, (cursor, chunk, query.text is not None, *values)
+        end = len(rows) < chunk
+        for row in rows:
+            if scanned == LONGEST_WALK or len(found) == query.limit:
+                return Page((yield from _shown(found)), cursor, scanned)
+            scanned += 1
+            cursor = row[0]
+            # A look has every field that `matches` asks about, and most records do not match.
+            if matches(_look(row), query, now):  # type: ignore[arg-type]
+                found.append(cursor)
+        chunk = min(4 * chunk, LARGEST_CHUNK)
+    return Page((yield from _shown(found)), None, scanned)
+
+
+def _walk(query: Query) -> Steps[tuple[str, Row]]:
+    """The statement whose order the page follows, and what it wants to know beyond place, length and depth."""
+    wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    if query.key is not None:
+        return _KEY[query.order], (query.key,)
+    if not wanted:
+        return _ALL[query.order], ()
+    if wanted <= FINISHED - {Status.DONE}:
+        queues = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
+        return _LISTED[query.order], (queues, sorted(CODES[status] for status in wanted))
+    if wanted <= FINISHED:
+        return _DONE[query.order], ()
+    if wanted == {Status.RETRYING}:
+        return _RETRYING[query.order], ()
+    if wanted <= ACTIVE:
+        return _ACTIVE[query.order], (wanted != {Status.RUNNING}, Status.RUNNING in wanted)
+    return _ALL[query.order], ()
+
+
+def _look(row: Row) -> Look:
+    job, status, queue, kind, tenant, ukey, utraits, created, due, payload, error = row
+    try:
+        unique = read_unique(ukey, utraits)
+    except CorruptRecord:
+        unique = None
+    body = b"" if payload is None else payload.encode()
+    return Look(job, STATUSES[status], queue, kind, tenant, unique, created, due, body, error)
+
+
+def _shown(ids: list[JobId]) -> Steps[list[Job]]:
+    return [job for job in (yield from records.jobs(ids)) if job is not None]
+
+
+# --- the census -------------------------------------------------------------------------------------------------
+
+
+def counted(now: Instant) -> Steps[Census]:
+    """Every count at this instant, from counters, leases and the heads of the lines."""
+    rows: list[Row] = yield _COUNTS, ()
+    troubles: dict[str, str] = dict((yield _TROUBLES, ()))
+    running: dict[str, Instant] = dict((yield _RUNNING, ()))
+    waiting = sorted({queue for queue, _, *numbers in rows if numbers[PENDING]})
+    lines: list[Row] = (yield _LINES, (waiting, now, COUNT_LIMIT)) if waiting else []
+    return Census(
+        at=now,
+        counts=tuple(
+            Count(queue, kind, status, n)
+            for queue, kind, *numbers in rows
+            for status, n in zip(STATUSES, numbers, strict=False)
+            if n
+        ),
+        scheduled={queue: min(later, COUNT_LIMIT) for queue, later, _ in lines if later},
+        oldest_ready={queue: due for queue, _, due in lines if due is not None},
+        oldest_running=running,
+        totals=_totals(rows, troubles),
+    )
+
+
+def _totals(rows: list[Row], troubles: dict[str, str]) -> dict[str, Totals]:
+    sums: dict[str, list[int]] = {}
+    for _, kind, *numbers in rows:
+        totals = sums.setdefault(kind, [0] * (len(numbers) - ENQUEUED))
+        for place, n in enumerate(numbers[ENQUEUED:]):
+            totals[place] += n or 0
+    return {
+        kind: Totals(
+            enqueued=enqueued,
+            completed=completed,
+            retried=retried,
+            failed=failed,
+            canceled=canceled,
+            last_error=troubles.get(kind),
+        )
+        for kind, (enqueued, completed, retried, failed, canceled) in sorted(sums.items())
+        if any((enqueued, completed, retried, failed, canceled))
+    }

@@ -1,0 +1,251 @@
+"""The third door: claims end.
+
+Plain successes, which are nearly all, go as one small statement, everything else as one large one; both clear bits in
+leases and answer which. What a settlement brings along (a cool-down, follow-ups) is written in the same transaction.
+A settlement whose bit was not open is asked about once more: whether it applied before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stoker.engines.postgres import insert
+from stoker.engines.postgres.bits import Item, Masks, located
+from stoker.engines.postgres.claims import Line, Ref
+from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.unit import CODES, Unit, queue_of
+from stoker.engines.sql.packing import encode, legible
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.control import Queue
+from stoker.model.errors import InvalidTransition
+from stoker.model.ids import JobId, text
+from stoker.model.job import LONGEST_HISTORY, Claim, Demand, Settled, Settlement, Status, Verdict
+from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, SETTLED, deletes
+from stoker.model.throttle import Cool, cooled
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+_SETTLE = sql("settle")
+_DONE = sql("settle_done")
+_SETTLED = sql("settled")
+_TRIM = sql("trim")
+_QUEUES = sql("queues_named")
+_LOCK = sql("queue_lock")
+
+_APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
+_SUCCESS = Status.DONE
+_WAITING = (Status.PENDING, Status.RETRYING)
+
+
+def check(settlements: Sequence[Settlement]) -> None:
+    """Refuse a status that no run can end in."""
+    for settlement in settlements:
+        if settlement.status not in SETTLED:
+            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
+
+
+async def exchange(store: Store, line: Line, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
+    """End claims and take new ones. Successes make nothing claimable, so both are under way at the same time."""
+    if not settlements:
+        return Settled([], [] if demand is None else await line.claim(demand))
+    if demand is not None and all(is_plain(settlement) for settlement in settlements):
+        claiming = asyncio.ensure_future(line.claim(demand))
+        try:
+            verdicts = await close(store, settlements)
+        except BaseException:
+            # What it took nobody will hear of: it comes back as orphans, like every claim whose answer is lost.
+            await asyncio.wait([claiming])
+            if not claiming.cancelled():
+                claiming.exception()
+            raise
+        return Settled(verdicts, await claiming)
+    verdicts = await close(store, settlements)
+    line.settled(settlements)
+    claims: list[Claim] = [] if demand is None else await line.claim(demand)
+    return Settled(verdicts, claims)
+
+
+async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
+    """End claims; verdicts in their order. One statement is a transaction by itself."""
+    if any(settlement.cool is not None or settlement.followups for settlement in settlements):
+        return await store.write(lambda unit: settle(unit, unit.now, settlements))
+    now = store.now()
+    unit = Unit(now or 0)
+    verdicts = await store.each("write", lambda: settle(unit, now, settlements))
+    if unit.woken:
+        store.told(unit.woken)
+    return verdicts
+
+
+def settle(unit: Unit, now: Instant | None, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+    """End claims; verdicts in their order."""
+    verdicts = [_LOST] * len(settlements)
+    for round_ in rounds(settlements):
+        items = yield from located(round_)
+        if items:
+            yield from _end(now, items, verdicts)
+        yield from _afterwards(unit, items, verdicts)
+    yield from _recognise(settlements, verdicts)
+    return verdicts
+
+
+def rounds(settlements: Sequence[Settlement]) -> list[list[tuple[int, Settlement]]]:
+    """The settlements with their places, cut so that in each round a job stands once.
+
+    A follow-up with a key may meet a job that a later settlement ends: then each settlement is a round of its own.
+    """
+    if any(draft.unique is not None for settlement in settlements for draft in settlement.followups):
+        return [[one] for one in enumerate(settlements)]
+    left = list(enumerate(settlements))
+    if len({settlement.id for settlement in settlements}) == len(settlements):
+        return [left]
+    found = []
+    while left:
+        seen: set[JobId] = set()
+        now: list[tuple[int, Settlement]] = []
+        later: list[tuple[int, Settlement]] = []
+        for place, settlement in left:
+            (later if settlement.id in seen else now).append((place, settlement))
+            seen.add(settlement.id)
+        found.append(now)
+        left = later
+    return found
+
+
+def is_plain(settlement: Settlement) -> bool:
+    """A success with nothing to say but its result, of a job that holds no key and was not throttled before."""
+    ref = settlement.ref
+    return (
+        settlement.status is _SUCCESS
+        and type(ref) is Ref
+        and ref.slot is None
+        and not ref.throttles
+        and settlement.error is None
+        and settlement.keep != 0
+        and settlement.cool is None
+        and not settlement.metadata
+        and not settlement.followups
+        and not settlement.crash
+        and not settlement.throttled
+    )
+
+
+# --- clearing the bits ------------------------------------------------------------------------------------------
+
+
+def _end(now: Instant | None, items: list[Item], verdicts: list[Verdict]) -> Steps[None]:
+    """Clear the bits of a round and write down what it says."""
+    masks = Masks(items)
+    if all(is_plain(settlement) for _, settlement, _ in items):
+        rows = yield _DONE, (now, *masks.fences(), masks.hard(), *_plain_columns(items, masks.numbers))
+    else:
+        values = (now, *masks.fences(), masks.soft(), masks.hard(), masks.numbers, *_columns(items))
+        rows = yield _SETTLE, (*values, KEEP_DONE, KEEP_DEAD)
+    answers: dict[int, tuple[str, str]] = {number: (open_, done) for number, open_, done in rows}
+    for (place, _, ref), number in zip(items, masks.numbers, strict=True):
+        answer = answers.get(number)
+        if answer is None or answer[0][ref.pos] == "0":
+            continue
+        verdicts[place] = _APPLIED if answer[1][ref.pos] == "1" else Verdict.CANCELING
+
+
+def _plain_columns(items: list[Item], numbers: list[int]) -> Row:
+    kinds = [ref.kind for _, _, ref in items]
+    attempts = [ref.attempt for _, _, ref in items]
+    results = [settlement.result for _, settlement, _ in items]
+    return (
+        [number << 16 | ref.pos for number, (_, _, ref) in zip(numbers, items, strict=True)],
+        [ref.id for _, _, ref in items],
+        [] if kinds.count(kinds[0]) == len(kinds) else kinds,
+        [] if attempts.count(1) == len(attempts) else attempts,
+        insert.unless_plain([settlement.keep for _, settlement, _ in items]),
+        insert.unless_plain([None if result is None else result.decode() for result in results]),
+        KEEP_DONE,
+        kinds[0],
+    )
+
+
+def _columns(items: list[Item]) -> Row:
+    rows = [_row(settlement, ref) for _, settlement, ref in items]
+    return tuple(list(column) for column in zip(*rows, strict=True))
+
+
+def _row(settlement: Settlement, ref: Ref) -> Row:
+    """One settlement as the large statement wants it: what stands there afterwards, not what changes."""
+    status = settlement.status
+    waits = status in _WAITING
+    crashes = ref.crashes + settlement.crash
+    throttles = 0 if status is _SUCCESS else ref.throttles + settlement.throttled
+    return (
+        ref.pos,
+        ref.id,
+        CODES[status],
+        ref.kind,
+        ref.attempt,
+        max(0, ref.attempt - settlement.refund),
+        settlement.after if waits else None,
+        ref.priority,
+        settlement.keep,
+        settlement.result.decode() if settlement.result is not None and status is _SUCCESS else None,
+        None if settlement.error is None else legible(settlement.error),
+        ref.slot,
+        deletes(settlement),
+        waits or bool(settlement.metadata) or (crashes, throttles) != (ref.crashes, ref.throttles),
+        crashes,
+        throttles,
+        encode(settlement.metadata).decode() if settlement.metadata else None,
+    )
+
+
+def _recognise(settlements: Sequence[Settlement], verdicts: list[Verdict]) -> Steps[None]:
+    """A job whose last run was ended like this under this token was ended by this very settlement."""
+    lost = [place for place, verdict in enumerate(verdicts) if verdict is _LOST and settlements[place].token > 0]
+    if not lost:
+        return
+    rows = yield _SETTLED, ([settlements[place].id for place in lost],)
+    ended = {(job, token, status) for job, token, status in rows}
+    for place in lost:
+        one = settlements[place]
+        if (one.id, one.token, CODES[one.status]) in ended:
+            verdicts[place] = Verdict.REPEATED
+
+
+# --- what comes along -------------------------------------------------------------------------------------------
+
+
+def _afterwards(unit: Unit, items: list[Item], verdicts: list[Verdict]) -> Steps[None]:
+    long: list[JobId] = []
+    for place, settlement, ref in items:
+        if verdicts[place] is not _APPLIED:
+            continue
+        if settlement.error is not None and ref.attempt > LONGEST_HISTORY:
+            long.append(ref.id)
+        if not settlement.after and settlement.status in _WAITING:
+            unit.woken.add(ref.lot.queue)
+        if settlement.cool is not None:
+            yield from _cool(unit, ref.lot.queue, settlement.cool)
+        if settlement.followups:
+            yield from insert.admit(unit, settlement.followups, refuse=False)
+    if long:
+        yield _TRIM, (long, LONGEST_HISTORY)
+
+
+def _cool(unit: Unit, name: str, wish: Cool) -> Steps[None]:
+    """Most wishes change nothing: the queue's row is held only for those that do, and looked at again."""
+    queue = Queue(name=name)
+    for row in (yield _QUEUES, ([name],)):
+        queue, _ = queue_of(row)
+    if cooled(unit.now, queue.cooldown, wish) == queue.cooldown:
+        return
+    curve = queue.curve
+    rows: Any = yield _LOCK, (name, queue.keep_done, queue.keep_dead, curve.on, curve.base, curve.max)
+    queue, tuned = queue_of(rows[0])
+    cooldown = cooled(unit.now, queue.cooldown, wish)
+    if cooldown != queue.cooldown:
+        yield from unit.write_queue(msgspec.structs.replace(queue, cooldown=cooldown), tuned=tuned)

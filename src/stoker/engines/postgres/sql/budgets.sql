@@ -1,0 +1,1 @@
+SELECT name, capacity, rate, tokens, refilled FROM stoker.budget ORDER BY name

@@ -1,0 +1,1 @@
+SELECT queue, min(claimed) FROM stoker.lease GROUP BY queue

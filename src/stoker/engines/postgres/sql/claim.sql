@@ -1,0 +1,75 @@
+-- Due jobs of several queues, each from its very head. Answers claims in the order of the demand, and writes one lease
+-- per queue and token: the clock's, unless it stood still since a job's last claim. Rows that somebody else is about to
+-- take are passed over; nothing is locked that is not taken.
+WITH t AS MATERIALIZED (
+    SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
+), g AS MATERIALIZED (
+    SELECT x.queue, x.n, x.ord, q.curve_on, q.curve_base, q.curve_max, q.cool_count
+    FROM t, unnest($3::text[], $4::int[]) WITH ORDINALITY AS x (queue, n, ord)
+    LEFT JOIN stoker.queue AS q ON q.name = x.queue
+    WHERE
+        q.paused IS NOT TRUE
+        AND (q.cool_until IS NULL OR q.cool_until <= t.now)
+        AND EXISTS (SELECT 1 FROM stoker.worker AS w WHERE w.name = $2::text AND w.until >= t.now)
+), d AS (
+    DELETE FROM stoker.ready WHERE ctid = ANY(ARRAY(
+        SELECT c.place FROM g, LATERAL (
+            SELECT r.ctid AS place FROM
+                LATERAL (
+                    WITH RECURSIVE level (p) AS (
+                        (
+                            SELECT f.priority FROM stoker.ready AS f
+                            WHERE f.queue = g.queue ORDER BY f.queue, f.priority LIMIT 1
+                        )
+                        UNION ALL
+                        SELECT (
+                            SELECT f.priority FROM stoker.ready AS f
+                            WHERE f.queue = g.queue AND f.priority > level.p ORDER BY f.queue, f.priority LIMIT 1
+                        ) FROM level WHERE level.p IS NOT NULL
+                    )
+                    SELECT p FROM level WHERE p IS NOT NULL
+                ) AS w,
+                LATERAL (
+                    SELECT f.ctid FROM stoker.ready AS f
+                    WHERE f.queue = g.queue AND f.priority = w.p AND f.due <= (SELECT now FROM t)
+                    ORDER BY f.due, f.id LIMIT g.n FOR UPDATE SKIP LOCKED
+                ) AS r
+            LIMIT g.n
+        ) AS c LIMIT $5::int
+    )) RETURNING id, queue, priority, due, attempts, status, past, greatest((SELECT now FROM t), token + 1) AS fence
+), p AS MATERIALIZED (
+    SELECT
+        d.*, j.kind, j.payload, j.budget, j.created, j.options, j.ukey, j.utraits, j.tenant,
+        row_number() OVER (PARTITION BY d.queue, d.fence ORDER BY d.priority, d.due, d.id) AS pos
+    FROM d, LATERAL (SELECT * FROM stoker.job WHERE id = d.id OFFSET 0) AS j
+), l AS (
+    INSERT INTO stoker.lease (id, token, claimed, worker, queue, open, attempts, ids)
+    SELECT
+        nextval('stoker.lease_number'), p.fence, (SELECT now FROM t), $2::text, p.queue,
+        repeat('1', count(*)::int)::varbit,
+        CASE WHEN max(p.attempts) > 0 THEN array_agg(p.attempts + 1 ORDER BY p.pos) END,
+        array_agg(p.id ORDER BY p.pos)
+    FROM p GROUP BY p.queue, p.fence
+    RETURNING id, token, claimed, queue
+), c AS (
+    INSERT INTO stoker.delta (queue, kind, pending, running, retrying)
+    SELECT
+        queue, kind, nullif(-count(*) FILTER (WHERE status = 0), 0), count(*),
+        nullif(-count(*) FILTER (WHERE status = 2), 0)
+    FROM p GROUP BY queue, kind
+)
+SELECT
+    CASE WHEN p.pos = 1 THEN l.id END, CASE WHEN p.pos = 1 THEN l.token END, CASE WHEN p.pos = 1 THEN l.claimed END,
+    CASE WHEN p.pos = 1 THEN p.queue END,
+    CASE WHEN p.pos = 1 AND g.curve_on IS NOT NULL
+        THEN ARRAY[g.curve_on::int, g.curve_base, g.curve_max, g.cool_count]::bigint[] END,
+    p.id, p.kind, p.payload, p.attempts + 1, p.budget, p.created, p.due, p.priority,
+    p.options, p.ukey, p.utraits, p.tenant,
+    CASE WHEN p.past THEN (
+        SELECT json_build_array(o.base, o.crashes, o.throttles, o.metadata)::text FROM stoker.past AS o WHERE o.id = p.id
+    ) END,
+    CASE WHEN p.past THEN (
+        SELECT f.error FROM stoker.failure AS f WHERE f.id = p.id ORDER BY f.n DESC LIMIT 1
+    ) END
+FROM p JOIN l ON l.queue = p.queue AND l.token = p.fence JOIN g ON g.queue = p.queue
+ORDER BY g.ord, p.fence, p.pos

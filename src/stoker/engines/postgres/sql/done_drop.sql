@@ -1,0 +1,1 @@
+DELETE FROM stoker.done WHERE id = ANY($1::uuid[])

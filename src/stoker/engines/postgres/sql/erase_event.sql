@@ -1,0 +1,1 @@
+DELETE FROM stoker.event WHERE job = ANY($1::uuid[]) RETURNING n

@@ -1,0 +1,1 @@
+DELETE FROM stoker.failure WHERE id = ANY($1::uuid[])

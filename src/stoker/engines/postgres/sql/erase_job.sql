@@ -1,0 +1,1 @@
+DELETE FROM stoker.job WHERE id = ANY($1::uuid[])

@@ -1,0 +1,1 @@
+DELETE FROM stoker.past WHERE id = ANY($1::uuid[])

@@ -1,0 +1,1 @@
+DELETE FROM stoker.lock WHERE until <= $1 RETURNING name

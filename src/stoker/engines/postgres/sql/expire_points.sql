@@ -1,0 +1,1 @@
+DELETE FROM stoker.point WHERE bucket < $1 RETURNING bucket

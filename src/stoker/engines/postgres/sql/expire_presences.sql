@@ -1,0 +1,1 @@
+DELETE FROM stoker.presence WHERE seen < $1 RETURNING worker

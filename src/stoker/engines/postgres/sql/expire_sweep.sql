@@ -1,0 +1,33 @@
+-- A stretch of finished jobs behind $1 and not behind $2, $3 at most: those whose time was over at $4, $5 at most, are
+-- removed with all that belongs to them, but for those somebody is at. Answers how many jobs and events went, how many
+-- jobs were looked at and the last of them, how many had expired and the last of those. Ids are handed on as arrays, so
+-- that each table is asked by its index whatever the planner thinks how many there are.
+WITH w AS MATERIALIZED (
+    SELECT id, expires FROM stoker.done WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3
+), e AS MATERIALIZED (
+    SELECT id FROM w WHERE expires < $4 ORDER BY id LIMIT $5
+), g AS (
+    DELETE FROM stoker.done
+    WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM stoker.done WHERE id = ANY(ARRAY(SELECT id FROM e)) AND expires < $4 FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING id, queue, status
+), j AS (
+    DELETE FROM stoker.job AS j USING g WHERE j.id = g.id RETURNING g.queue, j.kind, g.status
+), p AS (
+    DELETE FROM stoker.past WHERE id = ANY(ARRAY(SELECT id FROM g))
+), f AS (
+    DELETE FROM stoker.failure WHERE id = ANY(ARRAY(SELECT id FROM g))
+), v AS (
+    DELETE FROM stoker.event WHERE job = ANY(ARRAY(SELECT id FROM g)) RETURNING n
+), c AS (
+    INSERT INTO stoker.delta (queue, kind, done, dead, canceled, discarded, retried)
+    SELECT
+        queue, kind, -count(*) FILTER (WHERE status = 3), -count(*) FILTER (WHERE status = 4),
+        -count(*) FILTER (WHERE status = 5), -count(*) FILTER (WHERE status = 6), -count(*) FILTER (WHERE status = 7)
+    FROM j GROUP BY queue, kind
+)
+SELECT
+    (SELECT count(*) FROM g), (SELECT count(*) FROM v),
+    (SELECT count(*) FROM w), (SELECT id FROM w ORDER BY id DESC LIMIT 1),
+    (SELECT count(*) FROM e), (SELECT id FROM e ORDER BY id DESC LIMIT 1)

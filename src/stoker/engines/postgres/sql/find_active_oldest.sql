@@ -1,0 +1,26 @@
+-- Jobs that wait ($4) or run ($5).
+WITH i AS MATERIALIZED (
+    SELECT x.id
+    FROM (
+        (SELECT r.id FROM stoker.ready AS r WHERE $4 AND r.id > $1 ORDER BY r.id LIMIT $2)
+        UNION ALL
+        (SELECT u.id
+        FROM stoker.lease AS l CROSS JOIN unnest(l.ids) WITH ORDINALITY AS u (id, pos)
+        WHERE $5 AND u.id > $1 AND get_bit(l.open, u.pos::int - 1) = 1
+        ORDER BY u.id LIMIT $2)
+    ) AS x
+    ORDER BY x.id LIMIT $2
+)
+SELECT
+    j.id, coalesce(r.status, d.status, 1) AS status, j.queue, j.kind, j.tenant, j.ukey, j.utraits, j.created,
+    coalesce(r.due, p.due, j.due) AS due,
+    CASE WHEN $3 THEN j.payload END AS payload,
+    CASE
+        WHEN $3 THEN (SELECT f.error FROM stoker.failure AS f WHERE f.id = j.id ORDER BY f.n DESC LIMIT 1)
+    END AS last_error
+FROM i
+CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT status, due FROM stoker.ready WHERE id = i.id OFFSET 0) AS r ON true
+LEFT JOIN LATERAL (SELECT status FROM stoker.done WHERE id = i.id OFFSET 0) AS d ON true
+LEFT JOIN LATERAL (SELECT due FROM stoker.past WHERE id = i.id OFFSET 0) AS p ON true
+ORDER BY i.id

@@ -1,0 +1,26 @@
+-- Finished jobs of the queues $4 with the statuses $5, which are not success: each pair is a list in id order.
+WITH i AS MATERIALIZED (
+    SELECT x.id
+    FROM
+        unnest($4::text[]) AS q (queue)
+    CROSS JOIN unnest($5::smallint[]) AS s (status)
+    CROSS JOIN LATERAL (
+        SELECT d.id FROM stoker.done AS d
+        WHERE d.queue = q.queue AND d.status = s.status AND d.status <> 3 AND d.id < $1
+        ORDER BY d.queue DESC, d.status DESC, d.id DESC LIMIT $2
+    ) AS x
+    ORDER BY x.id DESC LIMIT $2
+)
+SELECT
+    j.id, coalesce(r.status, d.status, 1) AS status, j.queue, j.kind, j.tenant, j.ukey, j.utraits, j.created,
+    coalesce(r.due, p.due, j.due) AS due,
+    CASE WHEN $3 THEN j.payload END AS payload,
+    CASE
+        WHEN $3 THEN (SELECT f.error FROM stoker.failure AS f WHERE f.id = j.id ORDER BY f.n DESC LIMIT 1)
+    END AS last_error
+FROM i
+CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT status, due FROM stoker.ready WHERE id = i.id OFFSET 0) AS r ON true
+LEFT JOIN LATERAL (SELECT status FROM stoker.done WHERE id = i.id OFFSET 0) AS d ON true
+LEFT JOIN LATERAL (SELECT due FROM stoker.past WHERE id = i.id OFFSET 0) AS p ON true
+ORDER BY i.id DESC

@@ -1,0 +1,1 @@
+SELECT id FROM stoker.job WHERE id = ANY($1::uuid[])

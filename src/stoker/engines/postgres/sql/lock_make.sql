@@ -1,0 +1,4 @@
+-- No row in the answer: somebody else was faster.
+INSERT INTO stoker.lock (name, owner, until) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO NOTHING
+RETURNING name

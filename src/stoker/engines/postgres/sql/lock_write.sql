@@ -1,0 +1,1 @@
+UPDATE stoker.lock SET owner = $2, until = $3 WHERE name = $1

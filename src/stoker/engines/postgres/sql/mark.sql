@@ -1,0 +1,1 @@
+SELECT id FROM stoker.mark WHERE name = $1

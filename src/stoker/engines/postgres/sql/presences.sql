@@ -1,0 +1,1 @@
+SELECT presence FROM stoker.presence ORDER BY worker

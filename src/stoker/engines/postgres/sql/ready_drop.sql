@@ -1,0 +1,1 @@
+DELETE FROM stoker.ready WHERE id = ANY($1::uuid[])

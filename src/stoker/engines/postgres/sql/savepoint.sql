@@ -1,0 +1,1 @@
+SAVEPOINT stoker_call

@@ -1,0 +1,1 @@
+DELETE FROM stoker.lock WHERE name = $1

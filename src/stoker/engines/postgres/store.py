@@ -1,0 +1,280 @@
+"""An engine's hold on its database: connections, statements, transactions, and the way back after a loss.
+
+Connections are opened when they are needed and kept. Doors and questions have connections of different kinds, because
+their statements are planned by different rules; within a kind whoever comes takes the one used last, so that an engine
+that does one thing at a time has one. Each lane lets only so many in at once; a renewal never waits for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from stoker.engines.base import Clock
+from stoker.engines.postgres import opening
+from stoker.engines.postgres.connection import DESK, DOORS, Connection, Pooler, Retriable
+from stoker.engines.postgres.notify import Ears
+from stoker.engines.postgres.texts import sql, texts
+from stoker.engines.postgres.unit import Unit
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
+from stoker.model.time import Instant
+
+T = TypeVar("T")
+
+TRIES = 6
+"""How often a transaction that the server gave up is begun again."""
+
+LANES = {"write": 4, "claim": 2, "desk": 3}
+"""How many calls of a kind are under way at once; the others wait their turn. Renewals are not in the list."""
+
+SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+_NOW = sql("now")
+_NOW_LAX = sql("now_lax")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a database is used. `where` is what messages call it: never with a password."""
+
+    url: str
+    where: str
+    schema: str
+    clock: Clock | None
+    migrate: str
+    pooler: Pooler
+    patience: float
+    direct: str | None
+
+
+class Store:
+    """One schema, held by one engine on one loop."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.texts = texts(options.schema)
+        self.ears = Ears(self)
+        self.identity: tuple[str, int] | None = None
+        self._pooler: Pooler = options.pooler
+        self._idle: dict[str, list[Connection]] = {}
+        self._lanes: dict[str, asyncio.Semaphore] = {}
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._opening = asyncio.Lock()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and see that the schema is there."""
+        async with self._opening:
+            if self._home is not None and self._home[0] == os.getpid():
+                return
+            self._idle = {"doors": [], "desk": []}
+            self._lanes = {lane: asyncio.Semaphore(n) for lane, n in LANES.items()}
+            connection = await self.connect("doors")
+            try:
+                self.identity = await opening.prepare(connection, self.options)
+            except BaseException:
+                connection.terminate()
+                raise
+            self._idle["doors"].append(connection)
+            self._home = (os.getpid(), asyncio.get_running_loop())
+
+    async def close(self) -> None:
+        """Let go of everything. What is under way fails."""
+        if self._home is None or self._home[0] != os.getpid():
+            self._home = None
+            return
+        # Whom the last commits woke is told before the connections go.
+        await self.ears.close()
+        self._home = None
+        idle = [connection for kind in self._idle.values() for connection in kind]
+        self._idle = {}
+        await asyncio.gather(*(connection.close() for connection in idle))
+
+    def inside(self) -> None:
+        """Refuse whoever may not use this engine now or here."""
+        home, where = self._home, self.options.where
+        if home is None:
+            raise EngineClosed(f"the engine on {where} is not open. Await open() first")
+        if home[0] != os.getpid():
+            raise EngineClosed(
+                f"the engine on {where} was opened in process {home[0]} and this is process {os.getpid()}: a "
+                "connection does not survive a fork. Open a twin() here"
+            )
+        if asyncio.get_running_loop() is not home[1]:
+            raise EngineRefused(f"the engine on {where} belongs to another event loop. Open a twin() for this one")
+
+    def now(self) -> Instant | None:
+        """The injected clock's instant; None when the server's clock rules."""
+        clock = self.options.clock
+        return None if clock is None else clock()
+
+    # --- connections --------------------------------------------------------------------------------------------
+
+    async def connect(self, kind: str) -> Connection:
+        """A new connection with the settings of its kind."""
+        options = self.options
+        settings = DOORS if kind == "doors" else DESK
+        return await Connection.open(
+            options.url, options.where, settings=settings, pooler=self._pooler, patience=options.patience
+        )
+
+    @property
+    def pooled(self) -> bool:
+        """Does a pooler in transaction mode stand in between?"""
+        return self._pooler == "transaction"
+
+    @asynccontextmanager
+    async def lend(self, lane: str) -> AsyncIterator[Connection]:
+        """A connection for one call on a lane: write, claim, renew or desk."""
+        self.inside()
+        turn = self._lanes.get(lane)
+        if turn is not None:
+            await turn.acquire()
+        kind = "desk" if lane == "desk" else "doors"
+        try:
+            idle = self._idle.get(kind, [])
+            while idle and not idle[-1].usable:
+                idle.pop()
+            connection = idle.pop() if idle else await self.connect(kind)
+            try:
+                yield connection
+            finally:
+                if connection.pooled:
+                    self._pooler = "transaction"
+                if not connection.usable:
+                    pass
+                elif self._home is None:
+                    connection.terminate()
+                else:
+                    self._idle[kind].append(connection)
+        finally:
+            if turn is not None:
+                turn.release()
+
+    # --- one statement ------------------------------------------------------------------------------------------
+
+    async def once(self, lane: str, name: str, values: Sequence[Any], *, extra: float = 0.0) -> list[Row]:
+        """Run one statement as a transaction of its own. What is large may take some seconds extra."""
+        text, patience = self.texts[name], self.options.patience + extra
+        for turn in range(TRIES):
+            async with self.lend(lane) as connection:
+                try:
+                    return await connection.run(text, values, patience)
+                except Retriable as error:
+                    if turn + 1 == TRIES:
+                        raise self._gave_up(error) from error
+            await breather(turn)
+        raise AssertionError
+
+    async def each(self, lane: str, make: Callable[[], Steps[T]]) -> T:
+        """Run steps on one connection, every statement a transaction of its own."""
+        for turn in range(TRIES):
+            async with self.lend(lane) as connection:
+                try:
+                    return await self.play(connection, make())
+                except Retriable as error:
+                    if turn + 1 == TRIES:
+                        raise self._gave_up(error) from error
+            await breather(turn)
+        raise AssertionError
+
+    # --- several statements -------------------------------------------------------------------------------------
+
+    async def write(
+        self, make: Callable[[Unit], Steps[T]], *, lane: str = "write", lax: bool = False, tell: bool = True
+    ) -> T:
+        """Run steps in one transaction. `lax` does not wait for the disk. Who was woken is told after the commit."""
+        for turn in range(TRIES):
+            async with self.lend(lane) as connection:
+                try:
+                    unit, answer = await self._transact(connection, make, lax=lax)
+                except Retriable as error:
+                    if turn + 1 == TRIES:
+                        raise self._gave_up(error) from error
+                else:
+                    if tell and unit.woken:
+                        self.told(unit.woken)
+                    return answer
+            await breather(turn)
+        raise AssertionError
+
+    async def _transact(self, connection: Connection, make: Callable[[Unit], Steps[T]], *, lax: bool) -> tuple[Unit, T]:
+        patience = self.options.patience
+        await connection.command("BEGIN", patience)
+        try:
+            [row] = await connection.run(self.texts[_NOW_LAX if lax else _NOW], (), patience)
+            now = self.now()
+            unit = Unit(row[0] if now is None else now)
+            answer = await self.play(connection, make(unit))
+            await self.play(connection, unit.end())
+            await connection.command("COMMIT", patience)
+        except BaseException:
+            if connection.usable:
+                await connection.rollback()
+            raise
+        return unit, answer
+
+    async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
+        """Ask in one snapshot, on the desk's connection."""
+        patience = self.options.patience
+        async with self.lend("desk") as connection:
+            await connection.command(SNAPSHOT, patience)
+            try:
+                now = self.now()
+                if now is None:
+                    [(now,)] = await connection.run(self.texts[_NOW], (), patience)
+                answer = await self.play(connection, make(now))
+                await connection.command("COMMIT", patience)
+            except BaseException:
+                if connection.usable:
+                    await connection.rollback()
+                raise
+            return answer
+
+    async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
+        """Ask without a snapshot, each statement for itself: nothing is held while a long walk goes on."""
+        async with self.lend("desk") as connection:
+            now = self.now()
+            if now is None:
+                [(now,)] = await connection.run(self.texts[_NOW], (), self.options.patience)
+            return await self.play(connection, make(now))
+
+    async def play(self, connection: Connection, steps: Steps[T]) -> T:
+        """Answer the statements of a door on a connection, in whatever transaction it is."""
+        patience, known = self.options.patience, self.texts
+        answer: Any = None
+        send: Callable[[Any], Any] = steps.send
+        try:
+            while True:
+                name, values = send(answer)
+                send = steps.send
+                try:
+                    answer = await connection.run(known[name], values, patience)
+                except Exception as error:  # noqa: BLE001 - the door may want to undo something first
+                    send, answer = steps.throw, error
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    # --- waking -------------------------------------------------------------------------------------------------
+
+    def told(self, topics: set[str]) -> None:
+        """After a commit: wake who has something to do, here and elsewhere."""
+        self.ears.told(topics)
+
+    def _gave_up(self, error: BaseException) -> EngineBusy:
+        return EngineBusy(
+            f"{self.options.where} gave up this transaction {TRIES} times for the sake of others ({error}). Nothing "
+            "was stored; try again"
+        )
+
+
+async def breather(turn: int) -> None:
+    """A pause before the next try, longer each time and never the same for two."""
+    await asyncio.sleep(random.random() * 0.005 * (1 << turn))

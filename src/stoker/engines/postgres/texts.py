@@ -1,0 +1,47 @@
+"""The engine's statements, by the name of their file in `sql/`.
+
+Every table is written with the schema `stoker`, so that a file can be run as it stands. An engine that keeps its tables
+elsewhere replaces that name in the text: what a statement means never depends on a session's search path, which a
+pooler may give to somebody else.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from stoker.engines.sql import migrations
+from stoker.engines.sql.statements import Statements
+from stoker.model.errors import InvalidOption
+
+DEFAULT_SCHEMA = "stoker"
+STATEMENTS = Statements("stoker.engines.postgres")
+MIGRATIONS = migrations.load("stoker.engines.postgres")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_QUALIFIED = re.compile(r"\bstoker\.")
+
+
+def sql(name: str) -> str:
+    """The name of a statement, known to exist: doors yield names, whoever runs them has the text."""
+    if name not in STATEMENTS:
+        STATEMENTS[name]
+    return name
+
+
+def check_schema(schema: str) -> str:
+    """A schema's name is put into statements, so it is one that needs no thought."""
+    if not isinstance(schema, str) or not _NAME.fullmatch(schema):
+        raise InvalidOption("schema", schema, "must be 1-63 letters, digits and _, and not start with a digit")
+    return schema
+
+
+def placed(text: str, schema: str) -> str:
+    """The text with its tables in a schema."""
+    return text if schema == DEFAULT_SCHEMA else _QUALIFIED.sub(f'"{schema}".', text)
+
+
+@functools.lru_cache(maxsize=32)
+def texts(schema: str) -> dict[str, str]:
+    """Every statement, for one schema."""
+    return {name: placed(STATEMENTS[name], schema) for name in STATEMENTS}

@@ -1,0 +1,64 @@
+"""What happened and how much: events and points. A crash of the server may cost the last moment of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.unit import Unit
+from stoker.engines.sql.steps import Steps
+from stoker.model.events import Event, EventType, Point, Window
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+_RECORD_EVENTS = sql("record_events")
+_RECORD_POINTS = sql("record_points")
+_EVENTS = sql("events")
+_OF_JOB = sql("events_of_job")
+_POINTS = sql("points")
+
+
+async def record(store: Store, events_: Sequence[Event], points_: Sequence[Point], now: Instant) -> int:
+    """Append events, shifted to the store's clock, and overwrite points."""
+    store.inside()
+    if events_ or points_:
+        await store.write(lambda unit: _record(unit, events_, points_, now), lane="desk", lax=True)
+    return len(events_)
+
+
+def _record(unit: Unit, events_: Sequence[Event], points_: Sequence[Point], recorded: Instant) -> Steps[None]:
+    shift = unit.now - recorded
+    if events_:
+        rows = [(one.at + shift, one.type.value, one.job, one.queue, one.kind, one.attempt) for one in events_]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        yield _RECORD_EVENTS, (*columns, [one.duration for one in events_])
+    # A statement cannot write one row twice: of several values the last one stands.
+    if newest := {(one.bucket, one.queue, one.metric): float(one.value) for one in points_}:
+        buckets, queues, metrics = (list(column) for column in zip(*newest, strict=True))
+        yield _RECORD_POINTS, (buckets, queues, metrics, list(newest.values()))
+
+
+async def events(store: Store, window: Window) -> list[Event]:
+    """Events of the half-open window, oldest first."""
+    return await store.read(lambda _: _events(window))
+
+
+def _events(window: Window) -> Steps[list[Event]]:
+    values = (window.since, window.until, max(window.limit, 0), window.queue)
+    rows = yield (_EVENTS, values) if window.job is None else (_OF_JOB, (*values, window.job))
+    return [Event(at, EventType(type_), *rest) for at, type_, *rest in rows]
+
+
+async def points(
+    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None
+) -> list[Point]:
+    """Points of the closed window, by bucket, queue and metric."""
+    return await store.read(lambda _: _points(since, until, list(metrics), queue))
+
+
+def _points(since: Instant, until: Instant, metrics: list[str], queue: str | None) -> Steps[list[Point]]:
+    rows = (yield _POINTS, (since, until, metrics, queue)) if metrics else ()
+    return [Point(*row) for row in rows]

@@ -1,0 +1,221 @@
+"""What people tune and workers share: queues, budgets, named locks, presences.
+
+The arithmetic is the model's. A budget or a lock is read, the model is asked, and its answer is written only if the
+cell still holds what was read (`lua/swap.lua`); otherwise the model is asked again about what stands there now. Callers
+of one process take turns at a budget, so only processes ever compete. All of this but the queues lives in the home
+shard; a queue's settings live beside its jobs, where claim and settle read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from stoker.engines.redis import tunings
+from stoker.engines.redis.records import eight
+from stoker.engines.redis.scripts import script
+from stoker.engines.redis.spread import spread
+from stoker.engines.redis.store import Store
+from stoker.engines.redis.work import Work
+from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
+from stoker.model.job import check_name, check_span
+from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend, wait_hint
+from stoker.model.time import Instant, Span
+
+T = TypeVar("T")
+Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
+"""From what stands in a cell, and the time, to what shall stand there and the answer to the caller."""
+
+_SWAP = script("swap")
+_BEAT = script("beat")
+
+_encode = msgspec.json.Encoder().encode
+_read_bucket = msgspec.json.Decoder(tuple[float, float, float, int]).decode
+_read_presence = msgspec.json.Decoder(Presence).decode
+
+
+class Control:
+    """The settings of one store, as one engine sees them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    # --- queues -------------------------------------------------------------------------------------------------
+
+    async def queues(self) -> list[Queue]:
+        """Every queue that was tuned, cooled or used, by name."""
+        found: dict[str, dict[str, bytes | None]] = {}
+        keys = [shard.key("queues") for shard in await self._store.shards()]
+        for flat in await spread(keys, lambda key: self._store.connection.call("HGETALL", key)):
+            for field, value in pairs(flat):
+                name, _, what = field.decode().partition("/")
+                found.setdefault(name, {})[what] = value
+        return [tunings.shown(name, found[name]) for name in sorted(found)]
+
+    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> bool:
+        """Patch a queue or set a budget."""
+        if isinstance(tuning, Rate):
+            return await self._tune_budget(name, tuning, if_absent=if_absent)
+        check_name("queue", name)
+
+        await self._store.introduce([name])
+
+        async def patch(unit: Work) -> bool:
+            key, fields = unit.shard.key("queues"), (*tunings.FIELDS, "tuned")
+            found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in fields))
+            stored = dict(zip(fields, found, strict=True))
+            # A queue that was only used or cooled counts as absent: nobody tuned it yet.
+            if if_absent and stored["tuned"] is not None:
+                return False
+            before = tunings.shown(name, stored)
+            after = tuned(before, tuning)
+            # First a removal: a server without memory lets that through, and then what follows.
+            unit.write("HDEL", key, f"{name}/tuned")
+            for field, value in {**tunings.changes(after), "tuned": "1"}.items():
+                unit.expect_hash(key, f"{name}/{field}", stored[field])
+                if value is None:
+                    unit.write("HDEL", key, f"{name}/{field}")
+                else:
+                    unit.write("HSET", key, f"{name}/{field}", value)
+            if before.paused and not after.paused:
+                unit.wake(name)
+            return True
+
+        return await self._store.work(self._store.shard(name), patch)
+
+    # --- budgets ------------------------------------------------------------------------------------------------
+
+    async def budgets(self) -> list[Budget]:
+        """Every budget, by name."""
+        found = await self._all("budgets")
+        return [Budget(name, bucket_of(found[name])) for name in sorted(found)]
+
+    async def _tune_budget(self, name: str, rate: Rate, *, if_absent: bool) -> bool:
+        check_name("budget", name)
+
+        def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
+            if stored is None:
+                return bytes_of(full(rate.capacity, rate.rate, now)), True
+            if if_absent:
+                return stored, False
+            return bytes_of(retuned(bucket_of(stored), rate.capacity, rate.rate)), True
+
+        return await self._in_turn("budgets", name, decide)
+
+    async def spend(self, name: str, n: int) -> Grant:
+        """Take `n` tokens or none."""
+
+        def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, Grant]:
+            if stored is None:
+                return None, Grant(granted=False, wait=wait_hint(None))
+            bucket, grant = spend(bucket_of(stored), n, now)
+            return bytes_of(bucket) if grant.granted else stored, grant
+
+        return await self._in_turn("budgets", name, decide)
+
+    async def drain(self, name: str) -> bool:
+        """Empty a budget."""
+
+        def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
+            if stored is None:
+                return None, False
+            return bytes_of(drained(bucket_of(stored), now)), True
+
+        return await self._in_turn("budgets", name, decide)
+
+    # --- named locks --------------------------------------------------------------------------------------------
+
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        """Take or extend a named lock."""
+        check_name("lock", name)
+        check_span("lease", lease)
+
+        def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
+            if not may_take(_lock_of(stored), owner, now):
+                return stored, False
+            return eight(now + lease) + owner.encode(), True
+
+        return await self._exchange("locks", name, decide)
+
+    async def unlock(self, name: str, owner: str) -> bool:
+        """Release one's own lock."""
+
+        def decide(stored: bytes | None, _: Instant) -> tuple[bytes | None, bool]:
+            return (None, True) if may_release(_lock_of(stored), owner) else (stored, False)
+
+        return await self._exchange("locks", name, decide)
+
+    # --- presences ----------------------------------------------------------------------------------------------
+
+    async def beat(self, presence: Presence) -> None:
+        """Show a worker, stamped with the store's now."""
+        store = self._store
+        args = [presence.worker.encode(), _encode(presence)]
+        await store.run(_BEAT, store.home, args, more=[store.home.key("presences")])
+
+    async def workers(self) -> list[Presence]:
+        """Every presence, by worker."""
+        found = await self._all("presences")
+        return [_presence_of(found[worker]) for worker in sorted(found)]
+
+    # --- cells --------------------------------------------------------------------------------------------------
+
+    async def _all(self, name: str) -> dict[str, bytes]:
+        found = await self._store.connection.call("HGETALL", self._store.home.key(name))
+        return {field.decode(): value for field, value in pairs(found)}
+
+    async def _in_turn(self, name: str, field: str, decide: Decide[T]) -> T:
+        turn = self._turns.setdefault(field, asyncio.Lock())
+        async with turn:
+            return await self._exchange(name, field, decide)
+
+    async def _exchange(self, name: str, field: str, decide: Decide[T]) -> T:
+        """Change a cell as the model decides, against whatever others make of it meanwhile."""
+        store = self._store
+        more = [store.home.key(name)]
+        now, _, found = await store.run(_SWAP, store.home, [field], more=more)
+        while True:
+            seen = bytes(found) or None
+            wanted, answer = decide(seen, int(now))
+            if wanted == seen:
+                return answer
+            now, swapped, found = await store.run(_SWAP, store.home, [field, seen or b"", wanted or b""], more=more)
+            if swapped:
+                return answer
+
+
+def pairs(flat: dict[bytes, bytes] | list[bytes]) -> list[tuple[bytes, bytes]]:
+    """A hash as the server sends it, in RESP2 a flat list and in RESP3 a map."""
+    if isinstance(flat, dict):
+        return list(flat.items())
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def scored(flat: list[Any]) -> list[tuple[bytes, float]]:
+    """Members with their scores as the server sends them: flat, or in pairs where the driver made pairs of them."""
+    if flat and isinstance(flat[0], (list, tuple)):
+        return [(member, float(score)) for member, score in flat]
+    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def bucket_of(stored: bytes) -> Bucket:
+    """What `bytes_of` wrote."""
+    return Bucket(*_read_bucket(stored))
+
+
+def bytes_of(bucket: Bucket) -> bytes:
+    """A bucket in full: JSON carries every float exactly."""
+    return _encode((bucket.capacity, bucket.rate, bucket.tokens, bucket.refilled_at))
+
+
+def _lock_of(stored: bytes | None) -> NamedLock | None:
+    return None if stored is None else NamedLock(stored[8:].decode(), int.from_bytes(stored[:8]))
+
+
+def _presence_of(stored: bytes) -> Presence:
+    return msgspec.structs.replace(_read_presence(stored[8:]), seen_at=int.from_bytes(stored[:8]))

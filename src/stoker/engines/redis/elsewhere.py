@@ -1,0 +1,54 @@
+"""Follow-ups on a cluster: those for other queues cannot be part of the step that ends a job.
+
+They are stored right before it, while the claim still stands. Should the process die in between, the job runs again and
+stores its follow-ups again: at least once, as everywhere; none is ever lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from stoker.engines.redis import records
+from stoker.engines.redis.insert import insert, keep_keys_together
+from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.store import Store
+from stoker.model.errors import EngineRefused
+from stoker.model.ids import JobId, text
+from stoker.model.job import Draft, Settlement
+
+log = logging.getLogger("stoker.engines.redis")
+
+
+async def store_followups(store: Store, shard: Shard, settlements: Sequence[Settlement]) -> None:
+    """Store what these settlements want in other shards, as far as their claims stand."""
+    for one in settlements:
+        there = [draft for draft in one.followups if store.shard(draft.queue) is not shard]
+        if not there:
+            continue
+        state = await store.connection.call("HGET", shard.key("state"), one.id)
+        if state is not None and state.startswith(records.fence(one.worker, one.token)):
+            await insert(store, [_polite(draft) for draft in await allowed(store, there, one.id)])
+
+
+async def allowed(store: Store, drafts: Sequence[Draft], job: JobId) -> list[Draft]:
+    """Follow-ups with keys that a cluster can keep; one whose key it cannot is stored without, and that is said."""
+    found = []
+    for draft in drafts:
+        try:
+            await keep_keys_together(store, [draft])
+        except EngineRefused as error:
+            log.warning("a follow-up of job %s is stored without its unique key: %s", text(job), error)
+            found.append(msgspec.structs.replace(draft, unique=None))
+        else:
+            found.append(draft)
+    return found
+
+
+def _polite(draft: Draft) -> Draft:
+    """Nobody is left to hear of a refusal: a key that is taken means that there is such a job."""
+    if draft.unique is None or draft.unique.mode != "raise":
+        return draft
+    return msgspec.structs.replace(draft, unique=msgspec.structs.replace(draft.unique, mode="existing"))

@@ -1,0 +1,290 @@
+"""The Redis engine's face: every method of the contract, each handed to the module that knows how.
+
+What is acknowledged survives as far as the server's own settings say; `describe` reads them back and says it. A server
+that may evict is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import ClassVar, Self, cast
+
+from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
+from stoker.engines.redis.connection import read_url
+from stoker.engines.redis.control import Control
+from stoker.engines.redis.describe import described
+from stoker.engines.redis.guard import Guard
+from stoker.engines.redis.insert import Gathering
+from stoker.engines.redis.signs import Signs
+from stoker.engines.redis.store import Options, Store
+from stoker.engines.samples import Samples, timed
+from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.errors import EngineRefused, InvalidOption
+from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict, check_name
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.throttle import Grant
+from stoker.model.time import Instant, Span
+
+OWN_OPTIONS = ("prefix", "timeout", "patience")
+PREFIX, TIMEOUT, PATIENCE = "stoker", 5.0, 2.0
+
+
+class RedisEngine:
+    """Jobs in a Redis server or cluster, for any number of processes anywhere.
+
+    `prefix` keeps several apps on one server apart. `timeout` is how many seconds a call may take, `patience` how long
+    calls that may safely be repeated are tried again before they raise `EngineUnavailable`.
+    """
+
+    name: ClassVar[str] = "redis"
+    gives: ClassVar[frozenset[Gives]] = frozenset(
+        {Gives.DURABLE, Gives.SHARED, Gives.REPEATED, Gives.ACROSS_QUEUES, Gives.KEYS_ACROSS_QUEUES}
+    )
+    abreast: ClassVar[int] = 3
+
+    def __new__(
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,  # noqa: ARG004 - the options are for __init__
+        prefix: str = PREFIX,  # noqa: ARG004
+        timeout: float = TIMEOUT,  # noqa: ARG004
+        patience: float = PATIENCE,  # noqa: ARG004
+    ) -> Self:
+        """An engine for a cluster where the URL says so."""
+        cluster = cls is RedisEngine and url.lower().startswith("redis+cluster:")
+        return cast("Self", object.__new__(RedisClusterEngine)) if cluster else object.__new__(cls)
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        prefix: str = PREFIX,
+        timeout: float = TIMEOUT,
+        patience: float = PATIENCE,
+    ) -> None:
+        address = read_url(url, OWN_OPTIONS)
+        if isinstance(self, RedisClusterEngine) and not address.cluster:
+            raise InvalidOption("the Redis URL", "…", "must begin with redis+cluster:// for a cluster")
+        given = address.options
+        if prefix == PREFIX:
+            prefix = given.get("prefix", prefix)
+        if timeout == TIMEOUT and "timeout" in given:
+            timeout = _seconds("timeout", given["timeout"])
+        if patience == PATIENCE and "patience" in given:
+            patience = _seconds("patience", given["patience"])
+        check_name("prefix", prefix)
+        self.samples = Samples()
+        self._build(Options(address, prefix, clock, timeout, patience))
+
+    def _build(self, options: Options) -> None:
+        self._options = options
+        self._store = Store(options)
+        self._gathering = Gathering(self._store)
+        self._control = Control(self._store)
+        self._signs = Signs(self._store)
+        self._guard = Guard(self._store.connection, self._signs)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._store.connection.opened:
+            return
+        await self._store.open()
+        try:
+            await self._guard.admit()
+        except BaseException:
+            await self._store.close()
+            raise
+        self._guard.start()
+
+    async def close(self) -> None:
+        await self._guard.stop()
+        await self._store.close()
+
+    def twin(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.samples = Samples()
+        twin._build(self._options)
+        return twin
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Transaction]:
+        _refuse(self)
+        yield None
+
+    async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema to change
+        self._store.connection.inside()
+        return []
+
+    async def describe(self) -> Description:
+        nodes, unread = await self._guard.look(), await questions.unread(self._store)
+        return described(self.name, nodes, unread, self._signs.losses)
+
+    async def now(self) -> Instant:
+        return await self._store.now()
+
+    # --- the doors ----------------------------------------------------------------------------------------------
+
+    @timed(write=True)
+    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+        _refuse(tx)
+        self._guard.insist()
+        return await self._gathering.insert(drafts)
+
+    @timed(write=True)
+    async def claim(self, demand: Demand) -> list[Claim]:
+        return await claims.claim(self._store, demand)
+
+    @timed(write=True)
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        _refuse(tx)
+        return await settle.settle(self._store, settlements, demand)
+
+    @timed(write=True)
+    async def renew(
+        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
+    ) -> Renewal:
+        return await leases.renew(self._store, worker, held, lease, first=first)
+
+    @timed(write=True)
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        return await settle.note(self._store, notes)
+
+    @timed(write=True)
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        return await leases.reap(self._store, by, limit, dead)
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        return await self._store.hub.wait(topics, timeout)
+
+    async def wake(self, topics: Sequence[str]) -> None:
+        await self._store.wake(topics)
+
+    # --- people -------------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._store.get(ids)
+
+    @timed(write=False)
+    async def find(self, query: Query) -> Page:
+        return await questions.find(self._store, query)
+
+    @timed(write=False)
+    async def census(self) -> Census:
+        return await questions.census(self._store)
+
+    @timed(write=True)
+    async def alter(self, selection: Selection, change: Change) -> Tally:
+        return await actions.alter(self._store, selection, change)
+
+    @timed(write=True)
+    async def expire(self, retention: Retention) -> Expired:
+        return await expiry.expire(self._store, retention)
+
+    # --- control ------------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def queues(self) -> list[Queue]:
+        return await self._control.queues()
+
+    @timed(write=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
+        return await self._control.tune(name, tuning, if_absent=if_absent)
+
+    @timed(write=False)
+    async def budgets(self) -> list[Budget]:
+        return await self._control.budgets()
+
+    @timed(write=True)
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        return await self._control.spend(name, n)
+
+    @timed(write=True)
+    async def drain(self, name: str) -> bool:
+        return await self._control.drain(name)
+
+    @timed(write=True)
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        return await self._control.lock(name, owner, lease)
+
+    @timed(write=True)
+    async def unlock(self, name: str, owner: str) -> bool:
+        return await self._control.unlock(name, owner)
+
+    @timed(write=True)
+    async def beat(self, presence: Presence) -> None:
+        await self._control.beat(presence)
+
+    @timed(write=False)
+    async def workers(self) -> list[Presence]:
+        return await self._control.workers()
+
+    # --- the timeline -------------------------------------------------------------------------------------------
+
+    @timed(write=True)
+    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
+        return await timeline.record(self._store, events, points, now)
+
+    @timed(write=False)
+    async def events(self, window: Window) -> list[Event]:
+        return await timeline.events(self._store, window)
+
+    @timed(write=False)
+    async def points(
+        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+    ) -> list[Point]:
+        return await timeline.points(self._store, since, until, metrics, queue)
+
+    def timings(self) -> Timings:
+        return self.samples.drain()
+
+
+class RedisClusterEngine(RedisEngine):
+    """Jobs in a Redis Cluster: each queue lives in one slot, different queues on different servers.
+
+    What one slot cannot hold is given up, by name in `gives`: a call over several queues is atomic queue by queue, and
+    a unique key is unique inside its queue, so a global one, or a keyed kind in two queues, is refused.
+    """
+
+    name: ClassVar[str] = "redis+cluster"
+    gives: ClassVar[frozenset[Gives]] = RedisEngine.gives - {Gives.ACROSS_QUEUES, Gives.KEYS_ACROSS_QUEUES}
+
+
+def _refuse(tx: object) -> None:
+    """Redis has no transactions that hold anything back, so it takes part in none."""
+    if tx is not None:
+        raise EngineRefused(
+            f"Redis takes no tx= (it was given {_type_name(tx)}): a job there cannot wait for a database to commit. "
+            f"Nothing was stored. Enqueue after the commit, or keep the jobs in that database."
+        )
+
+
+def _type_name(tx: object) -> str:
+    kind = type(tx)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _seconds(name: str, given: str) -> float:
+    try:
+        found = float(given)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise InvalidOption(f"the URL query option {name}", given, "must be a number of seconds")
+    return found

@@ -1,0 +1,225 @@
+"""The first door: drafts become pending jobs.
+
+One script call stores them all, keys included, as long as every key is free. Where one is held the script writes
+nothing; then the rules decide in a unit of work. Enqueues that happen at the same moment share a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from stoker.engines.redis import records
+from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.records import Record
+from stoker.engines.redis.scripts import script
+from stoker.engines.redis.store import Store
+from stoker.engines.redis.work import Work
+from stoker.model.errors import Duplicate, EngineRefused
+from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
+from stoker.model.unique import Meeting, Mode, meet
+
+_INSERT = script("insert")
+_INSERTED, _EXISTING = Stored.INSERTED, Stored.EXISTING
+
+MOST_IN_FLIGHT = 4
+
+
+async def insert(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Store drafts, all or none of those that share a shard; receipts in their order."""
+    found: dict[int, Receipt] = {}
+    await keep_keys_together(store, drafts)
+    for shard, places in by_shard(store, drafts).items():
+        part = [drafts[place] for place in places]
+        found.update(zip(places, await _into(store, shard, part), strict=True))
+    return [found[place] for place in range(len(drafts))]
+
+
+def by_shard(store: Store, drafts: Sequence[Draft]) -> dict[Shard, Sequence[int]]:
+    """Which drafts go where."""
+    if not store.connection.cluster:
+        return {store.home: range(len(drafts))} if drafts else {}
+    found: dict[Shard, list[int]] = {}
+    for place, draft in enumerate(drafts):
+        found.setdefault(store.shard(draft.queue), []).append(place)
+    return dict(found)
+
+
+async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Receipt]:
+    await store.introduce({draft.queue for draft in drafts})
+    firsts = {draft.id: place for place, draft in reversed(list(enumerate(drafts)))}
+    slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
+    if len(set(slots)) == len(slots):
+        fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
+        args, queues = arguments(fresh)
+        told, word = await store.run(_INSERT, shard, args, queues=queues)
+        now = store.seen(told)
+        if word != b"?":
+            letters = dict(zip((draft.id for draft in fresh), word, strict=True))
+            if store.connection.cluster:
+                new = [draft for draft in fresh if letters[draft.id] == ord("i")]
+                await store.wake({draft.queue for draft in new if (draft.at or now) <= now and not draft.delay})
+            return [
+                Receipt(
+                    draft.id, _INSERTED if letters[draft.id] == ord("i") and firsts[draft.id] == place else _EXISTING
+                )
+                for place, draft in enumerate(drafts)
+            ]
+    return await store.work(shard, lambda unit: carefully(unit, drafts))
+
+
+def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
+    """Drafts as the script reads them, and the queues in the order of their keys."""
+    queues: dict[str, int] = {}
+    ids = [draft.id for draft in drafts]
+    args: list[Any] = [min(ids), max(ids)]
+    lot: tuple[Any, ...] = ()
+    size = 0
+    for draft in drafts:
+        unique = draft.unique
+        kind = (draft.queue, draft.kind, draft.delay, draft.at, unique is None)
+        if kind != lot:
+            lot = kind
+            when = f"@{draft.at}" if draft.at is not None else f"+{draft.delay}" if draft.delay else ""
+            number = queues.setdefault(draft.queue, len(queues) + 1)
+            args += (number, draft.queue, draft.kind, when, "" if unique is None else "1", 0)
+            size = len(args) - 1
+        args[size] += 1
+        args += (draft.id, records.tail(draft, draft.attempts))
+        if unique is not None:
+            args += (unique.slot(draft.kind), unique.key)
+    return args, list(queues)
+
+
+async def keep_keys_together(store: Store, drafts: Sequence[Draft]) -> None:
+    """On a cluster a key can only be unique inside its queue: refuse what would need more."""
+    wanted: dict[str, str] = {}
+    for draft in drafts:
+        if draft.unique is None or not store.connection.cluster:
+            continue
+        if draft.unique.scope == "global":
+            raise EngineRefused(
+                f"unique key {draft.unique.key!r} asks for scope='global', which a Redis Cluster cannot give: its "
+                f"queues are on different servers. Nothing was stored. Use the default scope, or another engine."
+            )
+        queue = wanted.setdefault(draft.kind, draft.queue)
+        if queue == draft.queue:
+            queue = await store.queue_of_kind(draft.kind, draft.queue)
+        if queue != draft.queue:
+            raise EngineRefused(
+                f"jobs of kind {draft.kind!r} with a unique key go to queue {queue!r} on this Redis Cluster, and this "
+                f"one to {draft.queue!r}: a key is unique only inside one queue there. Nothing was stored. Send them "
+                f"to one queue, or use another engine."
+            )
+
+
+# --- with all circumstances -------------------------------------------------------------------------------------
+
+
+async def carefully(unit: Work, drafts: Sequence[Draft], *, refuse: bool = True) -> list[Receipt]:
+    """Drafts one after the other, by the rules; without `refuse` a key that is taken is never an error."""
+    await look(unit, drafts)
+    return [admit(unit, draft, refuse=refuse) for draft in drafts]
+
+
+async def look(unit: Work, drafts: Sequence[Draft]) -> None:
+    """Read what `admit` asks about."""
+    await unit.load([draft.id for draft in drafts])
+    slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
+    await unit.load_keys(slots)
+    await unit.load_queues(holder.queue for slot in slots if (holder := unit.holder(slot)) is not None)
+
+
+def admit(unit: Work, draft: Draft, *, refuse: bool = True) -> Receipt:
+    """Store one draft, or say which job stands in its way."""
+    if unit.get(draft.id) is not None:
+        return Receipt(draft.id, _EXISTING)
+    if draft.unique is not None:
+        mode: Mode = "existing" if draft.unique.mode == "raise" and not refuse else draft.unique.mode
+        holder = unit.holder(draft.unique.slot(draft.kind))
+        meeting = meet(records.grip(holder), mode)
+        if holder is not None and meeting is not Meeting.TAKE:
+            if meeting is Meeting.REFUSE:
+                raise Duplicate(draft.unique.key, holder.id)
+            if meeting is Meeting.EXISTING:
+                return Receipt(holder.id, _EXISTING)
+            if meeting is Meeting.REPLACE:
+                _replace(unit, holder, draft)
+                return Receipt(holder.id, Stored.REPLACED)
+            unit.supersede(holder)
+    unit.create(records.drafted(draft, unit.now))
+    return Receipt(draft.id, _INSERTED)
+
+
+def _replace(unit: Work, holder: Record, draft: Draft) -> None:
+    """Overwrite a pending holder with everything the draft says, but its id."""
+    new = records.drafted(draft, unit.now)
+    unit.lift(holder)
+    for field in ("kind", "queue", "payload", "priority", "budget", "scheduled_at", "options", "unique", "tenant"):
+        setattr(holder, field, getattr(new, field))
+    unit.rewrite(holder)
+    unit.place(holder)
+    if holder.scheduled_at <= unit.now:
+        unit.wake(holder.queue)
+
+
+# --- at the same moment -----------------------------------------------------------------------------------------
+
+
+class Gathering:
+    """Enqueues without keys that happen at the same moment, stored by one call."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]] = []
+        self._flights: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+
+    async def insert(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Store drafts; small calls may share the way."""
+        self._store.connection.inside()
+        if len(drafts) > LARGEST_BATCH // 4 or any(draft.unique is not None for draft in drafts):
+            return await insert(self._store, drafts)
+        if not drafts:
+            return []
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Receipt]] = loop.create_future()
+        self._waiting.append((drafts, future))
+        if not self._scheduled and len(self._flights) < MOST_IN_FLIGHT:
+            self._scheduled = True
+            loop.call_soon(self._depart)
+        return await future
+
+    def _depart(self) -> None:
+        self._scheduled = False
+        group: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]] = []
+        size = 0
+        while self._waiting and size + len(self._waiting[0][0]) <= LARGEST_BATCH:
+            size += len(self._waiting[0][0])
+            group.append(self._waiting.pop(0))
+        if group:
+            task = asyncio.get_running_loop().create_task(self._fly(group))
+            self._flights.add(task)
+            task.add_done_callback(self._landed)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._flights.discard(task)
+        if self._waiting and not self._scheduled:
+            self._depart()
+
+    async def _fly(self, group: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]]) -> None:
+        try:
+            receipts = await insert(self._store, [draft for drafts, _ in group for draft in drafts])
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        start = 0
+        for drafts, future in group:
+            if not future.done():
+                future.set_result(receipts[start : start + len(drafts)])
+            start += len(drafts)

@@ -1,0 +1,109 @@
+"""Who is alive: leases of workers, and what happens to the claims of those that fell silent.
+
+On a cluster the home shard has the word on who is known; every queue's shard has a copy of the lease, because a claim
+there must not look elsewhere. A renewal goes to all of them, and a worker reaped in one is unknown in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from stoker.engines.base import LEASE, ORPHANED_AFTER
+from stoker.engines.redis import records, tunings
+from stoker.engines.redis.claims import as_claim, enlist, set_aside, stored
+from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.nodes import read_info
+from stoker.engines.redis.scripts import script
+from stoker.engines.redis.store import Store
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Renewal
+from stoker.model.time import SECOND, Span
+
+_RENEW = script("renew")
+_REAP = script("reap")
+_LAPSED = script("lapsed")
+
+Held = Sequence[tuple[JobId, int]]
+
+
+async def renew(store: Store, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
+    """Extend a lease and compare what the worker holds with what is stored under it."""
+    if not store.connection.cluster:
+        return await _renew_in(store, store.home, worker, held, lease, first=first)
+    at_home = await _renew_in(store, store.home, worker, (), lease, first=first)
+    if not at_home.known:
+        return at_home
+    shards = await store.shards()
+    found = await asyncio.gather(*(_renew_in(store, shard, worker, held, lease, first=True) for shard in shards))
+    if not all(one.known for one in found):
+        await _reap_in(store, store.home, "", 0, [worker])
+        return Renewal(known=False)
+    missing = [set(one.lost) for one in found]
+    return Renewal(
+        True,
+        [pair for pair in held if all(pair in lost for lost in missing)],
+        [pair for one in found for pair in one.canceling],
+        [claim for one in found for claim in one.orphaned],
+    )
+
+
+async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
+    fences = [part for job, token in held for part in (job, records.fence(worker, token))]
+    args = (worker, lease, "1" if first else "", ORPHANED_AFTER, *fences)
+    told, known, lost, canceling, orphaned = await store.run(_RENEW, shard, args, more=(shard.held(worker),))
+    store.seen(told)
+    return Renewal(
+        bool(known),
+        [held[place] for place in lost],
+        [held[place] for place in canceling],
+        await _claims(store, shard, orphaned),
+    )
+
+
+async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
+    """Pass claims of lapsed and dead workers to a living one; oldest first, on a cluster queue by queue."""
+    if not store.connection.cluster:
+        return await _reap_in(store, store.home, by, max(limit, 0), dead)
+    claims: list[Claim] = []
+    for shard in await store.shards():
+        if await enlist(store, shard, by):
+            claims += await _reap_in(store, shard, by, max(limit - len(claims), 0), dead)
+    if len(claims) < limit:
+        # Nothing is left under them anywhere: now they are unknown for good.
+        await _reap_in(store, store.home, by, 0, dead)
+    return claims
+
+
+async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
+    told, names = await store.run(_LAPSED, shard, ())
+    store.seen(told)
+    lapsed = [name.decode() for name in names] if names and await _settled_in(store) else []
+    owners = [*dead, *lapsed]
+    if not owners:
+        return []
+    more = [shard.held(worker) for worker in (by, *owners)]
+    told, found = await store.run(_REAP, shard, (by, limit, len(dead), *owners), more=more)
+    store.seen(told)
+    return await _claims(store, shard, found)
+
+
+async def _settled_in(store: Store) -> bool:
+    """Have all servers been up long enough for every living worker to renew? Before that no lease counts as lapsed."""
+    if store.options.clock is not None:
+        return True
+    told = await store.connection.each_node("INFO", "server")
+    return all(int(read_info(one).get("uptime_in_seconds", "0")) * SECOND > LEASE for one in told.values())
+
+
+async def _claims(store: Store, shard: Shard, rows: list[Any]) -> list[Claim]:
+    claims = []
+    for row in rows:
+        try:
+            record = stored(row)
+            claims.append(as_claim(record, record.queue, tunings.curve(row[4]), int(row[5] or 0)))
+        except CorruptRecord as error:
+            await set_aside(store, shard, row[0][:16], str(error))
+    return claims

@@ -1,0 +1,21 @@
+-- A record that cannot be read is no job any more, but people can see and remove it: it is dead, its error says why, and
+-- what cannot be read is its payload. Whatever took it out of its place has been done.
+local function set_aside(id, queue, kind, body, state)
+  local why = not body and 'there is no body' or not kind and 'the body cannot be read' or 'the state cannot be read'
+  if not kind or state then
+    local label = pack('>I2', 1000) .. string.char(#(kind or '')) .. (kind or '') .. string.char(#queue) .. queue
+    call('ZREMRANGEBYLEX', JOBS, '[' .. id, '(' .. id .. '\1')
+    call('ZADD', JOBS, '0', id .. now8 .. now8 .. label .. pack('>I4', 1) .. '\0' .. (body or '') .. (state or ''))
+  end
+  local expires = now + tonumber(call('HGET', QUEUES, queue .. '/keep_dead') or '2592000000000')
+  call('HSET', STATE, id, write_state({status = 'x', token = 0, worker = '', cancel = '0', attempts = 0, base = 0,
+    crashes = 0, throttles = 0, errors = 0, version = 1, started = 0, settled = '-', due = now, priority = 1000,
+    tail = now8 .. pack('>I8', expires)}))
+  call('HSET', LAST, id, 'corrupt record: ' .. why)
+  call('HSET', CORRUPT, id, why)
+  call('ZADD', ENDS, int(expires), id)
+  call('ZREM', ODD, 'a' .. id)
+  call('ZADD', ODD, '0', 'x' .. id)
+  count(queue .. '/' .. (kind or '') .. '/x', 1)
+  call('HINCRBY', TOTALS, (kind or '') .. '/failed', 1)
+end

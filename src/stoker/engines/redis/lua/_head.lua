@@ -1,0 +1,92 @@
+-- The head of every script: names for the keys, the store's clock, and the formats of body and state.
+-- KEYS: the shard's fixed keys (keys.py), then wait, again and wake of each queue, then what a script asks for. ARGV[1]: now in microseconds, or ''.
+local KEYS, ARGV, unpack = KEYS, ARGV, unpack
+local call, sub, byte, fmt = redis.call, string.sub, string.byte, string.format
+local pack, parse = struct.pack, struct.unpack
+local JOBS, STATE, LAST, ERRORS, NOTES, RESULTS, SLOTS, NAMED, ODD, ENDS, WORKERS, RETIRED, COUNTS, TOTALS, QUEUES,
+  CLOCK, CORRUPT = unpack(KEYS, 1, 17)
+local function WAIT(i) return KEYS[15 + i * 3] end
+local function AGAIN(i) return KEYS[16 + i * 3] end
+local function WAKE(i) return KEYS[17 + i * 3] end
+
+-- Numbers are doubles: exact up to 2^53, and only %.0f writes them in full.
+local function int(n) return fmt('%.0f', n) end
+
+local now = tonumber(ARGV[1])
+if not now then
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+local mark = tonumber(call('GET', CLOCK) or '0')
+-- The clock never goes back by a little; a mark far ahead was set by a clock that was wrong.
+if mark > now and mark - now <= 60000000 then now = mark end
+local now8 = pack('>I8', now)
+-- Not the first write of a script that must get through at maxmemory: only removals are always let in.
+local function tick()
+  if now == mark then return end
+  if mark > now then
+    -- The mark was dropped. Leases of the time before must not last until that time comes again.
+    for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, '(' .. int(now + 15000000), '+inf')) do
+      call('ZADD', WORKERS, int(now + 15000000), worker)
+    end
+  end
+  call('SET', CLOCK, int(now))
+end
+
+-- The time, as an answer that acknowledges a write: with how many of its engine's writes the store has seen (signs.py).
+local function told()
+  if sub(ARGV[1], 1, 1) ~= '@' then return int(now) end
+  local n = redis.pcall('HINCRBY', KEYS[#KEYS], sub(ARGV[1], 2), 1)
+  return type(n) == 'number' and int(now) .. ':' .. int(n) or int(now)
+end
+
+local function body_of(id) return call('ZRANGEBYLEX', JOBS, '[' .. id, '(' .. id .. '\1')[1] end
+
+-- Kind and queue, and where what follows them begins. nil when this is no body.
+local function names_of(body)
+  local k = byte(body, 35)
+  local q = k and byte(body, 36 + k)
+  if not q or #body < 41 + k + q then return nil end
+  return sub(body, 36, 35 + k), sub(body, 37 + k, 36 + k + q)
+end
+
+local STATE_REST = '>c1I4I4I4I4I4I4I8c1I2I8'
+-- A state as a table, nil when this is none.
+local function read_state(s)
+  if #s < 11 then return nil end
+  local status, token, w = parse('>c1I8I2', s)
+  if #s < 11 + w + 44 then return nil end
+  local r = {status = status, token = token, worker = sub(s, 12, 11 + w)}
+  local at
+  r.cancel, r.attempts, r.base, r.crashes, r.throttles, r.errors, r.version, r.started, r.settled, r.priority, r.due, at =
+    parse(STATE_REST, s, 12 + w)
+  r.tail = sub(s, at)
+  return r
+end
+
+local function write_state(r)
+  return pack('>c1I8I2', r.status, r.token, #r.worker) .. r.worker
+    .. pack(STATE_REST, r.cancel, r.attempts, r.base, r.crashes, r.throttles, r.errors, r.version, r.started, r.settled,
+      r.priority, r.due) .. r.tail
+end
+
+-- Where a waiting job stands in its queue's line.
+local function place_of(priority, due, id) return pack('>I2I8', priority, due) .. id end
+
+-- Counters are summed up and written once.
+local sums, sums_list = {}, {}
+local function count(field, n)
+  if not sums[field] then sums[field] = 0; sums_list[#sums_list + 1] = field end
+  sums[field] = sums[field] + n
+end
+local function write_counts()
+  for _, field in ipairs(sums_list) do
+    if sums[field] ~= 0 then call('HINCRBY', COUNTS, field, sums[field]) end
+  end
+  sums, sums_list = {}, {}
+end
+
+-- One token is enough: whoever takes it looks at the whole queue.
+local function wake(i)
+  if call('LLEN', WAKE(i)) == 0 then call('RPUSH', WAKE(i), '1') end
+end

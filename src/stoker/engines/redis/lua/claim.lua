@@ -1,0 +1,5 @@
+-- with: _aside, _claim
+local out = claim(2)
+write_counts()
+if #out > 0 then tick() end
+return {int(now), out}

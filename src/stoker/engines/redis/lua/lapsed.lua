@@ -1,0 +1,2 @@
+-- Workers whose lease is over. Answers {now, names}.
+return {int(now), call('ZRANGEBYSCORE', WORKERS, '-inf', '(' .. int(now))}

@@ -1,0 +1,65 @@
+-- with: _aside
+-- KEYS[18…]: what the one who takes over holds, and each of the owners. ARGV[2..4]: who takes over, how many, how many of
+-- the owners are known to be dead; then the owners, those first. The others must have lapsed.
+-- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}.
+local by, limit = ARGV[2], tonumber(ARGV[3])
+-- Nobody takes over when a worker is only to be made unknown.
+if by ~= '' and tonumber(call('ZSCORE', WORKERS, by) or '-1') < now then return {int(now), {}} end
+local dead, named, found = tonumber(ARGV[4]), {}, {}
+for i = 5, #ARGV do
+  local owner, key = ARGV[i], KEYS[14 + i]
+  local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, owner) or '+inf') < now
+  if gone and owner ~= by and not named[owner] then
+    named[owner] = 0
+    for _, id in ipairs(call('SMEMBERS', key)) do
+      local state = call('HGET', STATE, id)
+      local r = state and read_state(state)
+      local body = body_of(id)
+      local kind, queue = names_of(body or '')
+      if r and kind and r.status == 'r' and r.worker == owner then
+        named[owner] = named[owner] + 1
+        found[#found + 1] = {id = id, r = r, body = body, queue = queue, key = key}
+      else
+        call('SREM', key, id)
+        -- One that is not this worker's any more is none of our business; one that cannot be read holds nobody up.
+        if not r or (r.status == 'r' and r.worker == owner) then
+          count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
+          set_aside(id, queue or '', kind, body, state)
+        end
+      end
+    end
+  end
+end
+local function older(a, b)
+  if a.r.started ~= b.r.started then return a.r.started < b.r.started end
+  local a1, a2, a3, a4 = parse('>I4I4I4I4', a.id)
+  local b1, b2, b3, b4 = parse('>I4I4I4I4', b.id)
+  if a1 ~= b1 then return a1 < b1 end
+  if a2 ~= b2 then return a2 < b2 end
+  if a3 ~= b3 then return a3 < b3 end
+  return a4 < b4
+end
+table.sort(found, older)
+local claims = {}
+for i = 1, math.min(limit, #found) do
+  local one = found[i]
+  local r, id = one.r, one.id
+  named[r.worker] = named[r.worker] - 1
+  r.tail = pack('>I8', r.started) .. r.worker
+  r.worker, r.token, r.started = by, math.max(now, r.token + 1), now
+  local state = write_state(r)
+  call('SREM', one.key, id)
+  call('SADD', KEYS[18], id)
+  call('HSET', STATE, id, state)
+  claims[i] = {one.body, state, call('HGET', LAST, id), call('HGET', NOTES, id),
+    call('HGET', QUEUES, one.queue .. '/curve'), call('HGET', QUEUES, one.queue .. '/count')}
+end
+for owner, left in pairs(named) do
+  if left == 0 then
+    call('ZREM', WORKERS, owner)
+    call('ZADD', RETIRED, int(now), owner)
+  end
+end
+write_counts()
+if #claims > 0 then tick() end
+return {int(now), claims}

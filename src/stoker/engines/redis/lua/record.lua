@@ -1,0 +1,31 @@
+-- with: _events
+-- Append events, shifted to the store's clock, and overwrite points; beyond a bound the oldest make room.
+-- ARGV: now, the call's ticket, the recorder's now, most events, most points, number of events, (time, rest) of each
+-- event, (name, value) of each point. A call that is repeated because its reply was lost is recognised by its ticket.
+local FORGOTTEN = 600000000
+if call('ZADD', TICKETS, 'NX', int(now), ARGV[2]) == 0 then return end
+call('ZREMRANGEBYSCORE', TICKETS, '-inf', int(now - FORGOTTEN))
+local shift, most, most_points, count = now - tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local serial = count > 0 and call('INCRBY', SERIAL, count) - count or 0
+for i = 1, count do
+  local at, rest = tonumber(ARGV[5 + 2 * i]), ARGV[6 + 2 * i]
+  local place = pack('>I8I8', math.max(at + shift, 0), serial + i)
+  call('ZADD', EVENTS, 0, place .. rest)
+  call('ZADD', TRAIL, 0, sub(rest, 2, 17) .. place)
+end
+for i = 7 + 2 * count, #ARGV, 2 do
+  -- A name ends in a zero byte: whatever begins with it lies before the same name with a one there.
+  local name = ARGV[i]
+  call('ZREMRANGEBYLEX', POINTS, '[' .. name, '(' .. sub(name, 1, -2) .. '\1')
+  call('ZADD', POINTS, 0, name .. ARGV[i + 1])
+end
+local surplus = call('ZCARD', EVENTS) - most
+if surplus > 0 then
+  -- A tenth more than needed goes at once, so that not every call has to make room.
+  drop_events(surplus + math.floor(most / 10))
+end
+surplus = call('ZCARD', POINTS) - most_points
+if surplus > 0 then
+  call('ZREMRANGEBYRANK', POINTS, 0, surplus - 1 + math.floor(most_points / 10))
+end
+tick()

@@ -1,0 +1,37 @@
+-- KEYS[18]: what the worker holds. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; then the claims held, each (id, fence).
+-- Answers {now, known, lost, canceling, orphaned}: numbers of the claims held, and orphans as
+-- {body, state, last error, notes, curve, cool-down count}.
+local worker, lease, first, age = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
+if not call('ZSCORE', WORKERS, worker) and (not first or call('ZSCORE', RETIRED, worker)) then
+  return {int(now), 0, {}, {}, {}}
+end
+-- First the removal: a server without memory lets that through, and then what follows. Leases must not lapse there.
+call('ZREM', WORKERS, worker)
+-- A lease lapses strictly after its end, and a farewell at once.
+call('ZADD', WORKERS, int(lease > 0 and now + lease or now - 1), worker)
+tick()
+local lost, canceling, mine = {}, {}, {}
+for i = 6, #ARGV, 2 do
+  local id, fence = ARGV[i], ARGV[i + 1]
+  local state = call('HGET', STATE, id)
+  if not state or sub(state, 1, #fence) ~= fence then
+    lost[#lost + 1] = (i - 6) / 2
+  else
+    mine[id] = true
+    if sub(state, #fence + 1, #fence + 1) == '1' then canceling[#canceling + 1] = (i - 6) / 2 end
+  end
+end
+local orphaned = {}
+for _, id in ipairs(call('SMEMBERS', KEYS[18])) do
+  local state = not mine[id] and call('HGET', STATE, id)
+  local r = state and read_state(state)
+  if r and r.worker == worker and now - r.started > age then
+    local body = body_of(id)
+    local _, queue = names_of(body or '')
+    if queue then
+      orphaned[#orphaned + 1] = {body, state, call('HGET', LAST, id), call('HGET', NOTES, id),
+        call('HGET', QUEUES, queue .. '/curve'), call('HGET', QUEUES, queue .. '/count')}
+    end
+  end
+end
+return {int(now), 1, lost, canceling, orphaned}

@@ -1,0 +1,228 @@
+-- with: _commit, _aside, _claim
+-- The third door, and the second in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
+-- keep_dead of a queue nobody tuned, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number of
+-- the queue's keys, queue, kind); then how many workers, each (name, number of the key of what it holds). Then the
+-- settlements, each job once: id, fence, traits, and what the traits announce.
+-- Answers {now, verdicts, claims}. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when an attached
+-- compare-and-set met something else: the client looks again and sends that one anew.
+-- Everybody is looked at first: what does not apply changes nothing, and the first write is a removal.
+local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
+local at, labels = 8, {}
+for i = 1, tonumber(ARGV[7]) do
+  local kind, queue = ARGV[at + 2], ARGV[at + 1]
+  labels[i] = {queue = tonumber(ARGV[at]), name = queue, kind = kind, counts = queue .. '/' .. kind .. '/'}
+  at = at + 3
+end
+local mine = {}
+for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = {key = KEYS[tonumber(ARGV[i + 1])]} end
+at = at + 1 + 2 * tonumber(ARGV[at])
+local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
+local band = bit.band
+local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
+
+local function expiry(status, flags, label, span)
+  if band(flags, KEEP) > 0 then return now + span end
+  local field = status == 'd' and 'keep_done' or 'keep_dead'
+  return now + tonumber(call('HGET', QUEUES, label.name .. '/' .. field) or keeps[field])
+end
+
+-- Traits: status, flags, label, span. Most settlements of a batch share them, and so what follows from them.
+local known, all_traits = {}, {}
+local function traits_of(text)
+  local status, flags, number, span = parse('>c1I2I2I8', text)
+  local found = {status = status, flags = flags, label = labels[number], span = span, n = 0}
+  if status ~= 'p' and status ~= 'a' then
+    local expires = expiry(status, flags, found.label, span)
+    found.score, found.tail = int(expires), now8 .. pack('>I8', expires)
+  end
+  -- Success with nothing more to say than its result.
+  found.plain = status == 'd' and (flags == 0 or flags == RESULT or flags == KEEP or flags == RESULT + KEEP)
+  known[text] = found
+  all_traits[#all_traits + 1] = found
+  return found
+end
+
+-- --- looking -----------------------------------------------------------------------------------------------------
+local ids, fences, traits, more, n = {}, {}, {}, {}, 0
+local last = demand > 0 and demand - 1 or #ARGV
+while at <= last do
+  local t = known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
+  local flags = t.flags
+  n = n + 1
+  ids[n], fences[n], traits[n] = ARGV[at], ARGV[at + 1], t
+  at = at + 3
+  if flags > 0 then
+    local s = {id = ids[n], traits = t}
+    more[n] = s
+    if band(flags, ERROR) > 0 then s.error = ARGV[at]; at = at + 1 end
+    if band(flags, RESULT) > 0 then s.result = ARGV[at]; at = at + 1 end
+    if band(flags, KEY) > 0 then s.slot, s.key = ARGV[at], ARGV[at + 1]; at = at + 2 end
+    if band(flags, COOL) > 0 then s.seen, s.delay = ARGV[at], ARGV[at + 1]; at = at + 2 end
+    if band(flags, ATTACHED) > 0 then
+      s.checks = at
+      s.writes = after_checks(at)
+      at = after_writes(s.writes)
+    end
+  end
+end
+local states = n > 0 and call('HMGET', STATE, unpack(ids)) or {}
+local word, rest, a = {}, {}, 0
+local sets, ends, c, e = {}, {}, 0, 0
+local results, trouble = {}, {}
+
+local function put(id, state)
+  c = c + 2
+  sets[c - 1], sets[c] = id, state
+end
+
+local function ended(id, t, state)
+  put(id, state .. t.tail)
+  e = e + 2
+  ends[e - 1], ends[e] = t.score, id
+end
+
+-- Jobs claimed together have states that differ only in the last ten bytes, priority and due time: what such a state
+-- becomes by a plain success is worked out once, as text.
+local succeeded, fence_of, holders = {}, {}, {}
+local function success(state, before, fence)
+  local f = #fence
+  if sub(before, 1, f) ~= fence or #before < f + 34 then return nil end
+  local after = 'd' .. sub(state, 2, 9) .. '\0\0' .. sub(state, f + 1, f + 13) .. '\0\0\0\0' .. sub(state, f + 18, f + 33) .. 'd'
+  succeeded[before], fence_of[before] = after, fence
+  return after
+end
+
+local function judge(s, state, fence, status)
+  local f = #fence
+  if not state then return 'l' end
+  if sub(state, 1, f) == fence and #state >= f + 44 then
+    if status ~= 'd' and status ~= 'c' and sub(state, f + 1, f + 1) == '1' then return 'c' end
+    if s.checks and not checked(s.checks) then return '?' end
+    return 'a'
+  end
+  if sub(state, 2, 9) == sub(fence, 2, 9) and sub(state, 1, 1) ~= 'r' then
+    local r = read_state(state)
+    if r and r.settled == status then return 'r' end
+  end
+  return 'l'
+end
+
+for i = 1, n do
+  local id, fence, t, state = ids[i], fences[i], traits[i], states[i]
+  local verdict, after
+  if t.plain and state then
+    local before = sub(state, 1, #fence + 34)
+    after = succeeded[before]
+    if after then
+      if fence_of[before] ~= fence then after = nil end
+    else
+      after = success(state, before, fence)
+    end
+  end
+  if after then
+    verdict = 'a'
+    local f = #fence
+    ended(id, t, after .. sub(state, f + 35, f + 44))
+    if more[i] and more[i].result then results[#results + 1] = more[i] end
+    trouble[t.label.kind] = ''
+  else
+    local s = more[i] or {id = id, traits = t}
+    verdict = judge(s, state, fence, t.status)
+    if verdict == 'a' then
+      s.state = state
+      rest[#rest + 1] = s
+      if t.status == 'd' then trouble[t.label.kind] = ''
+      elseif s.error and (t.status == 'x' or t.status == 'a') then trouble[t.label.kind] = s.error end
+    end
+  end
+  if verdict == 'a' then
+    a = a + 1
+    t.n = t.n + 1
+    local holder = holders[fence]
+    if not holder then holder = mine[sub(fence, 12)]; holders[fence] = holder end
+    holder[#holder + 1] = id
+  end
+  word[i] = verdict
+end
+
+-- --- writing -----------------------------------------------------------------------------------------------------
+local function cool(label, seen, delay)
+  local open, counter = label.name .. '/until', label.name .. '/count'
+  local row = call('HMGET', QUEUES, open, counter)
+  local till, times = tonumber(row[1] or '-1'), tonumber(row[2] or '0')
+  if delay == '' then
+    if times > 0 and till + tonumber(grace) <= now then call('HDEL', QUEUES, open, counter) end
+  elseif times == tonumber(seen) and till <= now then
+    call('HSET', QUEUES, open, int(now + tonumber(delay)), counter, math.min(times + 1, tonumber(most)))
+  end
+end
+
+local function erase(s, errors)
+  local id = s.id
+  call('ZREMRANGEBYLEX', JOBS, '[' .. id, '(' .. id .. '\1')
+  for _, key in ipairs({STATE, LAST, NOTES}) do call('HDEL', key, id) end
+  for i = 0, math.min(errors, 32) - 1 do call('HDEL', ERRORS, id .. string.char(i)) end
+  if s.key then call('ZREM', NAMED, s.key .. '\0' .. id) end
+end
+
+local function conclude(s)
+  local id, t = s.id, s.traits
+  local label, status, flags = t.label, t.status, t.flags
+  local r = read_state(s.state)
+  if s.error then
+    call('HSET', LAST, id, s.error)
+    call('HSET', ERRORS, id .. string.char(r.errors % 32), now8 .. pack('>I4', r.attempts) .. s.error)
+    r.errors = r.errors + 1
+  end
+  if band(flags, REFUND) > 0 then r.attempts = math.max(0, r.attempts - 1) end
+  if band(flags, CRASH) > 0 then r.crashes = r.crashes + 1 end
+  if band(flags, THROTTLED) > 0 then r.throttles = r.throttles + 1 end
+  if status == 'd' then r.throttles = 0 end
+  r.status, r.worker, r.settled, r.tail = status, '', status, ''
+  if status == 'p' or status == 'a' then
+    r.due = now + t.span
+    call('ZADD', WAIT(label.queue), '0', place_of(r.priority, r.due, id))
+    if status == 'a' then
+      call('ZADD', AGAIN(label.queue), int(r.due), id)
+      call('ZADD', ODD, '0', 'a' .. id)
+    end
+    if t.span == 0 then wake(label.queue) end
+    put(id, write_state(r))
+  else
+    if s.slot and call('HGET', SLOTS, s.slot) == id then call('HDEL', SLOTS, s.slot) end
+    if band(flags, DELETE) > 0 then
+      erase(s, r.errors)
+    else
+      ended(id, t, write_state(r))
+      if s.result then results[#results + 1] = s end
+      if status ~= 'd' then call('ZADD', ODD, '0', status .. id) end
+    end
+  end
+  if s.delay then cool(label, s.seen, s.delay) end
+  if s.writes then written(s.writes) end
+end
+
+if a > 0 then
+  for _, holder in pairs(mine) do
+    if #holder > 0 then call('SREM', holder.key, unpack(holder)) end
+  end
+  for _, s in ipairs(rest) do conclude(s) end
+  for _, s in ipairs(results) do call('HSET', RESULTS, s.id, s.result) end
+  if c > 0 then call('HSET', STATE, unpack(sets)) end
+  if e > 0 then call('ZADD', ENDS, unpack(ends)) end
+  for _, t in ipairs(all_traits) do
+    local label, status = t.label, t.status
+    if t.n > 0 then
+      count(label.counts .. 'r', -t.n)
+      if band(t.flags, DELETE) == 0 then count(label.counts .. status, t.n) end
+      if status ~= 'p' then call('HINCRBY', TOTALS, label.kind .. '/' .. TOTAL[status], t.n) end
+    end
+  end
+  for kind, error in pairs(trouble) do
+    if error == '' then call('HDEL', TOTALS, kind .. '/error') else call('HSET', TOTALS, kind .. '/error', error) end
+  end
+end
+local claims = demand > 0 and claim(demand) or {}
+write_counts()
+if a > 0 or #claims > 0 then tick() end
+return {told(), table.concat(word), claims}

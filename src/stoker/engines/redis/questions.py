@@ -1,0 +1,256 @@
+"""What people ask: pages of jobs, and all counts at one instant.
+
+A page is a walk along ids, over all shards at once. Which walk is chosen by what the query narrows: keys and the
+statuses that most jobs are not in have an index in id order; running jobs are few; waiting jobs are sorted when there
+are few of them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias, cast
+
+from stoker.engines.redis import records
+from stoker.engines.redis.keys import WAIT, Shard
+from stoker.engines.redis.records import CHARS, ODD, STATUSES, Record
+from stoker.engines.redis.scripts import script
+from stoker.engines.redis.spread import spread
+from stoker.engines.redis.store import Store
+from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE, Job, Status
+from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.time import Instant
+
+CHUNK = 500
+FAR = b"\xff" * 17
+"""Behind every id."""
+
+_ACTIVE = script("active")
+_CENSUS = script("census")
+
+Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[JobId]]]
+"""The next ids strictly behind one in the order asked (None: from the beginning), at most so many."""
+
+
+# --- pages ------------------------------------------------------------------------------------------------------
+
+
+async def find(store: Store, query: Query) -> Page:
+    """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    now = await store.now() if query.due is not None else 0
+    shards = [one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues]
+    walks = await spread(shards, lambda shard: _sources(store, shard, query))
+    sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
+    found: list[Job] = []
+    scanned, size, cursor, ended = 0, min(query.limit + 1, CHUNK), query.cursor, False
+    while not ended:
+        chunk = await _next(sources, cursor, size, query.order)
+        looks = await _look(store, chunk)
+        matching: list[tuple[JobId, Shard]] = []
+        for job, shard in chunk:
+            if scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
+                return Page(found + await _whole(store, matching, query, now), cursor, scanned)
+            cursor = job
+            record = looks.get(job)
+            if record is None:
+                continue
+            scanned += 1
+            # A record has every field that `matches` looks at, and most records do not match.
+            if matches(cast("Job", record), query, now):
+                matching.append((job, shard))
+        found += await _whole(store, matching, query, now)
+        ended = len(chunk) < size
+        size = min(size * 4, CHUNK)
+    return Page(found, None, scanned)
+
+
+async def _next(
+    sources: list[tuple[Shard, Source]], cursor: JobId | None, size: int, order: str
+) -> list[tuple[JobId, Shard]]:
+    """The next ids of all sources in one order, each once."""
+    answers = await spread(sources, lambda source: source[1](cursor, size))
+    found = {job: shard for (shard, _), ids in zip(sources, answers, strict=True) for job in ids}
+    return sorted(found.items(), key=lambda item: item[0], reverse=order == "newest")[:size]
+
+
+async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool = False) -> dict[JobId, Record]:
+    """The records of a chunk, by id."""
+    places: dict[Shard, list[JobId]] = {}
+    for job, shard in chunk:
+        places.setdefault(shard, []).append(job)
+    answers = await spread(places.items(), lambda place: store.read(*place, details=details))
+    return {
+        job: row
+        for ids, (_, rows) in zip(places.values(), answers, strict=True)
+        for job, row in zip(ids, rows, strict=True)
+        if row is not None
+    }
+
+
+async def _whole(store: Store, matching: list[tuple[JobId, Shard]], query: Query, now: Instant) -> list[Job]:
+    """The whole records, unless they changed out of the query since they were looked at."""
+    rows = await _look(store, matching, details=True) if matching else {}
+    found = [rows[job] for job, _ in matching if job in rows]
+    return [records.as_job(record) for record in found if matches(cast("Job", record), query, now)]
+
+
+# --- walks ------------------------------------------------------------------------------------------------------
+
+
+async def _sources(store: Store, shard: Shard, query: Query) -> list[Source]:
+    """The walks that together meet every job the query may match."""
+    wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    if query.key is not None:
+        return [_indexed(store, shard, "named", query.key.encode() + b"\0", query.order)]
+    if wanted and Status.DONE not in wanted:
+        narrow = await _narrow(store, shard, wanted, query)
+        if narrow is not None:
+            return narrow
+    return [_indexed(store, shard, "jobs", b"", query.order)]
+
+
+async def _narrow(store: Store, shard: Shard, wanted: frozenset[Status], query: Query) -> list[Source] | None:
+    """Walks along nothing but jobs of these statuses; None when walking all jobs is less work."""
+    active = wanted & ACTIVE
+    if active == {Status.RETRYING}:
+        active = frozenset()
+    found = [_indexed(store, shard, "odd", CHARS[status], query.order) for status in sorted((wanted & ODD) - active)]
+    if active:
+        ids = await _active(store, shard, active, query)
+        if ids is None:
+            return None
+        found.append(_listed(ids, query.order))
+    return found
+
+
+async def _active(store: Store, shard: Shard, active: frozenset[Status], query: Query) -> list[JobId] | None:
+    """The jobs that wait or run, as far as they are asked for; None when there are very many."""
+    queues: list[str] = []
+    if active != {Status.RUNNING}:
+        queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
+        sizes = await store.connection.pipeline([("ZCARD", shard.of_queue(WAIT, name)) for name in queues])
+        if sum(sizes) > LONGEST_WALK:
+            return None
+    held = await held_keys(store, shard) if Status.RUNNING in active else []
+    found: list[JobId] = await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held)
+    return found
+
+
+def _indexed(store: Store, shard: Shard, name: str, prefix: bytes, order: str) -> Source:
+    """A walk along an index: entries of one prefix, in the order of the ids behind it."""
+    key, end = shard.key(name), len(prefix) + 16
+
+    async def source(after: JobId | None, n: int) -> list[JobId]:
+        if order == "newest":
+            bound = b"(" + prefix + (FAR if after is None else after)
+            found = await store.connection.call("ZREVRANGEBYLEX", key, bound, b"[" + prefix, "LIMIT", 0, n)
+        else:
+            # What follows the id in an entry begins with a zero byte, if anything does.
+            bound = b"[" + prefix if after is None else b"[" + prefix + after + b"\1"
+            found = await store.connection.call("ZRANGEBYLEX", key, bound, b"(" + prefix + FAR, "LIMIT", 0, n)
+        return [entry[len(prefix) : end] for entry in found]
+
+    return source
+
+
+def _listed(ids: Iterable[JobId], order: str) -> Source:
+    """A walk along ids that are known already."""
+    line = sorted(ids, reverse=order == "newest")
+
+    async def source(after: JobId | None, n: int) -> list[JobId]:
+        if after is None:
+            return line[:n]
+        return [job for job in line if (job < after if order == "newest" else job > after)][:n]
+
+    return source
+
+
+async def names(store: Store, shard: Shard) -> list[str]:
+    """The queues of a shard."""
+    fields = await store.connection.call("HKEYS", shard.key("queues"))
+    return sorted({field.rpartition(b"/")[0].decode() for field in fields})
+
+
+async def unread(store: Store) -> int:
+    """How many records were set aside because they cannot be read, and are still on the dead list."""
+    found = 0
+    for shard in await store.shards():
+        ids = await store.connection.call("HKEYS", shard.key("corrupt"))
+        scores = [("ZSCORE", shard.key("odd"), CHARS[Status.DEAD] + job) for job in ids]
+        found += sum(score is not None for score in await store.connection.pipeline(scores))
+    return found
+
+
+# --- the census -------------------------------------------------------------------------------------------------
+
+
+async def census(store: Store) -> Census:
+    """Every count at this instant, from counters and the heads of the lines; on a cluster, shard by shard."""
+    counts: list[Count] = []
+    scheduled: dict[str, int] = {}
+    oldest: dict[str, Instant] = {}
+    running: dict[str, Instant] = {}
+    totals: dict[str, dict[str, Any]] = {}
+    at = 0
+    for answer in await spread(await store.shards(), lambda shard: _counted(store, shard)):
+        told, fields, sums, lines, claims = answer
+        at = max(at, store.seen(told))
+        counts += _counts(fields)
+        for queue, later, due in _by(lines, 3):
+            if int(later) > 0:
+                scheduled[queue.decode()] = min(int(later), COUNT_LIMIT)
+            if due:
+                oldest[queue.decode()] = int(due)
+        for queue, claimed in _by(claims, 2):
+            name = queue.decode()
+            running[name] = min(running.get(name, int(claimed)), int(claimed))
+        _add_totals(totals, sums)
+    return Census(
+        at=at or await store.now(),
+        counts=tuple(sorted(counts, key=lambda one: (one.queue, one.kind, _ORDER[one.status]))),
+        scheduled=scheduled,
+        oldest_ready=oldest,
+        oldest_running=running,
+        totals={kind: Totals(**totals[kind]) for kind in sorted(totals)},
+    )
+
+
+async def _counted(store: Store, shard: Shard) -> list[Any]:
+    """One shard's numbers. A queue that came up since its keys were listed makes it ask again."""
+    queues = await names(store, shard)
+    while True:
+        answer = await store.run(_CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard))
+        if isinstance(answer, list):
+            return answer
+        if answer:
+            queues.append(answer.decode())
+
+
+async def held_keys(store: Store, shard: Shard) -> list[str]:
+    """The keys of what each worker holds."""
+    workers = await store.connection.call("ZRANGE", shard.key("workers"), 0, -1)
+    return [shard.held(worker.decode()) for worker in workers]
+
+
+_ORDER = {status: place for place, status in enumerate(Status)}
+
+
+def _counts(fields: list[bytes]) -> Iterable[Count]:
+    for field, n in _by(fields, 2):
+        queue, kind, char = field.split(b"/")
+        if int(n) > 0:
+            yield Count(queue.decode(), kind.decode(), STATUSES[char], int(n))
+
+
+def _add_totals(totals: dict[str, dict[str, Any]], fields: list[bytes]) -> None:
+    for field, value in _by(fields, 2):
+        kind, what = field.decode().split("/")
+        sums = totals.setdefault(kind, {})
+        if what == "error":
+            sums["last_error"] = value.decode(errors="replace")
+        else:
+            sums[what] = sums.get(what, 0) + int(value)
+
+
+def _by(flat: list[Any], n: int) -> Iterable[tuple[Any, ...]]:
+    return zip(*(flat[place::n] for place in range(n)), strict=True)

@@ -1,0 +1,208 @@
+"""A stored job in bytes: the body that the client wrote once, and the small state that scripts change.
+
+`state` holds what changes; a job that nobody touched has none. Scripts read and write states with the same formats (see
+`lua/_head.lua`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from stoker.engines.redis.bodies import (
+    CHARS,
+    HIGHEST,
+    NONE,
+    ODD,
+    STATUSES,
+    Record,
+    body,
+    drafted,
+    eight,
+    read_body,
+    read_plain,
+    tail,
+)
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import text
+from stoker.model.job import LONGEST_HISTORY, Job, Mishap, Status
+from stoker.model.time import Instant
+from stoker.model.unique import Holder
+
+__all__ = [
+    "CHARS", "CORRUPT", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATUSES", "Notes", "Record", "apply_state", "as_job",
+    "body", "drafted", "eight", "fence", "grip", "history", "mishap", "place", "read_body", "read_mishap",
+    "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
+]  # fmt: skip
+
+CORRUPT = "stoker.corrupt"
+"""Metadata key: what of a record could not be read."""
+
+_FENCE = struct.Struct(">cQH")
+_STATE = struct.Struct(">cIIIIIIQcHQ")
+_END = struct.Struct(">QQ")
+_MISHAP = struct.Struct(">QI")
+_U2, _U8 = struct.Struct(">H"), struct.Struct(">Q")
+
+
+class Notes(msgspec.Struct, array_like=True, frozen=True):
+    """What runs noted on a job."""
+
+    progress: float | None = None
+    metadata: dict[str, str] = {}
+    log: tuple[str, ...] = ()
+
+
+NO_NOTES = Notes()
+_write_notes = msgspec.json.Encoder().encode
+_read_notes = msgspec.json.Decoder(Notes).decode
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+def state(record: Record) -> bytes:
+    """A record's state as scripts read it."""
+    worker = (record.worker or "").encode()
+    end = b""
+    if record.finished_at is not None:
+        end = _END.pack(record.finished_at, record.expires_at or 0) + (record.successor or b"")
+    elif record.former is not None:
+        end = eight(record.former_at or 0) + record.former.encode()
+    return b"".join(
+        (
+            _FENCE.pack(CHARS[record.status], record.token, len(worker)),
+            worker,
+            _STATE.pack(
+                b"1" if record.cancel_requested else b"0",
+                record.attempts,
+                record.base,
+                record.crashes,
+                record.throttles,
+                record.errors,
+                record.version,
+                record.started_at or 0,
+                record.settled,
+                record.priority + HIGHEST,
+                record.scheduled_at,
+            ),
+            end,
+        )
+    )
+
+
+def apply_state(record: Record, raw: bytes | None) -> Record:
+    """Write a state on the record its body made."""
+    record.raw = raw
+    if raw is None:
+        return record
+    try:
+        char, record.token, size = _FENCE.unpack_from(raw)
+        at = _FENCE.size + size
+        record.worker = raw[_FENCE.size : at].decode() or None
+        (
+            cancel,
+            record.attempts,
+            record.base,
+            record.crashes,
+            record.throttles,
+            record.errors,
+            record.version,
+            started,
+            record.settled,
+            priority,
+            record.scheduled_at,
+        ) = _STATE.unpack_from(raw, at)
+        record.status = STATUSES[char]
+        record.priority = priority - HIGHEST
+        record.cancel_requested = cancel == b"1"
+        record.started_at = started or None
+        end = raw[at + _STATE.size :]
+        if record.status is Status.RUNNING:
+            if end:
+                record.former_at, record.former = _U8.unpack_from(end)[0], end[8:].decode()
+        elif end:
+            record.finished_at, record.expires_at = _END.unpack_from(end)
+            record.successor = end[16:] or None
+    except (struct.error, KeyError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"the state of job {text(record.id)} cannot be read: {error}") from error
+    return record
+
+
+def fence(worker: str, token: int) -> bytes:
+    """How the state of a job begins that runs under this worker and token."""
+    name = worker.encode()
+    return _FENCE.pack(b"r", max(token, 0), len(name)) + name
+
+
+# --- small things -----------------------------------------------------------------------------------------------
+
+
+def place(record: Record) -> bytes:
+    """Where a waiting record stands in its queue's line; lines are in byte order."""
+    return _U2.pack(record.priority + HIGHEST) + _U8.pack(record.scheduled_at) + record.id
+
+
+def read_mishap(stored: bytes) -> Mishap:
+    """One entry of the ring of errors."""
+    at, attempt = _MISHAP.unpack_from(stored)
+    return Mishap(at, attempt, stored[_MISHAP.size :].decode(errors="replace"))
+
+
+def mishap(at: Instant, attempt: int, error: str) -> bytes:
+    """What `read_mishap` reads."""
+    return _MISHAP.pack(at, attempt) + error.encode()
+
+
+def history(count: int, ring: list[bytes | None]) -> tuple[Mishap, ...]:
+    """The ring in the order things happened."""
+    first = max(count - LONGEST_HISTORY, 0)
+    entries = (ring[place % LONGEST_HISTORY] for place in range(first, count))
+    return tuple(read_mishap(entry) for entry in entries if entry is not None)
+
+
+def read_notes(stored: bytes | None) -> Notes:
+    """What runs noted. Raises `CorruptRecord` when it cannot be read."""
+    try:
+        return NO_NOTES if stored is None else _read_notes(stored)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CorruptRecord(f"the notes cannot be read: {error}") from error
+
+
+def salvaged(stored: bytes | None) -> Notes:
+    """What runs noted, as far as it can be read: a run must be able to end whatever stands there."""
+    try:
+        return read_notes(stored)
+    except CorruptRecord:
+        return NO_NOTES
+
+
+def write_notes(notes: Notes) -> bytes:
+    return _write_notes(notes)
+
+
+def grip(holder: Record | None) -> Holder:
+    """How firmly a record holds its key."""
+    if holder is None:
+        return Holder.NOBODY
+    if holder.status is Status.RETRYING:
+        strong = holder.unique is not None and holder.unique.hold == "retrying"
+        return Holder.STRONG if strong else Holder.WEAK
+    return Holder.RUNNING if holder.status is Status.RUNNING else Holder.PENDING
+
+
+_SAME = tuple(name for name in Job.__struct_fields__ if name in Record.__struct_fields__)
+
+
+def as_job(record: Record) -> Job:
+    """The record as an operator sees it; what cannot be read is left out and said so, so that it can be removed."""
+    fields: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
+    notes, broken = NO_NOTES, record.corrupt
+    try:
+        notes = read_notes(record.notes)
+    except CorruptRecord as error:
+        broken = str(error)
+    metadata = dict(notes.metadata) if broken is None else {**notes.metadata, CORRUPT: broken}
+    return Job(progress=notes.progress, metadata=metadata, log=notes.log, **fields)

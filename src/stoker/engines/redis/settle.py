@@ -1,0 +1,292 @@
+"""The third door: claims end, and new ones are taken in the same step.
+
+A whole batch is one script call: the fence of every settlement is looked at before anything is written. What needs the
+rules beyond that (follow-ups, notes to be merged) is worked out here first and attached as a compare-and-set; if that
+meets something else the settlement is not applied and is sent anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from stoker.engines.redis import claims, elsewhere, records
+from stoker.engines.redis.claims import Ref
+from stoker.engines.redis.insert import carefully
+from stoker.engines.redis.keys import Keys, Shard
+from stoker.engines.redis.records import CHARS, Notes
+from stoker.engines.redis.scripts import script
+from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.engines.redis.work import Work
+from stoker.model.errors import EngineBusy, InvalidTransition
+from stoker.model.ids import text
+from stoker.model.job import LONGEST_LOG, Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
+from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, SETTLED, deletes
+from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
+
+_SETTLE = script("settle")
+_NOTE = script("note")
+_TRAITS = struct.Struct(">cHHQ")
+_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP = (1 << n for n in range(10))
+_VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
+_WAITING = (Status.PENDING, Status.RETRYING)
+_DONE, _APPLIED = Status.DONE, Verdict.APPLIED
+
+
+def check(settlements: Sequence[Settlement]) -> None:
+    """Refuse a status that no run can end in."""
+    for settlement in settlements:
+        if settlement.status not in SETTLED:
+            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
+
+
+async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
+    """End claims, each for itself; verdicts in their order. Then take what the demand asks for."""
+    check(settlements)
+    store.connection.inside()
+    refs = await _refs(store, settlements)
+    verdicts: list[Verdict] = [Verdict.LOST] * len(settlements)
+    taken: list[Claim] | None = None
+    runs = _runs(store, settlements, refs)
+    for number, (shard, places) in enumerate(runs):
+        wanted = demand if number == len(runs) - 1 and not store.connection.cluster else None
+        call = Call(store, shard, [(settlements[place], refs[place]) for place in places], wanted)
+        for place, verdict in zip(places, await call.run(), strict=True):
+            verdicts[place] = verdict
+        taken = call.claims if wanted is not None else None
+    if demand is not None and taken is None:
+        taken = await claims.claim(store, demand)
+    return Settled(verdicts, taken or [])
+
+
+async def _refs(store: Store, settlements: Sequence[Settlement]) -> list[Ref | None]:
+    """What is known of the jobs beside their fences; read for those that came without. None: there is no such job."""
+    refs: list[Ref | None] = [one.ref if type(one.ref) is tuple else None for one in settlements]
+    missing = [place for place, ref in enumerate(refs) if ref is None]
+    if missing:
+        found = await read_refs(store, [settlements[place] for place in missing])
+        for place, ref in zip(missing, found, strict=True):
+            refs[place] = ref
+    return refs
+
+
+async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[Ref | None]:
+    """Refs as the store has them now."""
+    refs: dict[bytes, Ref] = {}
+    for shard in await store.shards():
+        _, found = await store.read(shard, [one.id for one in fenced if one.id not in refs], details=True)
+        for record in found:
+            if record is not None:
+                slot = None if record.unique is None else record.unique.slot(record.kind)
+                key = None if record.unique is None else record.unique.key
+                refs[record.id] = (record.queue, record.kind, slot, key, record.notes)
+    return [refs.get(one.id) for one in fenced]
+
+
+def _runs(store: Store, settlements: Sequence[Settlement], refs: Sequence[Ref | None]) -> list[tuple[Shard, list[int]]]:
+    """Settlements that may share a call, in order: one shard, each job once, follow-ups by themselves."""
+    plain = not store.connection.cluster and None not in refs and not any(one.followups for one in settlements)
+    if plain and len({one.id for one in settlements}) == len(settlements) > 0:
+        return [(store.home, list(range(len(settlements))))]
+    runs: list[tuple[Shard, list[int]]] = []
+    seen: set[bytes] = set()
+    apart = True
+    for place, (one, ref) in enumerate(zip(settlements, refs, strict=True)):
+        if ref is None:
+            continue
+        shard = store.shard(ref[0])
+        if apart or one.followups or one.id in seen or runs[-1][0] is not shard:
+            runs.append((shard, []))
+            seen = set()
+        runs[-1][1].append(place)
+        seen.add(one.id)
+        apart = bool(one.followups)
+    return runs
+
+
+def _is_plain(one: Settlement) -> bool:
+    """A success with nothing to say."""
+    return not (
+        one.result is not None
+        or one.error is not None
+        or one.cool is not None
+        or one.metadata
+        or one.followups
+        or one.refund
+        or one.crash
+        or one.throttled
+    )
+
+
+@functools.cache
+def _plain_traits(label: int) -> bytes:
+    return _TRAITS.pack(b"d", 0, label, 0)
+
+
+class Call:
+    """One call of the script, and those that repeat what met something else."""
+
+    def __init__(
+        self, store: Store, shard: Shard, given: Sequence[tuple[Settlement, Ref | None]], demand: Demand | None
+    ) -> None:
+        self._store = store
+        self._shard = shard
+        self._given = [(one, ref) for one, ref in given if ref is not None]
+        self._demand = demand
+        self.claims: list[Claim] = []
+
+    async def run(self) -> list[Verdict]:
+        given, demand = self._given, self._demand
+        if self._store.connection.cluster:
+            await elsewhere.store_followups(self._store, self._shard, [one for one, _ in given])
+        verdicts: dict[int, Verdict] = {}
+        places = list(range(len(given)))
+        for _ in range(MOST_TRIES):
+            word = await self._send([given[place] for place in places], demand)
+            demand = None
+            if places and word.count(b"a") == len(word) == len(given):
+                return [_APPLIED] * len(given)
+            verdicts.update(
+                (place, _VERDICTS[char]) for place, char in zip(places, word, strict=True) if char != ord("?")
+            )
+            places = [place for place, char in zip(places, word, strict=True) if char == ord("?")]
+            if not places:
+                return [verdicts[place] for place in range(len(given))]
+            fresh = await read_refs(self._store, [given[place][0] for place in places])
+            for place, ref in zip(places, fresh, strict=True):
+                one, known = given[place]
+                self._store.notes.pop((one.id, one.token), None)
+                given[place] = (one, ref or known)
+        raise EngineBusy("others changed the same jobs a hundred times in a row; the claims stand, settle them again")
+
+    async def _send(self, given: Sequence[tuple[Settlement, Ref]], demand: Demand | None) -> bytes:
+        labels: dict[tuple[str, str], int] = {}
+        queues: dict[str, int] = {}
+        head: list[Any] = []
+        last: Ref | None = None
+        for _, ref in given:
+            if ref is last:
+                continue
+            last = ref
+            if ref[:2] not in labels:
+                labels[ref[0], ref[1]] = len(labels) + 1
+                head += (queues.setdefault(ref[0], len(queues) + 1), ref[0], ref[1])
+        wanted = [] if demand is None else [(name, n) for name, n in demand.queues if n > 0]
+        for name, _ in wanted:
+            queues.setdefault(name, len(queues) + 1)
+        keys = Keys(self._shard.all_keys(list(queues)))
+        units: list[Work] = []
+        body: list[Any] = []
+        fences: dict[tuple[str, int], bytes] = {}
+        for one, ref in given:
+            fence = fences.get((one.worker, one.token))
+            if fence is None:
+                fence = fences[one.worker, one.token] = records.fence(one.worker, one.token)
+            label = labels[ref[0], ref[1]]
+            if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
+                body += (one.id, fence, _plain_traits(label))
+            else:
+                body += (one.id, fence, *await self._arguments(one, ref, label, keys, units))
+        workers = dict.fromkeys(one.worker for one, _ in given)
+        holders = [part for worker in workers for part in (worker, keys.number(self._shard.held(worker)))]
+        args = [self._store.arg_now(), 0, KEEP_DONE, KEEP_DEAD, DECAY_GRACE, MOST_EVENTS, len(labels), *head]
+        args += (len(workers), *holders, *body)
+        if demand is not None and wanted:
+            args[1] = len(args) + 1
+            args += claims.arguments(self._shard, keys, demand.worker, claims.limit(demand), wanted)
+        told, word, found = await self._store.connection.run(_SETTLE, keys.names, args)
+        now = self._store.seen(told)
+        if demand is not None:
+            worker, names = demand.worker, list(queues)
+            self.claims = await claims.taken_over(self._store, self._shard, now, worker, names, found)
+        for unit in units:
+            await self._store.tell(unit)
+        if self._store.connection.cluster:
+            await self._store.wake(
+                ref[0]
+                for (one, ref), char in zip(given, word, strict=True)
+                if char == ord("a") and one.status in _WAITING and not one.after
+            )
+        return bytes(word)
+
+    async def _arguments(self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Work]) -> list[Any]:
+        """One settlement as the script reads it, behind its id and fence."""
+        status = one.status
+        flags = _REFUND * one.refund | _CRASH * one.crash | _THROTTLED * one.throttled
+        span = one.after if status in _WAITING else 0
+        more: list[Any] = []
+        if one.error is not None:
+            flags |= _ERROR
+            more.append(one.error)
+        if status is Status.DONE:
+            if deletes(one):
+                flags |= _DELETE
+            elif one.keep is not None:
+                flags, span = flags | _KEEP, one.keep
+            if one.result is not None and not flags & _DELETE:
+                flags |= _RESULT
+                more.append(one.result)
+        if ref[2] is not None:
+            flags |= _KEY
+            more += (ref[2], ref[3])
+        if one.cool is not None:
+            flags |= _COOL
+            more += (one.cool.seen, "" if one.cool.delay is None else one.cool.delay)
+        if one.followups or (one.metadata and not flags & _DELETE):
+            unit = await self._attached(one, ref, deleted=bool(flags & _DELETE))
+            units.append(unit)
+            flags |= _ATTACHED
+            more += unit.encoded(keys)
+        return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
+
+    async def _attached(self, one: Settlement, ref: Ref, *, deleted: bool) -> Work:
+        """Follow-ups and merged notes: what the rules make of them, if nothing changes meanwhile."""
+        unit = Work(self._store, self._shard)
+        if one.metadata and not deleted:
+            known = self._store.notes.get((one.id, one.token), ref[4])
+            before = records.salvaged(known)
+            after = Notes(before.progress, noted(before.metadata, one.metadata), before.log)
+            unit.expect_hash(self._shard.key("notes"), one.id, known)
+            unit.write("HSET", self._shard.key("notes"), one.id, records.write_notes(after))
+        if one.followups:
+            if ref[2] is not None and one.status not in _WAITING:
+                await unit.load_keys([ref[2]])
+                unit.release(ref[2], one.id)
+            # Nobody is left to hear of a refusal, and a key that is taken must not keep the claim from ending.
+            here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
+            await carefully(unit, await elsewhere.allowed(self._store, here, one.id), refuse=False)
+        return unit
+
+
+# --- notes ------------------------------------------------------------------------------------------------------
+
+
+async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
+    """Write on running jobs what their handlers want to be known; one after the other."""
+    store.connection.inside()
+    return [await _note(store, one) for one in notes]
+
+
+async def _note(store: Store, one: Note) -> Verdict:
+    ref = one.ref if type(one.ref) is tuple else (await read_refs(store, [one]))[0]
+    if ref is None:
+        return Verdict.LOST
+    known = store.notes.get((one.id, one.token), ref[4])
+    for _ in range(MOST_TRIES):
+        before = records.salvaged(known)
+        progress = before.progress if one.progress is None else one.progress
+        log = (*before.log, *one.lines)[-LONGEST_LOG:]
+        after = records.write_notes(Notes(progress, noted(before.metadata, one.metadata), log))
+        fence = records.fence(one.worker, one.token)
+        told, word, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
+        store.seen(told)
+        if word == b"l":
+            store.notes.pop((one.id, one.token), None)
+            return Verdict.LOST
+        if word == b"a":
+            store.remember(one.id, one.token, after)
+            return Verdict.APPLIED
+        known = stored[0] or None
+    raise EngineBusy("others wrote on the same job a hundred times in a row; nothing was written")

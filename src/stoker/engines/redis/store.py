@@ -1,0 +1,246 @@
+"""The store as the engine's modules see it: shards, scripts, the clock, and units of work.
+
+Routing is here and nowhere else. A single Redis has one shard for everything. On a cluster each queue has its own, and
+the set of known queues stands in the home shard; a queue is written there before anything is stored under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from stoker.engines.base import CONTROL, Clock
+from stoker.engines.redis import records
+from stoker.engines.redis.connection import Address, Connection
+from stoker.engines.redis.keys import WAKE, Keys, Shard
+from stoker.engines.redis.records import Record
+from stoker.engines.redis.scripts import Script, script
+from stoker.engines.redis.waiting import Hub
+from stoker.engines.redis.work import Work
+from stoker.model.errors import CorruptRecord, EngineBusy
+from stoker.model.ids import JobId
+from stoker.model.job import Job, Status
+from stoker.model.time import MINUTE, Instant
+
+T = TypeVar("T")
+log = logging.getLogger("stoker.engines.redis")
+
+MOST_TRIES = 100
+MOST_REMEMBERED = 10_000
+LOADED_AT_ONCE = 1_000
+
+_LOAD = script("load")
+_NOW = script("now")
+_COMMIT = script("commit")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What an engine and its twins are made with."""
+
+    address: Address
+    prefix: str
+    clock: Clock | None = None
+    timeout: float = 5.0
+    patience: float = 2.0
+
+
+class Store:
+    """One engine's view of the store."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.connection = Connection(options.address, timeout=options.timeout, patience=options.patience)
+        self.home = Shard(options.prefix)
+        self.hub = Hub(self.connection, self.home, f"{options.prefix}@control")
+        self._shards: dict[str, Shard] = {}
+        self._known: set[str] = set()
+        self._keyed: dict[str, str] = {}
+        self.enlisted: set[tuple[str, str]] = set()
+        self._latest: Instant = 0
+        self.sign = ""
+        self.notes: OrderedDict[tuple[JobId, int], bytes] = OrderedDict()
+
+    # --- life and time ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.connection.open()
+
+    async def close(self) -> None:
+        await self.hub.close()
+        await self.connection.close()
+
+    def arg_now(self) -> str:
+        """The time as scripts take it: the injected clock's, or nothing for the server's own."""
+        return self.sign if self.options.clock is None else str(self.options.clock())
+
+    async def now(self) -> Instant:
+        return self.seen(await self.run(_NOW, self.home, ()))
+
+    def seen(self, told: bytes) -> Instant:
+        """An instant a script told; one long before the last means that the store's mark was dropped."""
+        now = int(told)
+        if now < self._latest - MINUTE:
+            log.warning("the clock of Redis went back by more than a minute; the store's clock followed it")
+            self._latest = now
+        self._latest = max(self._latest, now)
+        return now
+
+    # --- shards -------------------------------------------------------------------------------------------------
+
+    def shard(self, queue: str) -> Shard:
+        """Where a queue's jobs are."""
+        if not self.connection.cluster:
+            return self.home
+        found = self._shards.get(queue)
+        if found is None:
+            found = self._shards[queue] = Shard(self.options.prefix, queue)
+        return found
+
+    async def shards(self) -> list[Shard]:
+        """Every shard that holds jobs."""
+        if not self.connection.cluster:
+            return [self.home]
+        names = await self.connection.call("SMEMBERS", self.home.key("known"))
+        self._known = {name.decode() for name in names}
+        return [self.shard(name) for name in sorted(self._known)]
+
+    def familiar(self) -> list[Shard]:
+        """The home shard and those of queues this engine has met."""
+        return [self.home, *(self.shard(name) for name in sorted(self._known) if self.connection.cluster)]
+
+    async def introduce(self, queues: Iterable[str]) -> None:
+        """Make queues known before something is stored under them."""
+        new = [queue for queue in queues if queue not in self._known]
+        if new and self.connection.cluster:
+            await self.connection.call("SADD", self.home.key("known"), *new)
+            self._known.update(new)
+
+    async def knows(self, queue: str) -> bool:
+        """Was anything ever stored in this queue?"""
+        if queue not in self._known and self.connection.cluster:
+            await self.shards()
+        return queue in self._known or not self.connection.cluster
+
+    async def queue_of_kind(self, kind: str, queue: str) -> str:
+        """The one queue of a cluster to which keyed jobs of this kind go: the first one they were sent to."""
+        if kind not in self._keyed:
+            key = self.home.key("keyed")
+            _, found = await self.connection.pipeline([("HSETNX", key, kind, queue), ("HGET", key, kind)])
+            self._keyed[kind] = found.decode()
+        return self._keyed[kind]
+
+    # --- scripts ------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        script_: Script,
+        shard: Shard,
+        args: Sequence[Any],
+        *,
+        queues: Sequence[str] = (),
+        more: Sequence[str] = (),
+        repeat: bool = True,
+    ) -> Any:
+        """Run a script on a shard, with the keys of these queues and whatever more it is about."""
+        keys = [*shard.all_keys(queues), *more]
+        return await self.connection.run(script_, keys, (self.arg_now(), *args), repeat=repeat)
+
+    async def read(
+        self, shard: Shard, ids: Sequence[JobId], *, details: bool = False
+    ) -> tuple[Instant, list[Record | None]]:
+        """Records by id, in the order asked, and the store's now."""
+        found: list[Record | None] = []
+        now = 0
+        for start in range(0, max(len(ids), 1), LOADED_AT_ONCE):
+            part = ids[start : start + LOADED_AT_ONCE]
+            told, rows = await self.run(_LOAD, shard, ("1" if details else "", *part))
+            now = now or self.seen(told)
+            found += [_record(row) if row else None for row in rows]
+        return now, found
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Whole records, wherever they are."""
+        self.connection.inside()
+        found: dict[JobId, Record] = {}
+        shards = await self.shards() if ids else []
+        for _, rows in await asyncio.gather(*(self.read(shard, ids, details=True) for shard in shards)):
+            found.update((row.id, row) for row in rows if row is not None)
+        return [records.as_job(found[job]) if job in found else None for job in ids]
+
+    def remember(self, job: JobId, token: int, notes: bytes) -> None:
+        """Keep what a running job's notes are: only its own worker writes them."""
+        self.notes[job, token] = notes
+        self.notes.move_to_end((job, token))
+        while len(self.notes) > MOST_REMEMBERED:
+            self.notes.popitem(last=False)
+
+    # --- units of work ------------------------------------------------------------------------------------------
+
+    async def work(self, shard: Shard, task: Callable[[Work], Awaitable[T]]) -> T:
+        """Do something by compare-and-set, again and again until nobody was faster."""
+        for _ in range(MOST_TRIES):
+            unit = Work(self, shard)
+            answer = await task(unit)
+            if unit.idle or await self._commit(unit):
+                await self.tell(unit)
+                return answer
+        raise EngineBusy("others changed the same jobs a hundred times in a row. Nothing was written; try again.")
+
+    async def _commit(self, unit: Work) -> bool:
+        keys = Keys(unit.shard.fixed)
+        args = unit.encoded(keys)
+        told, written = await self.connection.run(_COMMIT, keys.names, (self.arg_now(), *args), repeat=False)
+        self.seen(told)
+        return bool(written)
+
+    async def tell(self, unit: Work) -> None:
+        """Wake whom the script could not reach."""
+        topics = [*unit.controls, *(unit.woken if self.connection.cluster else ())]
+        if topics:
+            await self.wake(topics)
+
+    async def wake(self, topics: Iterable[str]) -> None:
+        """Wake waiters on every process."""
+        wanted = list(dict.fromkeys(topics))
+        queues = [topic for topic in wanted if topic != CONTROL]
+        commands: list[tuple[Any, ...]] = []
+        if CONTROL in wanted:
+            commands.append(("PUBLISH", self.hub.channel, "1"))
+        for queue in queues:
+            key = self.home.of_queue(WAKE, queue)
+            # One token is enough; a second one put in by a race only makes somebody look once more.
+            commands += [("RPUSH", key, "1"), ("LTRIM", key, -1, -1)]
+        if commands:
+            await self.connection.pipeline(commands)
+
+
+def _record(row: list[Any]) -> Record:
+    """A record from the answer of `load`; one that cannot be read is shown as a dead job, as far as it can."""
+    body, state, last, aside = row[:4]
+    try:
+        record = records.read_body(body)
+    except CorruptRecord as error:
+        return _broken(Record(body[:16], "", "", body, 0, 0, 0, 0), error)
+    try:
+        records.apply_state(record, state)
+    except CorruptRecord as error:
+        return _broken(record, error)
+    if aside is not None:
+        record.corrupt, record.aside = aside.decode(errors="replace"), True
+    if state is not None:
+        record.last_error = last.decode(errors="replace") if last is not None else None
+        if len(row) > 4:
+            record.notes, record.result = row[4], row[5]
+            record.history = records.history(record.errors, row[6])
+    return record
+
+
+def _broken(record: Record, error: CorruptRecord) -> Record:
+    record.status, record.broken = Status.DEAD, True
+    record.corrupt, record.last_error = str(error), f"corrupt record: {error}"
+    return record

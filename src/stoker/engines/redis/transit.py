@@ -1,0 +1,105 @@
+"""Moving a waiting job to another queue of a cluster, where two queues share no atomic step.
+
+The job leaves its queue for a hash beside it, `moving`, in one step; it is stored in the other queue in a second, with
+a mark that it arrived; then it is struck off `moving`. Nobody can claim it in between, so it never runs twice, and
+whoever dies on the way leaves it in `moving`, from where the next move or the next `expire` delivers it. The mark keeps
+a second delivery from storing it again, also when it has long been claimed and deleted there. Marks are kept for a day.
+On one Redis none of this is used.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import msgspec
+
+from stoker.engines.redis import records
+from stoker.engines.redis.control import pairs
+from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.records import Record, eight
+from stoker.engines.redis.store import Store
+from stoker.engines.redis.work import Work
+from stoker.model.ids import JobId
+from stoker.model.job import Status
+from stoker.model.time import DAY
+
+MARKS_KEPT = DAY
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """A job on its way: its body, for the new queue already, and all that belongs to it."""
+
+    ticket: bytes
+    queue: str
+    body: bytes
+    state: bytes
+    last: str | None
+    notes: bytes | None
+    errors: list[bytes]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Parcel).decode
+
+
+def send(unit: Work, record: Record, queue: str) -> None:
+    """Take a waiting record, read with its details, out of its queue and put it on its way."""
+    unit.lift(record)
+    record.queue = queue
+    errors = [records.mishap(one.at, one.attempt, one.error) for one in record.history]
+    parcel = Parcel(
+        os.urandom(8), queue, records.body(record), records.state(record), record.last_error, record.notes, errors
+    )
+    unit.forget(record)
+    unit.write("HSET", unit.shard.key("moving"), record.id, _encode(parcel))
+
+
+async def deliver(store: Store, shard: Shard) -> None:
+    """Bring everything that left this shard to where it belongs."""
+    if shard is store.home:
+        return
+    for job, stored in pairs(await store.connection.call("HGETALL", shard.key("moving"))):
+        parcel = _decode(stored)
+        await store.introduce([parcel.queue])
+        await store.work(store.shard(parcel.queue), partial(_arrive, store, job, parcel))
+        await store.work(shard, partial(_strike_off, store, job, stored))
+    await _drop_marks(store, shard)
+
+
+async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Work) -> None:
+    marks, mark = unit.shard.key("arrived"), job + parcel.ticket
+    await unit.load([job])
+    if unit.get(job) is not None or await store.connection.call("HGET", marks, mark) is not None:
+        return
+    record = records.apply_state(records.read_body(parcel.body), parcel.state)
+    record.errors = len(parcel.errors)
+    unit.expect_hash(marks, mark, None)
+    unit.write("HSET", marks, mark, eight(unit.now))
+    unit.create(record, new=False)
+    if record.status is Status.PENDING:
+        unit.write("HSET", unit.shard.key("state"), job, records.state(record))
+    if parcel.last is not None:
+        unit.write("HSET", unit.shard.key("last"), job, parcel.last)
+    if parcel.notes is not None:
+        unit.write("HSET", unit.shard.key("notes"), job, parcel.notes)
+    for place, error in enumerate(parcel.errors):
+        unit.write("HSET", unit.shard.key("errors"), job + bytes((place,)), error)
+
+
+async def _strike_off(store: Store, job: JobId, stored: bytes, unit: Work) -> None:
+    key = unit.shard.key("moving")
+    if await store.connection.call("HGET", key, job) == stored:
+        unit.expect_hash(key, job, stored)
+        unit.write("HDEL", key, job)
+
+
+async def _drop_marks(store: Store, shard: Shard) -> None:
+    """Forget arrivals of long ago."""
+    key = shard.key("arrived")
+    marks = pairs(await store.connection.call("HGETALL", key))
+    if marks:
+        before = await store.now() - MARKS_KEPT
+        old = [mark for mark, at in marks if int.from_bytes(at) < before]
+        if old:
+            await store.connection.call("HDEL", key, *old)

@@ -1,0 +1,248 @@
+"""Sleeping and waking.
+
+A queue has a list with at most one token: whoever stores something due puts it in, one sleeper takes it out. An engine
+blocks on one connection for all queues its own waiters ask for. A token that comes when nobody here waits any more is
+put back at once, for another process or the next waiter, so none is lost; `CLIENT UNBLOCK` ends a block without ever
+losing one on the way. `CONTROL` is a channel: an engine that once waited for it stays subscribed and remembers one
+wake-up, and losing the subscription counts as one, because nobody knows what was missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from stoker.engines.base import CONTROL
+from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
+from stoker.engines.redis.keys import WAKE, Shard
+from stoker.model.errors import EngineError
+
+LONGEST_BLOCK = 20
+LINGER = 0.2
+"""A block goes on this long without a waiter: fetchers mostly come back for the same queues at once."""
+
+LONGEST_SILENCE = 20.0
+PAUSE = 0.5
+
+
+class Waiter:
+    """One sleeping coroutine. `heard` is what released it; None means that time ran out."""
+
+    __slots__ = ("future", "heard", "topics")
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.topics = frozenset(topics)
+        self.heard: str | None = None
+
+    def release(self, topic: str | None = None) -> None:
+        if not self.future.done():
+            self.heard = topic
+            self.future.set_result(None)
+
+
+class Hub:
+    """The waiters of one engine, in the order they came."""
+
+    def __init__(self, connection: Connection, home: Shard, channel: str) -> None:
+        self.channel = channel
+        self._connection = connection
+        self._home = home
+        self._waiters: dict[Waiter, None] = {}
+        self._changed = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._subscribed = asyncio.Event()
+        self._remembered = False
+        self._closing = False
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        """Sleep until a topic is woken, or as long as allowed."""
+        self._connection.inside()
+        self._closing = False
+        if CONTROL in topics:
+            await self._subscribe(timeout)
+            if self._remembered:
+                self._remembered = False
+                return frozenset({CONTROL})
+        waiter = Waiter(topics)
+        self._waiters[waiter] = None
+        self._stir(waiter.topics)
+        timer = asyncio.get_running_loop().call_later(max(timeout, 0), waiter.release)
+        try:
+            await waiter.future
+        except asyncio.CancelledError:
+            if waiter.heard is not None:
+                self._pass_on(waiter.heard)
+            raise
+        finally:
+            timer.cancel()
+            self._waiters.pop(waiter, None)
+            self._changed.set()
+        return frozenset() if waiter.heard is None else frozenset({waiter.heard})
+
+    async def close(self) -> None:
+        """Send everybody home empty-handed; tokens stay with the server."""
+        self._closing = True
+        for waiter in list(self._waiters):
+            waiter.release()
+        self._waiters.clear()
+        self._changed.set()
+        for task in (self._pump, self._listener):
+            if task is not None:
+                if task is self._listener:
+                    task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._pump = self._listener = None
+        self._subscribed.clear()
+        self._remembered = False
+
+    def _wanted(self) -> frozenset[str]:
+        return frozenset().union(*(waiter.topics for waiter in self._waiters)) - {CONTROL}
+
+    def _give(self, topic: str) -> bool:
+        """Release the first waiter of a topic, of `CONTROL` all."""
+        found = [waiter for waiter in self._waiters if topic in waiter.topics and not waiter.future.done()]
+        for waiter in found if topic == CONTROL else found[:1]:
+            waiter.release(topic)
+            self._waiters.pop(waiter, None)
+        return bool(found)
+
+    def _pass_on(self, topic: str) -> None:
+        """What a canceled waiter had heard goes to the next one."""
+        if topic == CONTROL:
+            self._remembered = self._remembered or not self._give(topic)
+        elif not self._give(topic):
+            task = asyncio.get_running_loop().create_task(self._put_back(topic))
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+
+    async def _put_back(self, topic: str) -> None:
+        key = self._home.of_queue(WAKE, topic)
+        with contextlib.suppress(EngineError):
+            await self._connection.pipeline([("RPUSH", key, "1"), ("LTRIM", key, -1, -1)])
+
+    # --- queues -------------------------------------------------------------------------------------------------
+
+    def _stir(self, topics: frozenset[str]) -> None:
+        self._changed.set()
+        if topics - {CONTROL} and (self._pump is None or self._pump.done()):
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        """Take tokens for as long as somebody wants them."""
+        line = Line(self._connection, self._home.key("jobs"))
+        try:
+            while topics := self._wanted():
+                try:
+                    await self._block(line, topics)
+                except EngineError:
+                    await line.close()
+                    await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
+        finally:
+            await line.close()
+
+    async def _block(self, line: Line, topics: frozenset[str]) -> None:
+        keys = {self._home.of_queue(WAKE, topic).encode(): topic for topic in sorted(topics)}
+        block = asyncio.create_task(line.pop(list(keys)))
+        try:
+            while not block.done():
+                self._changed.clear()
+                stir = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({block, stir}, return_when=asyncio.FIRST_COMPLETED)
+                stir.cancel()
+                if not block.done() and not await self._still(topics):
+                    await line.unblock(block)
+            found = await block
+        finally:
+            if not block.done():
+                block.cancel()
+        if found is not None and not self._give(keys[found]):
+            await self._put_back(keys[found])
+
+    async def _still(self, topics: frozenset[str]) -> bool:
+        """Is the block that goes on the one that is wanted?"""
+        if not self._wanted():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER):
+                    while not self._wanted() and not self._closing:
+                        self._changed.clear()
+                        await self._changed.wait()
+        return bool(self._wanted()) and self._wanted() <= topics
+
+    # --- control ------------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, timeout: float) -> None:
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.get_running_loop().create_task(self._listen())
+        if not self._subscribed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(timeout, 1.0)):
+                    await self._subscribed.wait()
+
+    async def _listen(self) -> None:
+        """Hear the channel until the engine closes."""
+        lost = False
+        while True:
+            socket: Socket | None = None
+            try:
+                socket = await self._connection.dedicated(self._home.key("jobs"))
+                await blocking(socket, ("SUBSCRIBE", self.channel), 0)
+                if lost:
+                    self._pass_on(CONTROL)
+                self._subscribed.set()
+                while True:
+                    message = await listening(socket, LONGEST_SILENCE)
+                    if message is None:
+                        # A connection that is half open would be silent for ever: whoever lives answers.
+                        message = await blocking(socket, ("PING",), 0)
+                    if message[0] == b"message":
+                        self._pass_on(CONTROL)
+            except EngineError:
+                lost = True
+                await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
+            finally:
+                if socket is not None:
+                    await hang_up(socket)
+
+
+class Line:
+    """The connection an engine blocks on, and a second one to end the block."""
+
+    def __init__(self, connection: Connection, key: str) -> None:
+        self._connection = connection
+        self._key = key
+        self._socket: Socket | None = None
+        self._second: Socket | None = None
+        self._id: Any = None
+
+    async def pop(self, keys: list[bytes]) -> bytes | None:
+        """The list a token was taken from; None when time ran out or the block was ended."""
+        if self._socket is None:
+            self._socket = await self._connection.dedicated(self._key)
+            self._id = await blocking(self._socket, ("CLIENT", "ID"), 0)
+        found = await blocking(self._socket, ("BLPOP", *keys, LONGEST_BLOCK), LONGEST_BLOCK)
+        return None if found is None else found[0]
+
+    async def unblock(self, block: asyncio.Task[bytes | None]) -> None:
+        """End a block; what it had taken by then is its answer."""
+        while not block.done():
+            if self._id is not None:
+                if self._second is None:
+                    self._second = await self._connection.dedicated(self._key)
+                await blocking(self._second, ("CLIENT", "UNBLOCK", self._id), 0)
+            await asyncio.wait({block}, timeout=0.005)
+
+    async def close(self) -> None:
+        sockets, self._socket, self._second, self._id = (self._socket, self._second), None, None, None
+        for socket in sockets:
+            if socket is not None:
+                await hang_up(socket)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""The loop itself keeps only weak references."""

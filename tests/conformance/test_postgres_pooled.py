@@ -1,0 +1,26 @@
+"""The contract on Postgres behind a pooler that gives every transaction to whichever session is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.engines.postgres import PostgresEngine
+from stoker.testing.conformance import *  # noqa: F403
+from stoker.testing.conformance import MakeEngine
+from tests.postgres_house import House, house
+
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.variant]
+
+
+@pytest.fixture(scope="module")
+def premises(postgres_url: str) -> Iterator[House]:
+    with house(postgres_url) as found:
+        yield found
+
+
+@pytest.fixture
+def make_engine(premises: House, postgres_url: str, postgres_pooler_url: str) -> MakeEngine:
+    schema = premises.empty()
+    return lambda clock: PostgresEngine(postgres_pooler_url, clock=clock, schema=schema, direct=postgres_url)

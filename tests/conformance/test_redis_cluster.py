@@ -1,0 +1,16 @@
+"""The contract on a Redis Cluster of three masters with a replica each."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.engines.redis import RedisClusterEngine
+from stoker.testing.conformance import *  # noqa: F403
+from stoker.testing.conformance import MakeEngine
+
+pytestmark = [pytest.mark.engine("redis-cluster"), pytest.mark.variant]
+
+
+@pytest.fixture
+def make_engine(redis_cluster_url: str, redis_cluster_prefix: str) -> MakeEngine:
+    return lambda clock: RedisClusterEngine(redis_cluster_url, prefix=redis_cluster_prefix, clock=clock)

@@ -1,0 +1,210 @@
+"""Retention without an index: finished jobs are walked over, piece by piece, and counts are added up on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from stoker.engines.postgres import PostgresEngine, expiry, folding
+from stoker.model.control import Presence
+from stoker.model.events import Event, EventType
+from stoker.model.ids import JobId, Mint
+from stoker.model.job import Demand, Draft, Options, Settlement, Status
+from stoker.model.query import Query, Retention
+from stoker.model.time import DAY, HOUR, SECOND
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.engine("postgres")
+
+START = 1_800_000_000_000_000
+
+
+class Scene:
+    """An engine, its clock, and a look behind its back."""
+
+    def __init__(self, engine: PostgresEngine, clock: VirtualClock, look: psycopg.Connection) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.look = look
+        entropy = itertools.count(1)
+        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
+
+    def pass_time(self, span: int) -> None:
+        self.clock.set(self.clock() + span)
+
+    async def finished(self, n: int, status: Status = Status.DONE, keep: int | None = None, **more: Any) -> list[JobId]:
+        """Jobs that ran and ended, each minted in a millisecond of its own."""
+        ids = []
+        for _ in range(n):
+            self.pass_time(1_000)
+            ids.append(self.mint())
+        await self.engine.insert([Draft(job, "work", **more) for job in ids])
+        await self.engine.renew("w", [], first=True)
+        claims = await self.engine.claim(Demand("w", (("default", n),)))
+        error = None if status is Status.DONE else "no"
+        await self.engine.settle(
+            [Settlement(claim.id, "w", claim.token, status, error=error, keep=keep, ref=claim.ref) for claim in claims]
+        )
+        return ids
+
+    async def left(self) -> set[JobId]:
+        return {job.id for job in (await self.engine.find(Query(limit=1_000))).jobs}
+
+    def rows(self, table: str) -> int:
+        found = self.look.execute(f"select count(*) from {table}".encode()).fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+@pytest.fixture
+async def scene(postgres_url: str, postgres_schema: str) -> AsyncIterator[Scene]:
+    clock = VirtualClock(START)
+    engine = PostgresEngine(postgres_url, schema=postgres_schema, clock=clock)
+    await engine.open()
+    with psycopg.connect(postgres_url, autocommit=True) as look:
+        look.execute(f"set search_path = {postgres_schema}".encode())
+        yield Scene(engine, clock, look)
+    await engine.close()
+
+
+@pytest.fixture
+def short_sighted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """One call looks at few jobs, as it does in a store of millions."""
+
+    def shorten() -> None:
+        monkeypatch.setattr(expiry, "STEP", 4)
+        monkeypatch.setattr(expiry, "OLD_STRETCH", 14)
+        monkeypatch.setattr(expiry, "WHOLE_STRETCH", 7)
+
+    return shorten
+
+
+@pytest.mark.spec("PGOP-10")
+async def test_a_walk_in_pieces_reaches_everything_that_expired(
+    scene: Scene, short_sighted: Callable[[], None]
+) -> None:
+    """Expired jobs between kept ones all go within as many calls as the walk needs for a round, and nothing else."""
+    kept = await scene.finished(20, Status.DEAD)
+    gone = await scene.finished(30)
+    brief = await scene.finished(5, keep=SECOND)
+    kept += await scene.finished(25, keep=300 * DAY)
+    scene.pass_time(8 * DAY)
+    kept += await scene.finished(20)
+    short_sighted()
+    removed = [(await scene.engine.expire(Retention())).jobs for _ in range(25)]
+    assert sum(removed) == len(gone) + len(brief)
+    assert max(removed) <= 21, "a call looks at no more than its stretches"
+    assert await scene.left() == set(kept)
+
+
+@pytest.mark.spec("PGOP-10")
+async def test_old_jobs_go_first(scene: Scene, short_sighted: Callable[[], None]) -> None:
+    """What is as old as the youngest are going to be is found at once, however many young ones there are."""
+    old = await scene.finished(10)
+    scene.pass_time(6 * DAY)
+    young = await scene.finished(200)
+    short_sighted()
+    assert (await scene.engine.expire(Retention())).jobs == 0
+    scene.pass_time(DAY + HOUR)
+    assert (await scene.engine.expire(Retention())).jobs == len(old)
+    assert await scene.left() == set(young)
+
+
+@pytest.mark.spec("PGOP-10")
+async def test_the_limit_is_kept_across_both_walks(scene: Scene, short_sighted: Callable[[], None]) -> None:
+    await scene.finished(23)
+    scene.pass_time(8 * DAY)
+    short_sighted()
+    assert [(await scene.engine.expire(Retention(limit=10))).jobs for _ in range(4)] == [10, 10, 3, 0]
+
+
+@pytest.mark.spec("PGOP-11")
+async def test_nothing_of_an_expired_job_is_left(scene: Scene) -> None:
+    jobs = await scene.finished(3, Status.DEAD, options=Options(timeout=SECOND), unique=None)
+    jobs += await scene.finished(1, unique=Unique("k"))
+    at = scene.clock()
+    await scene.engine.record([Event(at, EventType.STARTED, job, "default", "work") for job in jobs], now=at)
+    assert scene.rows("failure") == 3
+    scene.pass_time(40 * DAY)
+    swept = await scene.engine.expire(Retention(events=90 * DAY))
+    assert (swept.jobs, swept.events) == (4, 4)
+    for table in ("job", "done", "ready", "lease", "past", "failure", "dedupe", "event", "delta"):
+        assert scene.rows(table) == 0, table
+
+
+@pytest.mark.spec("PGOP-11")
+async def test_a_job_somebody_is_at_waits_for_the_next_time(scene: Scene) -> None:
+    """Retention never waits for a person, and a person never for retention."""
+    first, *others = await scene.finished(5)
+    scene.pass_time(8 * DAY)
+    with scene.look.transaction():
+        scene.look.execute("select 1 from done where id = %s for update", (first.hex(),))
+        assert (await scene.engine.expire(Retention())).jobs == len(others)
+    assert await scene.left() == {first}
+    assert (await scene.engine.expire(Retention())).jobs == 1
+
+
+@pytest.mark.spec("PGOP-11")
+async def test_old_events_go_in_bounded_pieces(scene: Scene) -> None:
+    at = scene.clock()
+    job = scene.mint()
+    await scene.engine.record([Event(at, EventType.STARTED, job, "q", "k")] * 2_500, now=at)
+    scene.pass_time(31 * DAY)
+    assert [(await scene.engine.expire(Retention())).events for _ in range(4)] == [1_000, 1_000, 500, 0]
+
+
+@pytest.mark.spec("PGOP-12")
+async def test_counts_are_the_same_before_and_after_folding(scene: Scene) -> None:
+    await scene.finished(4)
+    await scene.finished(2, Status.DEAD)
+    await scene.engine.insert([Draft(scene.mint(), "other", queue="q", delay=HOUR)])
+    before = await scene.engine.census()
+    assert scene.rows("delta") > 0
+    await scene.engine.expire(Retention())
+    assert (scene.rows("delta"), scene.rows("trouble")) == (0, 1)
+    assert await scene.engine.census() == before
+    await scene.finished(1)
+    await scene.engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
+    assert scene.rows("delta") == scene.rows("trouble") == 0, "living workers fold as well"
+
+
+@pytest.mark.spec("PGOP-12")
+async def test_many_who_fold_at_once_count_nothing_twice(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MOST", 3)
+    twins = [scene.engine.twin() for _ in range(3)]
+    for twin in twins:
+        await twin.open()
+    try:
+        for turn in range(10):
+            drafts = [Draft(scene.mint(), f"k{turn % 3}", queue=f"q{n % 4}") for n in range(8)]
+            inserts = [scene.engine.insert([draft]) for draft in drafts]
+            await asyncio.gather(*inserts, *(twin.expire(Retention()) for twin in twins))
+    finally:
+        for twin in twins:
+            await twin.close()
+    assert (await scene.engine.census()).by_status()[Status.PENDING] == 80
+    await scene.engine.expire(Retention())
+    assert scene.rows("delta") == 0
+    assert (await scene.engine.census()).by_status()[Status.PENDING] == 80
+
+
+@pytest.mark.spec("PGOP-11")
+async def test_names_of_reaped_workers_are_forgotten_in_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "OLD_NAMES", 2)
+    for n in range(6):
+        await scene.engine.renew(f"w{n}", [], first=True)
+    scene.pass_time(HOUR)
+    await scene.engine.renew("alive", [], first=True)
+    await scene.engine.reap("alive", 10)
+    assert scene.rows("retired") == 6
+    await scene.engine.expire(Retention())
+    assert scene.rows("retired") == 2
+    for n in range(6):
+        assert not (await scene.engine.renew(f"w{n}", [])).known
+    assert (await scene.engine.renew("alive", [])).known

@@ -1,0 +1,197 @@
+"""Jobs in users' own transactions: they exist if and only if the user commits, and nobody waits for the user."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from stoker.engines.postgres import PostgresEngine
+from stoker.engines.sql.handles import drive
+from stoker.model.errors import Duplicate, EngineRefused
+from stoker.model.ids import Mint
+from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done, Failed
+from stoker.model.time import HOUR
+from stoker.model.unique import Unique
+from tests.engines.postgres.openers import OPENERS, SYNCHRONOUS, bare, handle_of, plain
+from tests.engines.sql.openers import maybe
+
+pytestmark = pytest.mark.engine("postgres")
+
+mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
+
+
+def draft(**options: Any) -> Draft:
+    return Draft(id=mint(), kind="work", **options)
+
+
+@pytest.fixture
+async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresEngine]:
+    engine = PostgresEngine(postgres_url, schema=postgres_schema)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def statuses(engine: PostgresEngine) -> dict[Status, int]:
+    return {status: n for status, n in (await engine.census()).by_status().items() if n}
+
+
+async def claimed(engine: PostgresEngine, **options: Any) -> Claim:
+    await engine.insert([draft(**options)])
+    await engine.renew("w1", [], first=True)
+    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    return claim
+
+
+@pytest.mark.spec("PGTX-01")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_an_insert_joins_the_users_transaction(engine: PostgresEngine, postgres_url: str, name: str) -> None:
+    """Gone after a rollback, there after the commit, on every kind of handle; payload and options as given."""
+    first = draft(payload='{"é": ["%s", "$1", null]}'.encode(), priority=-3, tenant="t'%", delay=5)
+    keyed = draft(unique=Unique("k"))
+    async with OPENERS[name](postgres_url) as opened:
+        handle = handle_of(opened)
+        assert [one.stored for one in await engine.insert([first, keyed], tx=handle)] == [Stored.INSERTED] * 2
+        assert await engine.get([first.id]) == [None]
+        await maybe(opened.rollback())
+        assert await engine.get([first.id]) == [None]
+        assert await statuses(engine) == {}
+        receipts = await engine.insert([first, keyed, first, draft(unique=Unique("k"))], tx=handle)
+        await maybe(opened.commit())
+    assert [one.stored for one in receipts] == [Stored.INSERTED, Stored.INSERTED, Stored.EXISTING, Stored.EXISTING]
+    assert receipts[3].id == keyed.id
+    [record] = await engine.get([first.id])
+    assert record is not None
+    assert (record.payload, record.priority, record.tenant) == (first.payload, -3, "t'%")
+    assert await statuses(engine) == {Status.PENDING: 2}
+
+
+@pytest.mark.spec("PGTX-02")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_a_settlement_joins_the_users_transaction(engine: PostgresEngine, postgres_url: str, name: str) -> None:
+    """Rolled back the job still runs under the same claim; committed it is done, with result and follow-up."""
+    claim = await claimed(engine)
+    child = draft()
+    settlement = conclude(claim, Done(b'{"a": 1}', followups=(child,)))
+    async with OPENERS[name](postgres_url) as opened:
+        handle = handle_of(opened)
+        assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
+        await maybe(opened.rollback())
+        assert await statuses(engine) == {Status.RUNNING: 1}
+        assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
+        await maybe(opened.commit())
+        assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.REPEATED]
+        await maybe(opened.rollback())
+    record, follow = await engine.get([claim.id, child.id])
+    assert record is not None
+    assert (record.status, record.result) == (Status.DONE, b'{"a": 1}')
+    assert follow is not None
+    assert await statuses(engine) == {Status.DONE: 1, Status.PENDING: 1}
+
+
+@pytest.mark.spec("PGTX-02")
+@pytest.mark.parametrize("name", ["psycopg", "asyncpg"])
+async def test_a_failure_is_settled_in_the_users_transaction(
+    engine: PostgresEngine, postgres_url: str, name: str
+) -> None:
+    """Error, history and metadata of a failed run are written there too."""
+    claim = await claimed(engine, unique=Unique("k"))
+    settlement = conclude(claim, Failed("bö'%m", after=HOUR), metadata={"a": "1"})
+    async with OPENERS[name](postgres_url) as opened:
+        assert (await engine.settle([settlement], tx=handle_of(opened))).verdicts == [Verdict.APPLIED]
+        await maybe(opened.commit())
+    [record] = await engine.get([claim.id])
+    assert record is not None
+    assert (record.status, record.last_error, record.metadata) == (Status.RETRYING, "bö'%m", {"a": "1"})
+
+
+@pytest.mark.spec("PGTX-03")
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_a_synchronous_handle_needs_no_loop_and_no_open_engine(
+    postgres_url: str, postgres_schema: str, name: str
+) -> None:
+    """Whoever has neither a loop nor an open engine can still enqueue with a transaction."""
+    engine = PostgresEngine(postgres_url, schema=postgres_schema)
+    asyncio.run(engine.migrate())
+    mine = draft()
+
+    async def put() -> None:
+        async with SYNCHRONOUS[name](postgres_url) as opened:
+            drive(engine.insert([mine], tx=opened))
+            opened.commit()
+
+    drive(put())
+    with psycopg.connect(postgres_url) as connection:
+        [row] = connection.execute(f"select count(*) from {postgres_schema}.ready".encode()).fetchall()
+    assert row == (1,)
+
+
+@pytest.mark.spec("PGTX-04")
+async def test_a_refused_insert_leaves_the_users_transaction_usable(engine: PostgresEngine, postgres_url: str) -> None:
+    """A Duplicate that the user catches undoes its own call only."""
+    holder = draft(unique=Unique("k"))
+    await engine.insert([holder])
+    first, lost, last = draft(), draft(), draft()
+    async with plain(postgres_url) as handle:
+        await engine.insert([first], tx=handle)
+        with pytest.raises(Duplicate):
+            await engine.insert([lost, draft(unique=Unique("k", mode="raise"))], tx=handle)
+        await engine.insert([last], tx=handle)
+        handle.commit()
+    assert [one is not None for one in await engine.get([first.id, lost.id, last.id])] == [True, False, True]
+
+
+@pytest.mark.spec("PGTX-05")
+async def test_a_handle_that_commits_each_statement_is_refused(engine: PostgresEngine, postgres_url: str) -> None:
+    """Without a transaction the job would exist whether the user commits or not."""
+    connection = await asyncpg.connect(postgres_url)
+    mine = draft()
+    with pytest.raises(EngineRefused, match="commits every statement"):
+        await engine.insert([mine], tx=connection)
+    with psycopg.connect(postgres_url, autocommit=True) as automatic, pytest.raises(EngineRefused, match="commits"):
+        await engine.insert([mine], tx=automatic)
+    await connection.close()
+    assert await engine.get([mine.id]) == [None]
+
+
+@pytest.mark.spec("PGTX-05")
+async def test_a_handle_on_another_database_is_refused_by_name(
+    engine: PostgresEngine, postgres_url: str, postgres_schema: str
+) -> None:
+    """A file, another database, and a database without our tables are all named."""
+    with closing(sqlite3.connect(":memory:")) as file, pytest.raises(EngineRefused, match="on sqlite"):
+        await engine.insert([draft()], tx=file)
+    other = f"d_{postgres_schema}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"create database {other}".encode())
+        try:
+            elsewhere = postgres_url.rpartition("/")[0] + f"/{other}"
+            with psycopg.connect(elsewhere) as handle, pytest.raises(EngineRefused, match=other):
+                await engine.insert([draft()], tx=handle)
+        finally:
+            admin.execute(f"drop database {other} with (force)".encode())
+
+
+@pytest.mark.spec("PGTX-06")
+async def test_an_open_user_transaction_holds_up_nobody(engine: PostgresEngine, postgres_url: str) -> None:
+    """While a user thinks, his duplicates stall neither the holder's settlement nor other inserts nor claims."""
+    claim = await claimed(engine, unique=Unique("k"))
+    async with bare(postgres_url) as opened:
+        await engine.insert([draft(), draft(unique=Unique("k")), draft(unique=Unique("new"))], tx=opened.connection)
+        async with asyncio.timeout(5):
+            assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
+            await engine.insert([draft(), draft(unique=Unique("k"))])
+            assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
+        await opened.commit()
+    assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2

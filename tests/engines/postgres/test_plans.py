@@ -1,0 +1,210 @@
+"""How Postgres finds its rows: no statement reads a table that grows with the jobs from end to end.
+
+Doors plan once and keep the plan, perhaps from a time when every table was empty, so theirs are looked at without any
+values. Questions of people are planned for what they ask, so theirs are looked at with values over real rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres.connection import DESK, DOORS
+from stoker.engines.postgres.texts import STATEMENTS, placed
+
+pytestmark = pytest.mark.engine("postgres")
+
+LARGE = {"job", "ready", "done", "past", "failure", "dedupe", "event", "point"}
+"""Tables that grow with the jobs. Leases are as many as workers have batches, the rest is small by nature."""
+
+MAY_SCAN = {
+    "expire_nearest": "only where the number of finished jobs is bounded; it reads them all, and says so",
+    "expire_sample": "along an index, to its limit",
+    "let_go_of_all": "only for a key that cannot be read",
+}
+
+CONDITIONS = {"Index Cond", "Recheck Cond", "TID Cond"}
+
+SEARCHES_LEASES = {
+    *("get", "alter_leases", "census_running", "find_active_newest", "find_active_oldest"),
+    *("owners", "reap_oldest"),
+}
+"""A job does not know its lease, nor a lapsed worker his: these look into each of the few there are."""
+
+FIRST, LAST = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+QUEUES = [f"q{n}" for n in range(10)]
+NOW = 1_800_000_000_000_000
+
+ASKED: dict[str, tuple[Any, ...]] = {
+    **{f"find_all_{order}": (at, 100, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
+    **{f"find_key_{order}": (at, 100, True, "k7") for order, at in (("newest", LAST), ("oldest", FIRST))},
+    **{f"find_done_{order}": (at, 2_000, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
+    **{f"find_listed_{order}": (at, 26, False, QUEUES, [4, 5]) for order, at in (("newest", LAST), ("oldest", FIRST))},
+    **{f"find_retrying_{order}": (at, 26, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
+    **{f"find_active_{order}": (at, 26, False, True, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
+    "census_lines": (QUEUES, NOW, 10_000),
+    "next_due": (QUEUES,),
+    "expire_sweep": (FIRST, LAST, 4_000, NOW, 1_000),
+    "expire_sample": (500,),
+    "expire_events": (NOW, 1_000),
+    "events": (NOW - 1_000_000, NOW, 10_000, None),
+    "points": (NOW - 1_000_000, NOW, ["m"], None),
+}
+"""Questions of people and chores, with values such as they have."""
+
+BY_ID = (
+    *(
+        "alter_ready",
+        "alter_done",
+        "alter_leases",
+        "alter_read",
+        "known",
+        "get",
+        "ready_drop",
+        "done_drop",
+        "expire_take",
+    ),
+    *("erase_job", "erase_past", "erase_failure", "erase_event"),
+)
+"""Statements about jobs named by their ids."""
+
+ROWS = """
+with x as (
+    select i, lpad(to_hex(i), 32, '0')::uuid as id, 'q' || i % 10 as queue, {now} - {n} + i as at
+    from generate_series(1, {n}) as i
+), j as (
+    insert into job (id, created, due, budget, priority, queue, kind, payload, ukey, utraits)
+    select id, at, at, 5, 0, queue, 'k' || i % 30, '{{}}', case when i % 9 = 0 then 'k' || i end, 0 from x
+), d as (
+    insert into done (id, finished, expires, token, attempts, status, settled, cancel, queue)
+    select id, at, at + i, 1, 1, case when i % 50 = 0 then 4 else 3 end, 3, false, queue from x where i % 2 = 0
+), f as (
+    insert into failure (id, at, attempt, error) select id, at, 1, 'x' from x where i % 50 = 0
+), p as (
+    insert into past (id, due) select id, at from x where i % 20 = 0
+), u as (
+    insert into dedupe (slot, id, firm) select 'k/' || i, id, false from x where i % 9 = 0 and i % 2 = 1
+), e as (
+    insert into event (at, type, job, attempt, queue, kind) select at, 'started', id, 1, queue, 'k' from x
+), m as (
+    insert into point (bucket, queue, metric, value) select at, queue, 'm', 1 from x
+), l as (
+    insert into lease (id, token, claimed, worker, queue, open, ids)
+    select i / 1000, 1, 1, 'w', 'q1', repeat('1', count(*)::int)::varbit, array_agg(id)
+    from x where i % 2 = 1 and i % 1000 < 60 group by i / 1000
+)
+insert into ready (due, token, id, attempts, priority, status, settled, past, queue)
+select at, 0, id, 0, i % 3, case when i % 101 = 0 then 2 else 0 end, -1, false, queue
+from x where i % 2 = 1 and i % 1000 >= 60
+"""
+
+
+@pytest.fixture(scope="module")
+def rows(campaign: bool) -> int:
+    return 1_000_000 if campaign else 20_000
+
+
+@pytest.fixture(scope="module")
+def schemas(postgres_url: str, rows: int) -> Iterator[dict[str, str]]:
+    """A schema that was never used and one with rows, of which the server knows."""
+    names = {"empty": "plans_empty", "full": "plans_full"}
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield from _schemas(connection, postgres_url, names, rows)
+
+
+def _schemas(connection: psycopg.Connection, url: str, names: dict[str, str], rows: int) -> Iterator[dict[str, str]]:
+    import asyncio
+
+    async def make(schema: str) -> None:
+        engine = PostgresEngine(url, schema=schema)
+        await engine.open()
+        await engine.close()
+
+    for name in names.values():
+        connection.execute(f"drop schema if exists {name} cascade".encode())
+        asyncio.run(make(name))
+    connection.execute(f"set search_path = {names['full']}".encode())
+    connection.execute(ROWS.format(n=rows, now=NOW).encode())
+    connection.execute("analyze job, ready, done, past, failure, dedupe, event, point, lease")
+    yield names
+    for name in names.values():
+        connection.execute(f"drop schema {name} cascade".encode())
+
+
+def scans(plan: Any) -> Iterator[str]:
+    """The tables a plan reads from end to end."""
+    if isinstance(plan, dict):
+        # An index without a condition is the table in another order.
+        if "Scan" in plan.get("Node Type", "") and "Relation Name" in plan and not CONDITIONS & plan.keys():
+            yield plan["Relation Name"]
+        for part in plan.values():
+            yield from scans(part)
+    elif isinstance(plan, list):
+        for part in plan:
+            yield from scans(part)
+
+
+def planned() -> list[str]:
+    """Statements that have a plan."""
+    return [
+        name for name in STATEMENTS if re.match("select|insert|update|delete|with", STATEMENTS[name], re.IGNORECASE)
+    ]
+
+
+def excused(name: str) -> set[str]:
+    return LARGE if name in MAY_SCAN else {"lease"} if name in SEARCHES_LEASES else set()
+
+
+def read_whole(name: str, plan: Any) -> set[str]:
+    return (set(scans(plan)) & (LARGE | {"lease"})) - excused(name)
+
+
+@pytest.mark.spec("PGOP-09")
+@pytest.mark.parametrize("state", ["empty", "full"])
+async def test_no_door_reads_a_large_table_whole(postgres_url: str, schemas: dict[str, str], state: str) -> None:
+    """Each statement, planned the way the doors plan theirs: without values, with or without rows."""
+    connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
+    guilty = {}
+    try:
+        for name in planned():
+            text = placed(STATEMENTS[name], schemas[state])
+            places = max((int(n) for n in re.findall(r"\$(\d+)", text)), default=0)
+            await connection.execute(f"prepare asked as {text}")
+            values = f"({', '.join(['null'] * places)})" if places else ""
+            plan = json.loads(await connection.fetchval(f"explain (format json) execute asked{values}"))
+            await connection.execute("deallocate asked")
+            if found := read_whole(name, plan):
+                guilty[name] = found
+    finally:
+        await connection.close()
+    assert guilty == {}
+
+
+@pytest.mark.spec("PGOP-09")
+async def test_no_question_reads_a_large_table_whole(postgres_url: str, schemas: dict[str, str], rows: int) -> None:
+    """Pages, census and retention over many rows, planned for what they ask."""
+    connection = await asyncpg.connect(postgres_url, server_settings=DESK)
+    guilty = {}
+    try:
+        ids = [f"{n:032x}" for n in range(1, rows, rows // 20)]
+        asked = {**ASKED, **{name: (ids, [1]) if name == "alter_read" else (ids,) for name in BY_ID}}
+        for name, values in asked.items():
+            text = placed(STATEMENTS[name], schemas["full"])
+            plan = json.loads(await connection.fetchval(f"explain (format json) {text}", *values))
+            if found := read_whole(name, plan):
+                guilty[name] = found
+    finally:
+        await connection.close()
+    assert guilty == {}
+
+
+@pytest.mark.spec("PGOP-09")
+def test_excuses_are_for_statements_that_exist() -> None:
+    assert {*MAY_SCAN, *SEARCHES_LEASES, *ASKED, *BY_ID} <= set(STATEMENTS)

@@ -1,0 +1,140 @@
+"""Insert, claim, settle and leases on a Redis Cluster, where each queue is a shard of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from stoker.engines.redis import RedisClusterEngine, RedisEngine
+from stoker.engines.url import engine_from_url
+from stoker.model.errors import EngineRefused
+from stoker.model.job import Demand, Draft, Status, Stored, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done
+from stoker.model.time import HOUR, MINUTE
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.engine("redis-cluster")
+
+QUEUES = ("a", "b", "c", "d", "e")
+DEMAND = tuple((queue, 10) for queue in QUEUES)
+
+
+def draft(queue: str, kind: str = "work", **options: Any) -> Draft:
+    return Draft(secrets.token_bytes(16), kind, queue=queue, **options)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1_800_000_000_000_000)
+
+
+@pytest.fixture
+async def engine(
+    redis_cluster_url: str, redis_cluster_prefix: str, clock: VirtualClock
+) -> AsyncIterator[RedisClusterEngine]:
+    found = RedisClusterEngine(redis_cluster_url, prefix=redis_cluster_prefix, clock=clock)
+    await found.open()
+    yield found
+    await found.close()
+
+
+@pytest.mark.spec("REDIS-20")
+async def test_a_url_of_a_cluster_makes_the_engine_for_it() -> None:
+    assert type(engine_from_url("redis+cluster://localhost:1/0")) is RedisClusterEngine
+    assert type(RedisEngine("redis+cluster://localhost:1/0")) is RedisClusterEngine
+    assert type(RedisEngine("redis://localhost:1/0").twin()) is RedisEngine
+
+
+@pytest.mark.spec("REDIS-21")
+async def test_one_call_reaches_queues_on_all_servers(engine: RedisClusterEngine) -> None:
+    """Receipts, claims and verdicts come in the order asked, wherever the queues are."""
+    drafts = [draft(queue) for _ in range(3) for queue in QUEUES]
+    assert [receipt.id for receipt in await engine.insert(drafts)] == [one.id for one in drafts]
+    await engine.renew("w1", [], first=True)
+    claims = await engine.claim(Demand("w1", DEMAND, total=12))
+    assert [claim.queue for claim in claims] == list("aaabbbcccddd")
+    mixed = sorted(claims, key=lambda claim: claim.id)
+    settled = await engine.settle([conclude(one, Done()) for one in mixed], demand=Demand("w1", DEMAND))
+    assert settled.verdicts == [Verdict.APPLIED] * 12
+    assert [claim.queue for claim in settled.claims] == ["e"] * 3
+    assert len({engine._store.connection.server_of(engine._store.shard(queue).key("jobs")) for queue in QUEUES}) > 1
+
+
+@pytest.mark.spec("REDIS-22")
+async def test_keys_that_would_span_queues_are_refused(engine: RedisClusterEngine) -> None:
+    """A global key, and a keyed kind in a second queue, are refused by name and nothing is stored."""
+    with pytest.raises(EngineRefused, match="global"):
+        await engine.insert([draft("a"), draft("a", unique=Unique("k", scope="global"))])
+    with pytest.raises(EngineRefused, match="'work'"):
+        await engine.insert([draft("a", unique=Unique("k")), draft("b", unique=Unique("l"))])
+    assert (await engine.census()).counts == ()
+    await engine.insert([draft("a", unique=Unique("k"))])
+    twin = engine.twin()
+    await twin.open()
+    try:
+        with pytest.raises(EngineRefused, match="queue 'a'"):
+            await twin.insert([draft("b", unique=Unique("other"))])
+        assert (await twin.insert([draft("a", unique=Unique("k"))]))[0].stored is Stored.EXISTING
+        assert (await twin.insert([draft("b", "push", unique=Unique("k"))]))[0].stored is Stored.INSERTED
+    finally:
+        await twin.close()
+
+
+@pytest.mark.spec("REDIS-23")
+async def test_follow_ups_reach_other_queues(engine: RedisClusterEngine) -> None:
+    """They are stored if the claim stands, and not if it is lost; a key no cluster can keep is left out, and said."""
+    await engine.insert([draft("a")])
+    await engine.renew("w1", [], first=True)
+    [claim] = await engine.claim(Demand("w1", DEMAND))
+    after = (draft("a"), draft("b"), draft("c", unique=Unique("k", scope="global")))
+    settlement = conclude(claim, Done(followups=after))
+    assert (await engine.settle([settlement])).verdicts == [Verdict.APPLIED]
+    found = await engine.get([one.id for one in after])
+    assert [job and (job.queue, job.status, job.unique) for job in found] == [
+        ("a", Status.PENDING, None),
+        ("b", Status.PENDING, None),
+        ("c", Status.PENDING, None),
+    ]
+    more = (draft("b"),)
+    assert (await engine.settle([conclude(claim, Done(followups=more))])).verdicts == [Verdict.REPEATED]
+    assert await engine.get([more[0].id]) == [None]
+
+
+@pytest.mark.spec("REDIS-24")
+async def test_a_worker_is_alive_or_unknown_in_all_queues(engine: RedisClusterEngine, clock: VirtualClock) -> None:
+    """A renewal reaches queues that came later, and a worker reaped in one queue is unknown in all of them for ever."""
+    await engine.renew("w1", [], first=True)
+    await engine.insert([draft(queue) for queue in QUEUES])
+    claims = await engine.claim(Demand("w1", DEMAND))
+    assert len(claims) == 5
+    held = [(claim.id, claim.token) for claim in claims]
+    renewal = await engine.renew("w1", held[:3])
+    assert (renewal.known, renewal.lost, renewal.orphaned) == (True, [], [])
+    clock.set(clock() + MINUTE)
+    renewal = await engine.renew("w1", [*held[:3], (held[3][0], 1)])
+    assert renewal.lost == [(held[3][0], 1)]
+    assert sorted(claim.queue for claim in renewal.orphaned) == ["d", "e"]
+    clock.set(clock() + HOUR)
+    await engine.renew("w2", [], first=True)
+    assert len(await engine.reap("w2", 3)) == 3
+    assert len(await engine.reap("w2", 10)) == 2
+    assert await engine.reap("w2", 10) == []
+    for _ in range(2):
+        assert not (await engine.renew("w1", [])).known
+        assert not (await engine.renew("w1", [], first=True)).known
+    await engine.insert([draft("f")])
+    assert await engine.claim(Demand("w1", (("f", 1),))) == []
+    assert len(await engine.claim(Demand("w2", (("f", 1),)))) == 1
+
+
+@pytest.mark.spec("REDIS-25")
+async def test_a_waiter_hears_of_any_queue(engine: RedisClusterEngine) -> None:
+    """Tokens of all queues are waited for together, whoever put them in."""
+    await engine.insert([draft("c"), draft("d", delay=HOUR)])
+    assert await engine.wait(QUEUES, 5) == {"c"}
+    assert await engine.wait(QUEUES, 0.01) == frozenset()

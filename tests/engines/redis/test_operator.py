@@ -1,0 +1,258 @@
+"""What operators and workers do on a server that is full, lossy or crowded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from stoker.engines.base import LEASE
+from stoker.engines.redis import RedisEngine, questions, timeline
+from stoker.model.control import Presence, Rate, Tuning
+from stoker.model.errors import EngineFull
+from stoker.model.events import Event, EventType, Point, Window
+from stoker.model.ids import JobId, Mint
+from stoker.model.job import Demand, Draft, Status
+from stoker.model.lifecycle import KEEP_DEAD, conclude
+from stoker.model.outcome import Done, Failed, Rejected
+from stoker.model.query import (
+    Cancel,
+    Clone,
+    Delete,
+    Discard,
+    Expired,
+    Move,
+    Prioritize,
+    Query,
+    Requeue,
+    Retention,
+    RunNow,
+    Selection,
+)
+from stoker.model.time import HOUR, SECOND
+from stoker.model.unique import Unique
+from stoker.testing.clock import VirtualClock
+from tests import services
+
+pytestmark = pytest.mark.engine("redis")
+
+entropy = iter(range(1, 1 << 30))
+
+
+class Bench:
+    def __init__(self, engine: RedisEngine, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
+
+    async def add(self, n: int = 1, **options: Any) -> list[JobId]:
+        drafts = [Draft(self.mint(), "work", **options) for _ in range(n)]
+        return [receipt.id for receipt in await self.engine.insert(drafts)]
+
+    async def run(self, n: int, outcome: Any) -> list[JobId]:
+        await self.engine.renew("w", [], first=True)
+        claims = await self.engine.claim(Demand("w", (("default", n),)))
+        await self.engine.settle([conclude(claim, outcome) for claim in claims])
+        return [claim.id for claim in claims]
+
+
+async def bench_on(url: str, prefix: str) -> Bench:
+    clock = VirtualClock(1_800_000_000_000_000)
+    engine = RedisEngine(url, prefix=prefix, clock=clock)
+    await engine.open()
+    return Bench(engine, clock)
+
+
+@pytest.fixture
+async def bench(redis_url: str, redis_prefix: str) -> AsyncIterator[Bench]:
+    found = await bench_on(redis_url, redis_prefix)
+    yield found
+    await found.engine.close()
+
+
+# --- no memory left ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[redis.Redis]:
+    """A server of this module's own; each test takes its memory away by itself."""
+    with services.redis_server() as server, redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def full(small: redis.Redis) -> AsyncIterator[Bench]:
+    """Jobs of every kind on a server that has no memory left."""
+    small.flushall()
+    port = small.connection_pool.connection_kwargs["port"]
+    found = await bench_on(f"redis://127.0.0.1:{port}/0", "full")
+    engine = found.engine
+    await found.add(2)
+    await found.run(2, Rejected("no"))
+    await found.add(2)
+    await found.run(2, Done())
+    await engine.tune("api", Rate(10, 1))
+    await found.add(3, delay=HOUR)
+    await found.add(1)
+    await engine.claim(Demand("w", (("default", 1),)))
+    small.config_set("maxmemory", 1)
+    yield found
+    small.config_set("maxmemory", 0)
+    await engine.close()
+
+
+@pytest.mark.spec("REDISOPS-20")
+async def test_a_full_server_takes_no_jobs_and_stores_nothing_half(full: Bench) -> None:
+    before = await full.engine.census()
+    with pytest.raises(EngineFull, match="maxmemory"):
+        await full.add(5)
+    with pytest.raises(EngineFull):
+        await full.add(1, unique=Unique("k"))
+    with pytest.raises(EngineFull):
+        await full.engine.record([Event(1, EventType.ENQUEUED, full.mint(), "q", "k")], now=1)
+    assert await full.engine.census() == before
+    assert await full.engine.events(Window(0, 1 << 60)) == []
+
+
+@pytest.mark.spec("REDISOPS-21")
+async def test_a_full_server_lets_people_make_room(full: Bench) -> None:
+    """Whatever ends, removes, moves or holds back jobs gets through."""
+    engine = full.engine
+    page = await engine.find(Query(order="oldest", limit=100))
+    by_status: dict[Status, list[JobId]] = {}
+    for job in page.jobs:
+        by_status.setdefault(job.status, []).append(job.id)
+    later, dead = by_status[Status.PENDING], by_status[Status.DEAD]
+    for change, jobs in (
+        (Prioritize(3), later),
+        (Move("other"), later[:1]),
+        (RunNow(), later[:1]),
+        (Cancel(), later),
+        (Requeue(), later[:1]),
+        (Discard(), dead[:1]),
+        (Clone((full.mint(),)), dead[1:]),
+    ):
+        assert (await engine.alter(Selection(tuple(jobs)), change)).changed == len(jobs), change
+    assert (await engine.alter(Selection(tuple(by_status[Status.RUNNING])), Cancel("stop"))).cancel_requested == 1
+    assert await engine.tune("mail", Tuning(paused=True))
+    assert (await engine.spend("api")).granted
+    assert await engine.lock("janitor", "me", SECOND)
+    await engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
+    assert (await engine.alter(Selection(tuple(dead)), Delete())).changed == 2
+    full.clock.set(full.clock() + KEEP_DEAD + HOUR)
+    assert (await engine.expire(Retention())).jobs == 4
+    assert await engine.expire(Retention()) == Expired()
+    assert (await engine.renew("w", [], lease=LEASE)).known
+
+
+# --- a reply that was lost, and bounds --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("REDISOPS-22")
+async def test_a_recording_that_is_sent_twice_counts_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = bench.clock()
+    event, point = Event(at, EventType.STARTED, bench.mint(), "q", "k"), Point("q", "m", at, 1.5)
+    monkeypatch.setattr("stoker.engines.redis.timeline.os.urandom", lambda n: b"t" * n)
+    for _ in range(3):
+        await bench.engine.record([event], [point], now=at)
+    assert await bench.engine.events(Window(at, at + 1)) == [event]
+    bench.clock.set(at + HOUR)
+    monkeypatch.setattr("stoker.engines.redis.timeline.os.urandom", lambda n: b"u" * n)
+    await bench.engine.record([event], now=at + HOUR)
+    assert await bench.engine._store.connection.call("ZCARD", bench.engine._store.home.key("tickets")) == 1
+
+
+@pytest.mark.spec("REDISOPS-23")
+async def test_events_and_points_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a bound the oldest make room, in the index by job too."""
+    monkeypatch.setattr(timeline, "MOST_EVENTS", 100)
+    monkeypatch.setattr(timeline, "MOST_POINTS", 50)
+    at, job = bench.clock(), bench.mint()
+    for start in range(0, 300, 60):
+        events = [Event(at + start + n, EventType.STARTED, job, "q", "k") for n in range(60)]
+        await bench.engine.record(events, [Point("q", "m", at + start + n, n) for n in range(60)], now=at)
+    kept = await bench.engine.events(Window(at, at + 1_000))
+    assert 50 <= len(kept) <= 100
+    assert [event.at for event in kept] == list(range(at + 300 - len(kept), at + 300))
+    assert await bench.engine.events(Window(at, at + 1_000, job=job)) == kept
+    points = await bench.engine.points(at, at + 1_000, ["m"])
+    assert 0 < len(points) <= 50
+    assert points[-1].bucket == at + 299
+
+
+# --- many -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("REDISOPS-24")
+async def test_a_thousand_keyed_jobs_change_in_one_call(bench: Bench) -> None:
+    drafts = [Draft(bench.mint(), "work", unique=Unique(f"k{n}")) for n in range(1_000)]
+    jobs = tuple(receipt.id for receipt in await bench.engine.insert(drafts))
+    assert len(await bench.run(1_000, Rejected("no"))) == 1_000
+    sent = 0
+    ask = bench.engine._store.connection._ask
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        return await ask(*args, **kwargs)
+
+    bench.engine._store.connection._ask = counted  # type: ignore[method-assign]
+    assert (await bench.engine.alter(Selection(jobs), Requeue())).changed == 1_000
+    assert sent < 12, "round trips do not grow with the selection"
+    await bench.engine.renew("w", [])
+    await bench.engine.claim(Demand("w", (("default", 1_000),)))
+    sent = 0
+    assert (await bench.engine.alter(Selection(jobs), Cancel())).cancel_requested == 1_000
+    assert sent < 12
+
+
+@pytest.mark.spec("REDISOPS-24")
+async def test_waiting_jobs_are_found_however_many_there_are(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few are sorted, many are walked: the pages are the same."""
+    jobs = await bench.add(60)
+    await bench.run(20, Done())
+    await bench.run(5, Failed("again", after=HOUR))
+    query = Query(statuses=frozenset({Status.PENDING, Status.RETRYING}), order="oldest", limit=7)
+
+    async def walked() -> list[JobId]:
+        found, cursor = [], None
+        while True:
+            page = await bench.engine.find(Query(statuses=query.statuses, order="oldest", limit=7, cursor=cursor))
+            found += [job.id for job in page.jobs]
+            if (cursor := page.cursor) is None:
+                return found
+
+    few = await walked()
+    monkeypatch.setattr(questions, "LONGEST_WALK", 10)
+    assert await walked() == few == jobs[20:]
+
+
+@pytest.mark.spec("REDISOPS-25")
+async def test_operators_and_workers_at_once_leave_sound_counts(bench: Bench) -> None:
+    """Cancels, requeues and deletes race with claims and settlements; every counter equals a recount."""
+    jobs = tuple(await bench.add(200))
+
+    async def work(worker: str) -> None:
+        await bench.engine.renew(worker, [], first=True)
+        for _ in range(30):
+            claims = await bench.engine.claim(Demand(worker, (("default", 5),)))
+            await bench.engine.settle([conclude(claim, Rejected("no")) for claim in claims])
+
+    async def meddle(start: int) -> None:
+        for n in range(12):
+            part = jobs[(start + n * 16) % 200 :][:16]
+            for change in (Cancel(), Requeue(), Delete() if n % 4 == 3 else Requeue()):
+                await bench.engine.alter(Selection(part), change)
+
+    await asyncio.gather(work("a"), work("b"), meddle(0), meddle(100))
+    counts: dict[Status, int] = dict.fromkeys(Status, 0)
+    for job in (await bench.engine.find(Query(limit=1_000))).jobs:
+        counts[job.status] += 1
+    census = await bench.engine.census()
+    assert census.by_status() == counts
+    for status in Status:
+        found = (await bench.engine.find(Query(statuses=frozenset({status}), limit=1_000))).jobs
+        assert len(found) == counts[status], status
