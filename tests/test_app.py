@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from stoker.model.job import Receipt, Status, Stored
 from stoker.model.retry import Fixed
 from stoker.model.time import SECOND
 from stoker.model.unique import Unique
+from tests.rig import drain
 
 
 @pytest.fixture
@@ -220,15 +221,12 @@ def test_options_come_from_the_call_the_task_the_app(app: Stoker) -> None:
     async def bare() -> None: ...
 
     draft = bare.draft()
-    assert (draft.attempts, draft.priority, draft.options.timeout, draft.options.keep) == (
-        9,
-        0,
-        60 * SECOND,
-        3600 * SECOND,
-    )
+    assert (draft.attempts, draft.priority, draft.options.timeout) == (9, 0, 60 * SECOND)
     assert draft.options.backoff is None, "the app's backoff speaks after the queue's curve, so it does not travel"
+    assert draft.options.keep is None, "nor does its retention, which speaks after the queue's"
     draft = full.draft()
     assert (draft.attempts, draft.priority, draft.options.timeout) == (4, 5, 30 * SECOND)
+    assert draft.options.keep == 60 * SECOND
     zero = full.using(priority=0, delay=0, keep=0, expires=0, metadata={"a": "call"}).draft()
     assert (zero.priority, zero.delay, zero.options.keep, zero.options.expires) == (0, 0, 0, 0)
     assert zero.options.metadata == {"a": "call", "b": "task"}
@@ -356,8 +354,44 @@ async def test_a_duplicate_in_a_chunk_stores_nothing_of_it(jobs: Stoker) -> None
     with pytest.raises(Duplicate) as caught:
         await jobs.enqueue_many([work.draft(1), work.using(unique=key).draft(2), work.using(unique=key).draft(3)])
     assert caught.value.__notes__[0] == "no draft was stored"
+    assert caught.value.handle is not None
     census = await (await jobs.engine()).census()
     assert not any(census.by_status().values())
+
+
+@pytest.mark.spec("API-21")
+async def test_whoever_is_refused_gets_the_handle_of_the_first(jobs: Stoker) -> None:
+    @jobs.task
+    async def work(n: int) -> int:
+        return n
+
+    only = work.using(unique=Unique("k", mode="raise"))
+    first = await only.enqueue(1)
+    with pytest.raises(Duplicate) as caught:
+        await only.enqueue(2)
+    assert caught.value.handle == first
+    assert caught.value.job_id == first.id
+    await drain(jobs)
+    assert await caught.value.handle.result(5) == 1
+
+
+@pytest.mark.spec("API-21")
+def test_so_does_a_caller_with_a_transaction_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    jobs = Stoker(f"sqlite:///{path}")
+
+    @jobs.task
+    def work() -> None: ...
+
+    only = work.using(unique=Unique("k", mode="raise"))
+    first = only.enqueue_sync()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN")
+        with pytest.raises(Duplicate) as caught:
+            only.using(tx=connection).enqueue_sync()
+        connection.rollback()
+    assert caught.value.handle == first
+    jobs.run(jobs.close())
 
 
 # --- who hears of it --------------------------------------------------------------------------------------------

@@ -53,10 +53,15 @@ async def test_dead_and_canceled_jobs_raise_with_their_reason(jobs: Stoker) -> N
     dead, canceled = await work.enqueue(), await work.using(delay=60).enqueue()
     assert await canceled.cancel(reason="changed my mind")
     await drain(jobs)
-    with pytest.raises(JobFailed, match=rf"{dead.id} \(work\) is dead: no such customer"):
+    with pytest.raises(JobFailed, match=rf"{dead.id} \(work\) is dead: no such customer") as failed:
         await dead.result()
-    with pytest.raises(JobCanceled, match="changed my mind"):
+    told = failed.value
+    assert (told.job_id, told.kind, told.status, told.attempt) == (dead.id, "work", Status.DEAD, 1)
+    assert told.error == "no such customer"
+    with pytest.raises(JobCanceled, match="changed my mind") as stopped:
         await canceled.result()
+    assert (stopped.value.job_id, stopped.value.kind, stopped.value.attempt) == (canceled.id, "work", 0)
+    assert stopped.value.error == "changed my mind"
 
 
 @pytest.mark.spec("HANDLE-03")
@@ -67,8 +72,9 @@ async def test_a_job_that_is_not_kept_is_gone(jobs: Stoker) -> None:
 
     job = await work.enqueue()
     await drain(jobs)
-    with pytest.raises(JobGone, match="keep="):
+    with pytest.raises(JobGone, match="keep=") as gone:
         await job.result()
+    assert gone.value.job_id == job.id
     with pytest.raises(NotFound):
         await job.refresh()
     assert not await job.cancel()

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
-import importlib
-import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from threading import get_ident
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Self, TypeVar
 
-import msgspec
-import uuid_utils
-
-from stoker import codec, sync
+from stoker import sync
 from stoker.codec import Signature
 from stoker.context import Context
 from stoker.engines.base import Engine, Transaction
@@ -28,49 +21,26 @@ from stoker.engines.url import engine_from_url
 from stoker.handle import JobHandle
 from stoker.homes import Homes
 from stoker.hooks import Listener, Listeners, Middleware
-from stoker.lifespan import Lifespan
 from stoker.model import ids
-from stoker.model.errors import DuplicateTask, InvalidInput, InvalidOption, UnknownTask
+from stoker.model.errors import Duplicate, InvalidOption
 from stoker.model.events import Event, EventType, Transition
 from stoker.model.ids import JobId
-from stoker.model.job import (
-    DEFAULT_ATTEMPTS,
-    LARGEST_BATCH,
-    Draft,
-    Isolation,
-    Job,
-    Options,
-    Receipt,
-    Status,
-    Stored,
-    check_name,
-)
-from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
+from stoker.model.job import DEFAULT_ATTEMPTS, LARGEST_BATCH, Draft, Job, Receipt, Status, Stored
+from stoker.model.retry import Backoff
 from stoker.model.time import SECOND, Seconds, span
-from stoker.model.unique import Unique
-from stoker.settings import TimelineSettings, check_known, resolve
-from stoker.task import AsyncTask, SyncTask, Task, Wishes, is_async_function, merged, packed, wishes
+from stoker.registry import Registry, Router, mint
+from stoker.settings import TimelineSettings, resolve
+from stoker.task import wishes
 from stoker.timeline import Buffer, wall
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
-Router = Callable[[str], str | None]
 TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
 
 DEFAULT_URL = "sqlite:///stoker.db"
 
-POLICY = ("retry_on", "give_up_on", "retry_if", "crashes")
-OPTIONS = tuple(Wishes.__struct_fields__)
 
-
-def mint() -> JobId:
-    """A fresh id: UUIDv7, strictly rising inside this process."""
-    return uuid_utils.uuid7().bytes
-
-
-class Stoker:
+class Stoker(Registry):
     """Background jobs on one store.
 
     The URL comes from the argument, else `$STOKER_URL`, else a SQLite file beside you. `attempts`, `backoff`,
@@ -97,125 +67,24 @@ class Stoker:
         timeline: bool = True,
         **options: Any,
     ) -> None:
+        defaults = wishes(queue=queue, attempts=attempts, backoff=backoff, timeout=timeout, keep=keep)
+        super().__init__(defaults, modules=modules, router=router, tenant=tenant, mint=mint)
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
         self._homes = _homes(url or os.environ.get("STOKER_URL") or DEFAULT_URL, options)
-        self.modules = tuple(modules)
-        self.defaults = wishes(queue=queue, attempts=attempts, backoff=backoff, timeout=timeout, keep=keep)
-        self.backoff: Backoff = backoff or DEFAULT_BACKOFF
+        self._tenant_scope = tenant_scope
         self.middleware = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
-        self.mint = mint
         self.timeline = Buffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
-        self.lifespans: list[Lifespan[Any]] = []
-        self._router = _as_router(router)
-        self._tenant = tenant
-        self._tenant_scope = tenant_scope
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self._declared: dict[str, Wishes] = {}
-        self._imported = False
-        self._importing: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<Stoker {len(self._tasks)} tasks>"
 
-    # --- tasks --------------------------------------------------------------------------------------------------
-
-    @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
-    @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        attempts: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: Seconds | None = None,
-        retry_on: Errors | None = None,
-        give_up_on: Errors | None = None,
-        retry_if: Callable[[BaseException], bool] | None = None,
-        unique: str | Unique | Callable[..., str | Unique | None] | None = None,
-        expires: Seconds | None = None,
-        keep: Seconds | None = None,
-        metadata: Mapping[str, str] | None = None,
-        isolation: Isolation | None = None,
-        crashes: int | None = 3,
-        replace: bool = False,
-    ) -> _Decorator: ...
-    def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
-        """Register a handler: `@jobs.task`, `@jobs.task(queue="mail")`, or a call for a function you cannot decorate.
-
-        The kind is the function's name unless `name=` says otherwise. Two tasks of one name are a start-up error;
-        `replace=True` means it.
-        """
-        decorate = _Decorator(self, options)
-        return decorate if fn is None else decorate(fn)
-
-    def register(self, task: Task[..., Any], *, replace: bool = False) -> None:
-        """Put a task into the registry."""
-        known = self._tasks.get(task.name)
-        if known is not None and not replace:
-            raise DuplicateTask(task.name, _where(known.fn), _where(task.fn))
-        self._tasks[task.name] = task
-
-    def declare(self, kind: str, *, queue: str | None = None, **options: Any) -> None:
-        """Announce a task whose code lives elsewhere, so that this producer may enqueue it by name."""
-        check_name("task name", kind)
-        self._declared[kind] = _wishes({"queue": queue, **options})
-
-    @property
-    def tasks(self) -> dict[str, Task[..., Any]]:
-        """The registered tasks by kind; modules named by `modules=` are imported first."""
-        self._import()
-        return dict(self._tasks)
-
-    def find_task(self, kind: str) -> Task[..., Any] | None:
-        """The task of a kind, or None."""
-        self._import()
-        return self._tasks.get(kind)
-
-    def _import(self) -> None:
-        """Import the modules, once; one that fails is tried again next time. They may ask for tasks themselves."""
-        me = get_ident()
-        if self._imported or me in self._importing:
-            return
-        self._importing.add(me)
-        try:
-            for module in self.modules:
-                importlib.import_module(module)
-            self._imported = True
-        finally:
-            self._importing.discard(me)
-
-    def lifespan(self, fn: Callable[[], AsyncIterator[T]]) -> Lifespan[T]:
-        """Open something once per worker process: an async generator that yields it. Handlers read `.state`."""
-        lifespan = Lifespan(fn)
-        self.lifespans.append(lifespan)
-        return lifespan
+    # --- around a handler ---------------------------------------------------------------------------------------
 
     def listener(self, fn: Listener[Transition]) -> Listener[Transition]:
         """Hear every change of status that a write of this process brought about."""
         return self.listeners.add(fn)
-
-    # --- options ------------------------------------------------------------------------------------------------
-
-    def resolve(self, kind: str, given: Wishes) -> tuple[str, int, int, Options]:
-        """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app.
-
-        The app's backoff does not travel with the job: a queue's own curve has the word before it.
-        """
-        queue = given.queue or self._router(kind) or self.defaults.queue or "default"
-        wish = merged(given, self.defaults)
-        attempts = DEFAULT_ATTEMPTS if wish.attempts is None else wish.attempts
-        return queue, wish.priority or 0, attempts, packed(msgspec.structs.replace(wish, backoff=given.backoff))
-
-    def current_tenant(self) -> str | None:
-        """The tenant hook's answer; None without a hook."""
-        return None if self._tenant is None else self._tenant()
 
     def scoped(self, call: Callable[[Context], Awaitable[Any]]) -> Callable[[Context], Awaitable[Any]]:
         """Run a handler inside its tenant's scope, where there is a tenant and a scope for it."""
@@ -251,29 +120,7 @@ class Stoker:
             if held:
                 await engine.unlock(name, owner)
 
-    def signature_of(self, kind: str) -> Signature | None:
-        """How the arguments and results of a kind read; None for one that is not registered here."""
-        task = self.find_task(kind)
-        return None if task is None else task.signature
-
     # --- enqueueing ---------------------------------------------------------------------------------------------
-
-    def draft(self, kind: str, payload: Any = None, **options: Any) -> Draft:
-        """A job by name: an object means keywords, a list positionals, None no arguments, `Raw` JSON as it is."""
-        self._import()
-        task = self._tasks.get(kind)
-        if task is None and kind not in self._declared:
-            raise UnknownTask(kind, (*self._tasks, *self._declared))
-        base = task.options if task is not None else self._declared[kind]
-        wish = merged(_wishes(options), base)
-        queue, priority, attempts, rest = self.resolve(kind, wish)
-        unique = wish.unique
-        if callable(unique):
-            raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
-        tenant = self.current_tenant() if wish.tenant is None else wish.tenant
-        encoded = codec.encode_payload(payload)
-        delay = wish.delay or 0
-        return Draft(self.mint(), kind, encoded, queue, priority, delay, wish.at, attempts, unique, tenant, rest)
 
     async def enqueue(self, draft: Draft, *, tx: Transaction | None = None) -> JobHandle[Any]:
         """Store one draft."""
@@ -294,7 +141,8 @@ class Stoker:
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
         from stoker.engines.sql.handles import drive
 
-        [receipt] = drive(_coroutine(self._homes.root().insert([draft], tx=tx)))
+        with self._naming_the_holder():
+            [receipt] = drive(_coroutine(self._homes.root().insert([draft], tx=tx)))
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
@@ -316,7 +164,8 @@ class Stoker:
 
     async def _insert(self, drafts: Sequence[Draft], tx: Transaction | None) -> list[Receipt]:
         home = await self._homes.here()
-        receipts = await home.engine.insert(drafts, tx=tx)
+        with self._naming_the_holder():
+            receipts = await home.engine.insert(drafts, tx=tx)
         if tx is not None:
             return receipts  # whether these jobs will ever exist is for the user's commit to say: nobody is told
         if self.timeline is not None:
@@ -327,6 +176,15 @@ class Stoker:
                 if receipt.stored is Stored.INSERTED:
                     self.listeners.emit(Transition(receipt.id, draft.kind, draft.queue, None, Status.PENDING))
         return receipts
+
+    @contextmanager
+    def _naming_the_holder(self) -> Iterator[None]:
+        """Whoever refuses a second job of a key is told which one is the first, as a handle."""
+        try:
+            yield
+        except Duplicate as taken:
+            taken.handle = self.handle(taken.holder)
+            raise
 
     def tell_canceled(self, before: Job, reason: str) -> None:
         """A job was canceled by a write of this process: tell the timeline and the listeners."""
@@ -387,62 +245,6 @@ class Stoker:
     def run(self, awaitable: Awaitable[T], *, instead: str = "`await`") -> T:
         """Run any of Stoker's coroutines from code without a loop, and wait for it."""
         return sync.shared.run(awaitable, instead)
-
-
-class _Decorator:
-    """What `@jobs.task(...)` returns: it takes the function and keeps its types."""
-
-    def __init__(self, app: Stoker, options: dict[str, Any]) -> None:
-        self.app = app
-        self.options = options
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        if isinstance(fn, Task):
-            raise InvalidInput("task", fn, "is a task already; register the function itself under another name=")
-        options = dict(self.options)
-        name = options.pop("name", None) or _name(fn)
-        replace = options.pop("replace", False)
-        policy = {key: options.pop(key) for key in POLICY if key in options}
-        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            raise InvalidInput(f"task {name!r}", fn, "is a generator; a handler returns its result, it does not yield")
-        signature = Signature(fn, name)
-        maker = AsyncTask if is_async_function(fn) else SyncTask
-        more = ("name", "replace", *POLICY)
-        task: Task[..., Any] = maker(self.app, fn, name, _wishes(options, more), signature=signature, **policy)
-        self.app.register(task, replace=replace)
-        return task
-
-
-def _as_router(router: Router | Mapping[str, str] | None) -> Router:
-    """A function from kind to queue; a mapping goes by the longest prefix that fits."""
-    if router is None:
-        return lambda _kind: None
-    if callable(router):
-        return router
-    prefixes = sorted(router.items(), key=lambda pair: len(pair[0]), reverse=True)
-    return lambda kind: next((queue for prefix, queue in prefixes if kind.startswith(prefix)), None)
-
-
-def _where(fn: Callable[..., Any]) -> str:
-    code = getattr(fn, "__code__", None)
-    at = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', fn)}{at}"
-
-
-def _name(fn: Any) -> str:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))
-
-
-def _wishes(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Wishes:
-    """Options given by keyword, each of them known; `more` are those that somebody else has read already."""
-    check_known(options, (*OPTIONS, *more), "the job option")
-    return wishes(**options)
 
 
 def _homes(url: str | Engine, options: dict[str, Any]) -> Homes:

@@ -5,8 +5,9 @@ app and REST pass through `encode_payload` what they enqueue by name. The rules 
 text that reaches the handler byte for byte; a value that JSON would change on the way (NaN, a number as a key) is
 refused before anything is stored; nothing read from a store ever names code to run.
 
-msgspec does the work: a Struct generated from the signature binds and encodes a call, a second one decodes it. Whatever
-does not fit them (variable arguments, payloads that are lists, errors) takes the slow way, which explains itself.
+msgspec does the work: a Struct made from the signature binds and encodes a call, a second one decodes it (`shapes`).
+Whatever does not fit them (variable arguments, payloads that are lists, errors) takes the slow way, which explains
+itself.
 """
 
 from __future__ import annotations
@@ -15,20 +16,17 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
-from msgspec.structs import asdict, astuple
+from msgspec import Raw
 
 from stoker.judge import PAYLOAD_LIMIT
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, shown
-from stoker.values import PLAIN, reason, revive, seal
+from stoker.shapes import Call, binder, lenient_decoder, unpacker
+from stoker.values import reason, revive, seal
 
 __all__ = ["Call", "Raw", "Signature", "display", "encode_payload"]
-
-Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-"""What a handler is called with: positionals and keywords."""
 
 _REST: Final = "*"  # the key of *args in a payload; no parameter can have this name
 _decode_parts = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
@@ -83,9 +81,9 @@ class Signature:
             if p.default is None and hints.get(p.name, Any) is not Raw:
                 hints[p.name] = typing.Optional[hints.get(p.name, Any)]  # noqa: UP045 - a hint need not know `|`
         self._readers = {p.name: self._reader(p.name, hints.get(p.name, Any)) for p in self._parameters}
-        self._bind = _binder(self._parameters)
-        self._read, self._unpack = _unpacker(self._parameters, hints)
-        self._read_result = _lenient_decoder(hints.get("return", Any))
+        self._bind = binder(self._parameters)
+        self._read, self._unpack = unpacker(self._parameters, hints)
+        self._read_result = lenient_decoder(hints.get("return", Any))
 
     def __repr__(self) -> str:
         return f"<Signature {self.name}{self._signature}>"
@@ -252,64 +250,3 @@ class Signature:
         except Exception as error:
             why = f"this type hint cannot be decoded from JSON ({error}); use Any or Raw to take it as it comes"
             raise InvalidInput(f"{self.name}({parameter})", hint, why) from error
-
-
-def _binder(parameters: Collection[inspect.Parameter]) -> Callable[..., Any] | None:
-    """A Struct that takes arguments as the function does; None where only `inspect` can imitate the function.
-
-    Its defaults are UNSET, which msgspec leaves out of the JSON: what the caller did not give is not stored, what he
-    gave is, even where it equals today's default.
-    """
-    positional: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    keyword: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    for p in parameters:
-        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or _is_private(p.name):
-            return None
-        fields = keyword if p.kind is p.KEYWORD_ONLY else positional
-        fields.append((p.name, Any) if p.default is p.empty else (p.name, Any, UNSET))
-    base = msgspec.defstruct("Positional", positional, gc=False)
-    return msgspec.defstruct("Arguments", keyword, bases=(base,), kw_only=True, gc=False) if keyword else base
-
-
-def _unpacker(
-    parameters: Collection[inspect.Parameter], hints: Mapping[str, Any]
-) -> tuple[Callable[[bytes], Any] | None, Callable[[Any], Call]]:
-    """A typed decoder for the whole payload, and what turns its Struct into a call; None for variable arguments."""
-    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    for p in parameters:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or _is_private(p.name):
-            return None, lambda _: ((), {})
-        hint = hints.get(p.name, Any)
-        fields.append((p.name, hint) if p.default is p.empty else (p.name, hint, _default(p.default)))
-    struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
-    read = msgspec.json.Decoder(struct, dec_hook=revive).decode
-    keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    count = len(parameters) - len(keywords)
-    if not keywords:
-        return read, lambda arguments: (astuple(arguments), {})
-    if not count:
-        return read, lambda arguments: ((), asdict(arguments))
-
-    def unpack(arguments: Any) -> Call:
-        values = astuple(arguments)
-        return values[:count], dict(zip(keywords, values[count:]))  # noqa: B905 - strict costs, and lengths are ours
-
-    return read, unpack
-
-
-def _is_private(name: str) -> bool:
-    """A class, hence a Struct, would store this name under another one."""
-    return name.startswith("__") and not name.endswith("__")
-
-
-def _default(value: Any) -> Any:
-    """The function's own default object, never a copy of it: msgspec would copy or refuse a mutable one."""
-    return value if type(value) in PLAIN else msgspec.field(default_factory=lambda: value)
-
-
-def _lenient_decoder(hint: Any) -> Callable[[bytes], Any]:
-    """A result is a by-product: a return hint that JSON cannot honour reads as plain JSON."""
-    try:
-        return msgspec.json.Decoder(hint, dec_hook=revive).decode
-    except Exception:  # noqa: BLE001 - msgspec and users' metaclasses raise what they like
-        return msgspec.json.Decoder().decode

@@ -11,10 +11,11 @@ import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stoker.codec import Signature, display
+from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model.errors import JobCanceled, JobFailed, JobGone, NotFound
 from stoker.model.job import Job, Status, Stored
-from stoker.model.query import Cancel, Selection
+from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
 
 if TYPE_CHECKING:
@@ -84,16 +85,13 @@ class JobHandle(Generic[R_co]):
         while True:
             [job] = await engine.get([self._id])
             if job is None:
-                raise JobGone(
-                    f"job {self.id} is not in the store: deleted, its retention (keep=) has passed, or the transaction "
-                    "it was enqueued in has not been committed"
-                )
+                raise JobGone(self.id)
             if job.status is Status.DONE:
                 return self._value(job)
             if job.status is Status.CANCELED:
-                raise JobCanceled(f"job {self.id} ({job.kind}) was canceled: {job.last_error or 'no reason given'}")
+                raise JobCanceled(self.id, job.kind, job.attempts, job.last_error)
             if job.status in (Status.DEAD, Status.DISCARDED, Status.RETRIED):
-                raise JobFailed(f"job {self.id} ({job.kind}) is {job.status}: {job.last_error or 'no error recorded'}")
+                raise JobFailed(self.id, job.kind, job.status, job.attempts, job.last_error)
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError
             await asyncio.sleep(pause if until is None else min(pause, max(0.0, until - time.monotonic())))
@@ -107,10 +105,13 @@ class JobHandle(Generic[R_co]):
     async def cancel(self, *, force: bool = False, reason: str = "canceled by its owner") -> bool:
         """Cancel a waiting job, ask a running one to stop. False when it had ended already.
 
+        The reason becomes the job's last error; a running handler reads it as `current().cancel.reason`.
+
         `force=True` takes the claim away from a handler that ignores the request: the job is canceled now, and
         whatever the handler still does is refused by the store.
         """
         engine = await self._app.engine()
+        reason = text_of(reason, LONGEST_REASON)
         [before] = await engine.get([self._id])
         tally = await engine.alter(Selection((self._id,)), Cancel(reason, force))
         if tally.changed and before is not None:

@@ -47,8 +47,8 @@ def whole(default: int | None, low: int = 0, high: int | None = None) -> Any:
 class WorkerSettings:
     """How a worker takes, keeps and gives back work."""
 
-    queues: Mapping[str, int] | None = None
-    """Slots by queue, in text `mail:5,default:20`; None: the queues of the registered tasks, `slots` each."""
+    queues: Mapping[str, int | None] | None = None
+    """Slots by queue, in text `mail:5,default:20` or `mail`; None: the queues of the registered tasks, `slots` each."""
 
     slots: int = whole(10, low=1, high=10_000)
     """Slots of a queue that was named without a number."""
@@ -249,14 +249,18 @@ def _choice(given: Any, choices: tuple[Any, ...]) -> Any:
     raise ValueError(f"must be one of {', '.join(map(str, choices))}")
 
 
-def _queues(given: Any) -> Mapping[str, int]:
-    """Slots by queue: a mapping, or text like `mail:5,default:20`."""
+def _queues(given: Any) -> Mapping[str, int | None]:
+    """Slots by queue: a mapping, or text like `mail:5,default:20`. None: a queue that was named without a number."""
     if isinstance(given, str):
-        pairs = [entry.rpartition(":") for entry in given.split(",") if entry.strip()]
-        given = {name.strip(): _whole(number) for name, _, number in pairs}
+        given = dict(_queue(entry.strip()) for entry in given.split(",") if entry.strip())
     if not isinstance(given, Mapping) or not given:
         raise ValueError("must be queues with their slots, as in mail:5,default:20")
     for name, slots in given.items():
-        if not name or not isinstance(name, str) or _whole(slots) < 1:
+        if not name or not isinstance(name, str) or (slots is not None and _whole(slots) < 1):
             raise ValueError("must be queues with their slots, as in mail:5,default:20")
     return types.MappingProxyType(dict(given))
+
+
+def _queue(entry: str) -> tuple[str, int | None]:
+    name, colon, number = entry.rpartition(":")
+    return (name.strip(), _whole(number)) if colon else (number, None)

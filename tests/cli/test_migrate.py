@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stoker.cli import stoker
+from stoker.cli.command import stoker
 
 
 @pytest.mark.spec("CLI-07")

@@ -49,6 +49,10 @@ def reap(at: int, token: int, former: str, former_at: int, worker: str = "v", at
     return did("reap", at, former=former, former_at=former_at, **fields)
 
 
+def orphan(at: int, token: int, worker: str = "w", attempt: int = 1) -> list[Entry]:
+    return did("orphan", at, worker=worker, token=token, at=token, attempt=attempt)
+
+
 def settle(at: int, token: int, worker: str = "w", status: str = "done", job: str = "j", **fields: Any) -> list[Entry]:
     return did("settle", at, job, worker=worker, token=token, status=status, **fields)
 
@@ -99,6 +103,11 @@ GOOD: dict[str, list[Entry]] = {
     "a claim that nobody heard of": [
         *insert(), *began("claim", 2, ""), *death(3), *reap(4, 20, "x", 10), *settle(8, 20, "v"), *stored(attempt=1)
     ],
+    "a claim whose answer was lost and that comes back": [
+        *insert(), *began("claim", 2, ""), *orphan(4, 10), *orphan(5, 10),
+        *settle(6, 10, status="pending", refund=True),
+        *claim(8, 20), *settle(9, 20), *stored(attempt=1),
+    ],
     "a job that was erased": [*RUN, *settle(4, 10), *did("erase", 6)],
     "effects of done jobs": [*RUN, *settle(4, 10), *stored(attempt=1), *effect()],
     "deliveries with a repeated tail": deliver(1, 2, 2, 3),
@@ -142,6 +151,7 @@ BAD: dict[str, list[list[Entry]]] = {
         [*RUN, *settle(4, 11), *stored(attempt=1)],
         [*RUN, *settle(4, 10, "somebody"), *stored(attempt=1)],
         [*TWICE, *settle(6, 10, status="retrying"), *stored(status="retrying", attempt=1)],
+        [*insert(), *orphan(4, 10), *settle(6, 11, status="pending", refund=True), *stored(status="pending")],
     ],
     "starts_count": [
         [*TWICE, *claim(6, 20, attempt=1), *settle(8, 20), *stored(attempt=1)],

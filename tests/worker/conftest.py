@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.abreast import Stage, group
 from tests.worker.shell import Scene
 
 
@@ -17,6 +18,23 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = Stage(request.session, tmp_path_factory)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that plays abreast only waits for its scene. In a campaign each scene has the machine to itself."""
+    if group(pyfuncitem) is None or pyfuncitem.config.getoption("--campaign"):
+        return None
+    stage: Stage = pyfuncitem._request.getfixturevalue("stage")
+    stage.play(pyfuncitem)
+    return True

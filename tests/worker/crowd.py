@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import statistics
@@ -47,12 +48,13 @@ class Run:
 
 @dataclass
 class Blow:
-    """A kill: who died when, and which handlers were running there."""
+    """A kill: who died when, which handlers were running there, and who had to see it."""
 
     pids: tuple[int, ...]
     at: float
     whole: bool
     victims: list[Run] = field(default_factory=list)
+    boss: int = 0
 
 
 class Crowd:
@@ -166,12 +168,12 @@ class Crowd:
 
     # --- blows --------------------------------------------------------------------------------------------------
 
-    def kill(self, *pids: int, whole: bool = False) -> Blow:
-        """All of them at once, by kill -9."""
+    def kill(self, *pids: int, whole: bool = False, boss: int = 0) -> Blow:
+        """All of them at once, by kill -9. `boss` is the supervisor that lives on."""
         for pid in pids:
             for log in self.scene.folder.glob(f"history-{pid}-*"):
                 self._deaths.setdefault(log.name.removeprefix("history-"), time.monotonic_ns())
-        blow = Blow(pids, time.monotonic(), whole)
+        blow = Blow(pids, time.monotonic(), whole, boss=boss)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(map(alive, pids)), what="their death")
@@ -186,6 +188,11 @@ class Crowd:
         blow = self.kill(command.process.pid, *command.children, whole=True)
         command.wait()
         return blow
+
+    def witnessed(self) -> list[Blow]:
+        """Kills that a supervisor had a second to see and to act upon, before it was killed itself."""
+        ends = {pid: blow.at for blow in self.blows if blow.whole for pid in blow.pids}
+        return [blow for blow in self.blows if blow.boss and ends.get(blow.boss, math.inf) - blow.at > 1.0]
 
     def recoveries(self) -> dict[str, list[float]]:
         """Seconds from each kill until its victims ran again, by what was killed; a victim that did not is an error.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from stoker.model.query import Query
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.worker.apps.marked:jobs"
-PATIENCE = 15.0
+PATIENCE = 30.0
 
 
 def until(met: Callable[[], Any], limit: float = PATIENCE, what: str = "") -> Any:
@@ -33,7 +33,7 @@ def until(met: Callable[[], Any], limit: float = PATIENCE, what: str = "") -> An
         now = time.monotonic()
         if now > end:
             raise AssertionError(f"not within {limit:g} s: {what or met}")
-        time.sleep(max(0.005, now - asked))  # a look that costs much leaves the machine to those it looks at
+        time.sleep(max(0.01, 2 * (now - asked)))  # a look that costs much leaves the machine to those it looks at
         asked = time.monotonic()
     return found
 
@@ -51,12 +51,12 @@ class Mark:
 class Scene:
     """A store in a folder, the marks that handlers leave there, and commands that work on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder}/jobs.db"
         self.ready_file = folder / "ready"
         self.environ = {
-            **os.environ,
+            **environ,
             "STOKER_URL": self.url,
             "MARKS": str(folder / "marks"),
             "PYTHONPATH": str(ROOT),
@@ -78,14 +78,14 @@ class Scene:
         ]
         return [mark for mark in found if what is None or mark.what == what]
 
-    def enqueue(self, kind: str, *payloads: dict[str, Any]) -> list[str]:
+    def enqueue(self, kind: str, *payloads: dict[str, Any], **options: Any) -> list[str]:
         """Put jobs into the store by name, as another program would."""
 
         async def put() -> list[str]:
             jobs = Stoker(self.url)
             jobs.declare(kind)
             async with jobs:
-                return [(await jobs.enqueue(jobs.draft(kind, payload))).id for payload in payloads]
+                return [(await jobs.enqueue(jobs.draft(kind, payload, **options))).id for payload in payloads]
 
         return asyncio.run(put())
 
@@ -111,8 +111,8 @@ class Scene:
         command = Command(process, Path(log.name))
         try:
             yield command
-        except BaseException:
-            print(command.log)
+        except BaseException as error:
+            error.add_note(command.log)
             raise
         finally:
             command.end()

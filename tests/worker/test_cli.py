@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from stoker.cli import COMMANDS, stoker
+from stoker.cli import COMMANDS
+from stoker.cli.command import stoker
 from stoker.cli.text import one_line, safe
 from stoker.model.job import Status
 from tests.worker.shell import APP, ROOT, Scene
@@ -26,7 +28,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     code = "import sys; sys.argv = ['stoker', '--help']; from stoker.cli import main\n"
     code += "try: main()\nexcept SystemExit: print([m for m in sys.modules if m.startswith(('stoker.cli.', 'rich'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.endswith("[]\n")
+    assert done.stdout.endswith("['stoker.cli.command']\n")
     for name, (_, line) in COMMANDS.items():
         assert f"  {name} " in done.stdout
         assert line in done.stdout
@@ -90,6 +92,7 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert "Error: " in done.output
 
 
+@pytest.mark.abreast
 @pytest.mark.spec("CLI-04")
 def test_drain_works_off_what_is_due_and_exits_with_0(scene: Scene) -> None:
     scene.enqueue("quick", *({"n": n} for n in range(30)))
@@ -105,6 +108,21 @@ def test_drain_works_off_what_is_due_and_exits_with_0(scene: Scene) -> None:
     assert not scene.ready_file.exists()
 
 
+@pytest.mark.abreast
+@pytest.mark.spec("CLI-08")
+def test_the_order_of_queues_can_be_chosen(scene: Scene) -> None:
+    late = scene.enqueue("quick", *({"n": n} for n in range(5)), queue="low")
+    early = scene.enqueue("quick", *({"n": n} for n in range(5)), queue="high")
+    with scene.work("--drain", "--strict", "-q", "high:1,low:1", ready=False, STOKER_CLAIM_BATCH="1") as command:
+        assert command.wait() == 0
+    assert [mark.job for mark in scene.marks()] == [*early, *late]
+    scene.enqueue("quick", {"n": 1}, queue="low")
+    with scene.work("--drain", "--weighted", "-q", "high:5,low:1", ready=False) as command:
+        assert command.wait() == 0
+    assert {job.status for job in scene.records()} == {Status.DONE}
+
+
+@pytest.mark.abreast
 @pytest.mark.spec("CLI-05")
 def test_plain_logs_cannot_be_forged(scene: Scene) -> None:
     scene.enqueue("shout", {})
@@ -114,13 +132,14 @@ def test_plain_logs_cannot_be_forged(scene: Scene) -> None:
         assert "\x1b" not in command.log
 
 
+@pytest.mark.abreast
 @pytest.mark.spec("CLI-06")
-def test_a_terminal_shows_counters(scene: Scene) -> None:
+def test_a_terminal_shows_counters_and_while_draining_a_bar(scene: Scene) -> None:
     import pty
 
-    scene.enqueue("quick", *({"n": n} for n in range(5)))
+    scene.enqueue("nap", *({"seconds": 0.2} for _ in range(6)))
     main, end = pty.openpty()
-    command = [sys.executable, "-m", "stoker", "work", APP, "--drain"]
+    command = [sys.executable, "-m", "stoker", "work", APP, "--drain", "-q", "default:2"]
     environ = {**scene.environ, "TERM": "xterm", "COLUMNS": "100"}
     with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, cwd=ROOT, env=environ) as process:
         os.close(end)
@@ -132,7 +151,12 @@ def test_a_terminal_shows_counters(scene: Scene) -> None:
             pass
         assert process.wait(10) == 0
     os.close(main)
-    assert b"5 done" in shown
+    text = shown.decode()
+    assert "6 done" in text
+    bars = {int(done) for done in re.findall(r"━.*?(\d) of 6", text)}
+    assert min(bars) < 6, "a bar that grows"
+    assert len(bars) > 1
+    assert "is at work on sqlite" in text, "log lines stand above"
 
 
 def test_memory_runs_in_the_same_process() -> None:

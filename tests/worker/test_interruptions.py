@@ -19,6 +19,7 @@ from stoker.model import ids
 from stoker.model.errors import JobCanceled
 from stoker.model.events import Transition
 from stoker.model.job import Status
+from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
 from stoker.worker import custody, slot
 from stoker.worker.runner import Cause
@@ -322,13 +323,15 @@ async def test_a_cancel_from_anywhere_reaches_a_running_handler_at_once(jobs: St
     async with working(jobs) as worker:
         await started.wait()
         began = time.monotonic()
-        assert await elsewhere.handle(job.id).cancel()
-        with pytest.raises(JobCanceled, match="canceled while running"):
+        assert await elsewhere.handle(job.id).cancel(reason="wrong customer")
+        with pytest.raises(JobCanceled, match="was canceled: wrong customer"):
             await job.result(5)
         assert time.monotonic() - began < 2, "by a wake-up, not by the next renewal"
         assert worker.custody.held == {}
-    assert reasons == ["a cancel was requested"]
-    assert (await job.refresh()).attempts == 1
+    assert reasons == ["wrong customer"]
+    record = await job.refresh()
+    assert (record.attempts, record.last_error) == (1, "wrong customer")
+    assert record.metadata[CANCEL_REASON] == "wrong customer"
     await elsewhere.close()
 
 
@@ -413,7 +416,7 @@ async def test_a_job_that_waits_in_the_buffer_can_be_canceled_too(jobs: Stoker) 
         await until(lambda: len(worker.lanes[0].buffer) == 1)
         assert await handles[1].cancel()
         record = await becomes(handles[1], Status.CANCELED)
-        assert record.last_error == "canceled before it started"
+        assert record.last_error == "canceled by its owner"
         go.set()
         await handles[0].result(5)
     assert ran == [0]

@@ -10,6 +10,7 @@ import pytest
 
 from stoker.model.job import Claim
 from stoker.worker.fetcher import STALE_AFTER, Fetcher
+from stoker.worker.lane import Lane
 
 numbers = itertools.count(1)
 
@@ -23,35 +24,39 @@ def claims(n: int, queue: str = "a") -> list[Claim]:
 @pytest.mark.spec("WORKER-16")
 def test_demand_is_what_slots_can_take_queue_by_queue() -> None:
     fetcher = Fetcher({"a": 2, "b": 3}, "own", 100)
-    demand = fetcher.demand("w")
-    assert demand is not None
+    asked = fetcher.ask("w")
+    assert asked is not None
+    demand = asked.demand
     assert (demand.worker, demand.queues, demand.total) == ("w", (("a", 2), ("b", 3)), 5)
-    fetcher.distribute([*claims(2), *claims(1, "b")])
+    fetcher.distribute(asked, [*claims(2), *claims(1, "b")])
     assert [len(lane.buffer) for lane in fetcher.lanes] == [2, 1]
-    assert fetcher.demand("w") is None, "a is full, and b has no more"
+    assert fetcher.ask("w") is None, "a is full, and b has no more"
     fetcher.wake(["b", "unknown"])
-    demand = fetcher.demand("w")
-    assert demand is not None
-    assert demand.queues == (("b", 2),)
+    asked = fetcher.ask("w")
+    assert asked is not None
+    assert asked.demand.queues == (("b", 2),)
 
 
 @pytest.mark.spec("WORKER-21")
 def test_a_wake_up_during_a_claim_is_not_lost() -> None:
     fetcher = Fetcher({"a": 2}, "own", 100)
-    assert fetcher.demand("w") is not None
+    asked = fetcher.ask("w")
+    assert asked is not None
     fetcher.wake(["a"])
-    fetcher.distribute([])
-    assert fetcher.demand("w") is not None, "the job may have come just after the store was asked"
-    fetcher.distribute([])
-    assert fetcher.demand("w") is None
+    fetcher.distribute(asked, [])
+    asked = fetcher.ask("w")
+    assert asked is not None, "the job may have come just after the store was asked"
+    fetcher.distribute(asked, [])
+    assert fetcher.ask("w") is None
 
 
 @pytest.mark.spec("WORKER-26")
 def test_claims_are_stale_only_where_no_slot_takes_any() -> None:
     fetcher = Fetcher({"a": 1}, "own", 100)
     [lane] = fetcher.lanes
-    fetcher.demand("w")
-    fetcher.distribute(claims(3))
+    asked = fetcher.ask("w")
+    assert asked is not None
+    fetcher.distribute(asked, claims(3))
     lane.busy = 1
     assert fetcher.stale() == []
     lane.since = time.monotonic() - STALE_AFTER - 1
@@ -70,8 +75,36 @@ async def test_only_living_sleepers_are_woken_one_per_claim() -> None:
     await asyncio.sleep(0)
     resting[0].cancel()
     await asyncio.sleep(0)
-    lane.received(claims(1), 1, 0.0)
+    lane.received(claims(1), 1, 1, 0.0)
     await asyncio.sleep(0)
     assert [one.done() for one in resting] == [True, True, False]
     lane.wake_all()
     await resting[2]
+
+
+@pytest.mark.spec("WORKER-16")
+def test_a_lane_learns_how_fast_it_is_however_short_its_turns_and_forgets_its_rest() -> None:
+    lane = Lane(("a",), 5, 25)
+    now = 1000.0
+    for _ in range(20):
+        lane.asked = 5
+        lane.received(claims(5), 5, 1, now)
+        lane.buffer.clear()
+        lane.measure(5, now + 0.0001)
+        now += 0.0001
+    assert lane.wanted() == 30, "as deep as it may be"
+    now += 3600
+    lane.asked = 5
+    lane.received(claims(5), 5, 2, now)
+    lane.buffer.clear()
+    lane.measure(5, now + 0.001)
+    assert lane.wanted() == 30, "an hour without jobs does not make it slow"
+    now += 0.001
+    for _ in range(20):
+        lane.asked = 5
+        lane.received(claims(5), 5, 3, now)
+        lane.buffer.clear()
+        now += 1
+        lane.busy = 5
+        lane.measure(5, now)
+    assert lane.wanted() == 0, "slow jobs are not hoarded"

@@ -386,6 +386,8 @@ def test_queues_may_be_given_as_a_mapping_a_list_or_text(monkeypatch: pytest.Mon
     assert slots("mail:5,default:20") == {"mail": 5, "default": 20}
     monkeypatch.setenv("STOKER_QUEUES", "env:4")
     assert slots() == {"env": 4}
+    monkeypatch.setenv("STOKER_QUEUES", "mail,other:3")
+    assert slots() == slots({"mail": None, "other": 3}) == {"mail": 10, "other": 3}
     for wrong in ({}, {"x": 0}, ["a b"], [], "mail:many"):
         with pytest.raises(InvalidInput):
             Worker(app, wrong)

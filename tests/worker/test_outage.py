@@ -19,7 +19,7 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Transition, Window
 from stoker.model.job import Status
-from stoker.worker import Worker, exchange
+from stoker.worker import Worker, exchange, keeper
 from tests.rig import ENGINES, becomes, drain, until, working
 
 CALLS = ("insert", "claim", "settle", "renew", "note", "reap", "beat", "record", "expire")
@@ -105,8 +105,7 @@ async def test_an_outage_loses_nothing_and_shows(
         assert worker.state == "running", "an outage is not the end"
         weather.away = False
         assert [await handle.result(10) for handle in handles] == list(range(30))
-        await until(lambda: worker.ready)
-        assert worker.custody.held == {}
+        await until(lambda: worker.ready and worker.custody.held == {})
     assert set(runs.values()) == {1}
     assert (await handles[3].refresh()).log == ("run 3",)
     assert caplog.text.count("the store does not answer") == 1, "said once per outage"
@@ -221,7 +220,10 @@ async def test_a_stop_in_the_middle_of_a_call_does_not_lose_its_answer(app: Stok
 
 
 @pytest.mark.spec("WORKER-22")
-async def test_the_expelled_worker_survives_an_outage_too(app: Stoker, weather: Weather) -> None:
+async def test_the_expelled_worker_survives_an_outage_too(
+    app: Stoker, weather: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "AGAIN_AFTER", 0.05)
     app.task(name="work")(lambda: 5)
     engine = await app.engine()
     async with working(app) as worker:

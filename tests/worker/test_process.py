@@ -15,11 +15,11 @@ import pytest_asyncio
 
 from stoker.app import Stoker
 from stoker.handle import JobHandle
-from stoker.model.errors import JobFailed
+from stoker.model.errors import JobCanceled, JobFailed
 from stoker.model.job import FINISHED, Job, Status
 from stoker.model.query import Query
-from stoker.worker import Worker
-from stoker.worker.executors import Executors
+from stoker.worker import Worker, chores
+from stoker.worker.executors import Executors, relay
 from stoker.worker.whereabouts import NotImportable
 from tests.worker.apps import risky
 from tests.worker.shell import alive
@@ -31,8 +31,10 @@ HOST = os.getpid()
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def worker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worker]:
     os.environ["RISKY_MARK"] = str(tmp_path_factory.mktemp("risky") / "mark")
-    async with risky.jobs, Worker(risky.jobs, {"default": 4}, poll=0.02) as worker:
-        yield worker
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chores, "TEND_EVERY", 0.05)  # what a handler says is on the record sooner
+        async with risky.jobs, Worker(risky.jobs, {"default": 4}, poll=0.02) as worker:
+            yield worker
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +200,20 @@ async def test_a_cancel_reaches_the_child(task: Any) -> None:
     assert await handle.cancel()
     job = await ended(handle)
     assert job.status is Status.CANCELED
+
+
+@pytest.mark.spec("PROCESS-11")
+async def test_a_child_that_ignores_a_cancel_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "STOP_GRACE", 0.1)
+    handle = await risky.deaf.enqueue()
+    child = int((await running(handle)).log[0])
+    assert await handle.cancel(reason="nobody listens")
+    with pytest.raises(JobCanceled, match="was canceled: nobody listens"):
+        await handle.result(10)
+    async with asyncio.timeout(5):
+        while alive(child):
+            await asyncio.sleep(0.01)
+    assert (await handle.refresh()).crashes == 0, "it did not die by itself"
 
 
 @pytest.mark.spec("PROCESS-12")

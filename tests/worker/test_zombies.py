@@ -103,6 +103,7 @@ class Sleep:
         assert self.command.children == self.pids, "the same processes as before"
 
 
+@pytest.mark.abreast("faults")
 @pytest.mark.spec("KILL-08", "KILL-09")
 def test_who_wakes_up_after_its_lease_can_change_nothing(scene: Scene, campaign: bool) -> None:
     zombies = 100 if campaign else 10

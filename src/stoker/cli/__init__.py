@@ -1,13 +1,13 @@
-"""The `stoker` command. One file per noun, imported only when its command is used, so that `--help` is quick."""
+"""The `stoker` command. One file per noun, imported only when its command is used, so that `--help` is quick.
+
+Nothing but the table is here: worker processes start from this package too, and need no command line.
+"""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Final
-
-import click
 
 COMMANDS: Final = {
     "work": ("stoker.cli.work:work", "Run the jobs of an app: stoker work app:jobs"),
@@ -17,47 +17,10 @@ COMMANDS: Final = {
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every name, known or imported."""
-        return sorted({*COMMANDS, *super().list_commands(ctx)})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command."""
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, without importing them."""
-        rows = [(name, COMMANDS[name][1]) for name in self.list_commands(ctx) if name in COMMANDS]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            click.echo(f"stoker {version('stoker')}")
-        except PackageNotFoundError:
-            click.echo("stoker, from a bare checkout")
-        ctx.exit()
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
-def stoker() -> None:
-    """Background jobs and a transactional outbox."""
-
-
 def main() -> None:
     """Entry point. Modules beside you can be named, as with `python -m`."""
+    from stoker.cli.command import stoker
+
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -61,7 +61,8 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 @click.option("--max-rss", type=click.IntRange(1), metavar="MIB", help="Replace a process that has grown beyond this.")
 @click.option("--child-memory", metavar="MIB", help='Memory of a handler\'s own process (isolation="process").')
 @click.option("--health-file", metavar="PATH", help="A file that exists only while ready.")
-@click.option("--health-port", type=click.IntRange(0, 65535), metavar="PORT", help="HTTP on this host: 200 or 503.")
+@click.option("--health-port", type=click.IntRange(0, 65535), metavar="PORT", help="HTTP: 200 while ready, else 503.")
+@click.option("--health-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -80,6 +81,7 @@ def work(
     child_memory: str | None,
     health_file: str | None,
     health_port: int | None,
+    health_host: str,
     log_format: logs.Format,
     log_level: str,
 ) -> NoReturn:
@@ -118,6 +120,7 @@ def work(
         reload=reload,
         health_file=health_file,
         health_port=health_port,
+        health_host=health_host,
         entry="stoker.cli.member",
         extra={"log_format": log_format, "level": log_level},
         output=None if screen is None else screen.line,

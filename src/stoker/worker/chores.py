@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from random import random
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,20 @@ from stoker.engines.base import Gives
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
+from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.query import Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
+from stoker.worker.parking import AWAY
 from stoker.worker.reaper import reap
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
 
 logger = logging.getLogger("stoker.worker")
+
+TEND_EVERY = 1.0
+"""Seconds between two rounds of small chores."""
 
 PROMPT_REAP = 0.5
 """Seconds between looks for the dead, where the store knows at once who is."""
@@ -78,7 +84,7 @@ class Chores:
         return len(claims) == limit
 
     async def tend(self) -> None:
-        """Once a second: notes, stale buffers, long runs; less often: presence, events, retention."""
+        """Once a second: notes, stale buffers, long runs; less often: presence and tuning, events, retention."""
         tick = 0
         clean_every = max(1, self._worker.retention.clean_every // SECOND)
         while True:
@@ -86,8 +92,9 @@ class Chores:
                 await self.write_notes()
                 self._worker.exchange.hand_back(self._worker.fetcher.stale())
                 self._name_long_runs()
+                await self._worker.exchange.parking.try_again()
                 if tick % 5 == 0:
-                    await self._engine.beat(janitor.presence(self._worker))
+                    await self.attune()
                 if tick % 2 == 0:
                     await self.write_events()
                 if tick % clean_every == clean_every // 2:
@@ -95,7 +102,24 @@ class Chores:
             except StokerError as error:
                 logger.warning("a chore failed: %s Trying again.", error)
             tick += 1
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(TEND_EVERY)
+
+    async def attune(self) -> None:
+        """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""
+        worker = self._worker
+        await self._engine.beat(janitor.presence(worker))
+        served = {queue for lane in worker.lanes for queue in lane.queues}
+        queues = [queue for queue in await self._engine.queues() if queue.name in served]
+        keep = self._app.defaults.keep
+        if keep is not None:
+            own = {queue.name for queue in queues if queue.keep_done != KEEP_DONE}
+            worker.keeps.clear()
+            worker.keeps.update(dict.fromkeys(served - own, keep))
+        limited = any(queue.workers is not None for queue in queues)
+        if worker.shares.learn(worker.id, queues, await self._engine.workers() if limited else ()):
+            worker.exchange.hand_back(worker.shares.surplus(worker.lanes))
+            worker.fetcher.wake()
+            worker.exchange.bell.set()
 
     def _retention(self) -> Retention:
         kept = self._worker.retention
@@ -133,19 +157,24 @@ class Chores:
             note = msgspec.structs.replace(note, progress=progress, lines=lines)
         self._notes[note.id] = note
 
-    async def write_notes(self, jobs: frozenset[JobId] | None = None) -> None:
+    async def write_notes(self, settling: Sequence[Claim] | None = None) -> None:
         """Put what handlers said on their records: all of it, or that of some jobs about to be settled."""
         if not self._notes:
             return
+        jobs = None if settling is None else {claim.id for claim in settling}
         with self._noting:
             taken = [self._notes.pop(job) for job in list(self._notes) if jobs is None or job in jobs]
         if not taken:
             return
         try:
             await self._engine.note(taken)
-        except BaseException:
+        except (*AWAY, asyncio.CancelledError):
             self._keep(taken)
             raise
+        except Exception as error:  # noqa: BLE001 - notes are no outcome: one that is refused must not hold one up
+            logger.warning(
+                "progress and log lines of %d jobs are refused by the store and dropped: %s", len(taken), error
+            )
 
     def _keep(self, notes: list[Note]) -> None:
         """The store could not be reached: put notes back, behind which newer ones may wait already."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from stoker.context import Context
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
+NO_REASONS: Mapping[JobId, str] = MappingProxyType({})
+
 
 class Custody:
     """`held`: every claim of this worker by id with its token. `runs`: the slots that are running one."""
@@ -38,6 +42,10 @@ class Custody:
         self.runs: dict[JobId, Slot] = {}
         self.alarm_at = inf
         self._alarm: asyncio.TimerHandle | None = None
+
+    def count(self, queue: str) -> int:
+        """How many jobs of a queue are running."""
+        return sum(slot.context is not None and slot.context.queue == queue for slot in self.runs.values())
 
     # --- time limits --------------------------------------------------------------------------------------------
 
@@ -102,7 +110,8 @@ class Custody:
         claim = context.claim
         cause = slot.cause or Cause.SHUTDOWN
         self.runs.pop(claim.id, None)
-        settlement = conclude(claim, interrupted(cause, context.limit), self._worker.rules_of(claim.kind))
+        outcome = interrupted(cause, context.limit, context.cancel.reason)
+        settlement = conclude(claim, outcome, self._worker.rules_of(claim.kind))
         logger.error(
             "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "
             "background, the job is settled without it, a new slot takes its place",
@@ -134,15 +143,15 @@ class Custody:
         if claim is None:
             return
         if cause is Cause.CANCEL:
-            settlement = conclude(claim, Canceled("canceled before it started"))
+            settlement = conclude(claim, Canceled(reason))
             self._worker.exchange.finished(claim, settlement, last=True)
         else:
             self.held.pop(job, None)
 
     # --- what the keeper hears ----------------------------------------------------------------------------------
 
-    def renewed(self, renewal: Renewal) -> None:
-        """The lease is good; some claims may not be."""
+    def renewed(self, renewal: Renewal, reasons: Mapping[JobId, str] = NO_REASONS) -> None:
+        """The lease is good; some claims may not be. `reasons` say why a job is to stop, where somebody did."""
         self._worker.store_answers()
         in_flight = self._worker.settler.in_flight
         for job, token in renewal.lost:
@@ -150,7 +159,7 @@ class Custody:
                 self.drop(job, Cause.LOST, "its claim was lost")
         for job, token in renewal.canceling:
             if self.held.get(job) == token:
-                self.drop(job, Cause.CANCEL, "a cancel was requested")
+                self.drop(job, Cause.CANCEL, reasons.get(job, "a cancel was requested"))
         if not self._worker.exchange.asking:  # else they may be on their way here; there is a next renewal
             orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
             self._worker.exchange.hand_back(orphans)

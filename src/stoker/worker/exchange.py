@@ -1,8 +1,9 @@
 """The worker's one conversation with the store: settle what is finished, claim what fits next, in one call.
 
-While a call is under way the slots go on with what is buffered, and what they finish becomes the next call. A call that
-failed may have happened all the same: settlements are sent again (the store knows them), and claims whose reply was
-lost come back as orphans.
+While a call is under way the slots go on with what is buffered, and what they finish becomes the next call. Where calls
+travel (the engine's `abreast` says how many are worth it) a whole batch does not wait for the call before it. A call
+that failed may have happened all the same: settlements are sent again (the store knows them), and claims whose reply
+was lost come back as orphans.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.events import Transition, transition_of
-from stoker.model.job import Claim, Demand, Settled, Settlement, Status, Verdict
+from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, HandedBack
-from stoker.worker.fetcher import Fetcher
+from stoker.worker.fetcher import Asked, Fetcher
+from stoker.worker.parking import Parking
 from stoker.worker.settler import Settler
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ FLUSH_AFTER = 0.002
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Between tries while the store is away."""
+
+_APPLIED = Verdict.APPLIED
 
 LAST_WORDS = 10.0
 """Seconds a worker that stops tries to write what is left."""
@@ -50,22 +54,26 @@ class Exchange:
         self._pause = SHORTEST_PAUSE
         self._armed = False
         self._closing = False
+        self._turns = 0
         self.away = False
-        self.asking = False
+        self.asking = 0
         self.bell = asyncio.Event()
         self.engine: Engine = worker.engine
+        self.parking = Parking(worker, self._settled)
+        self._abreast = worker.engine.abreast
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
-        """A slot is done with a job. Answers whether a whole batch waits, so that the slot lets the loop turn."""
+        """A slot is done with a job. Answers whether a whole batch can go, so that the slot lets the loop turn."""
         settler = self._settler
-        settler.put(claim, settlement)
-        full = settler.full
+        settler.claims.append(claim)
+        settler.settlements.append(settlement)
+        full = len(settler.settlements) >= settler.batch
         if last or full:
             self.bell.set()
         elif not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_later(FLUSH_AFTER, self._ring_late)
-        return full
+        return full and self._turns < self._abreast
 
     def _ring_late(self) -> None:
         self._armed = False
@@ -79,52 +87,80 @@ class Exchange:
             self.bell.set()
 
     async def pump(self) -> None:
-        """Exchange whenever the bell rings, one call at a time, until `finish`."""
+        """Exchange whenever the bell rings, until `finish`."""
+        if self._abreast == 1:
+            await self._pump()
+            return
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._abreast):
+                group.create_task(self._pump())
+
+    async def _pump(self) -> None:
         while not self._closing:
             await self.bell.wait()
             self.bell.clear()
-            await self.turn()
-            if self._settler.full or (len(self._settler) and self._fetcher.busy == 0):
-                self.bell.set()
+            if self._turns == 0 or self._worth_another:
+                await self.turn()
+                if self._settler.full or (len(self._settler) and self._fetcher.busy == 0):
+                    self.bell.set()
+
+    @property
+    def under_way(self) -> int:
+        """How many calls are not back yet."""
+        return len(self._settler.flying)
+
+    @property
+    def _worth_another(self) -> bool:
+        """May one more call go out before the last one is back? Only with a whole batch, to a store that answers."""
+        return not self.away and (self._settler.full or (self._worker.taking and self._fetcher.wants_batch))
 
     async def turn(self) -> None:
         """One call to the store, if there is anything to say or to ask."""
         claims, settlements = self._settler.take()
-        demand = self._fetcher.demand(self._worker.id) if self._worker.taking else None
-        if not settlements and demand is None:
+        asked = self._fetcher.ask(self._worker.id) if self._worker.taking else None
+        if not settlements and asked is None:
             self._worker.notice_drained()
             return
+        self._turns += 1
         try:
-            settled = await self._call(claims, settlements, demand)
-        except StokerError as error:
-            await self._store_is_away(error)
+            settled = await self._call(claims, settlements, asked)
+        except Exception as error:
+            if not await self.parking.sort_out(claims, settlements, error):
+                if not isinstance(error, StokerError):
+                    raise
+                await self._store_is_away(error)
             return
+        finally:
+            self._turns -= 1
         if self.away:
             self.away = False
             self._pause = SHORTEST_PAUSE
             logger.info("the store answers again")
         if settlements:
             self._settled(claims, settlements, settled.verdicts)
-        if demand is not None:
-            self._claimed(settled.claims)
+        if asked is not None:
+            self._claimed(asked, settled.claims)
         self._worker.notice_drained()
 
-    async def _call(self, claims: list[Claim], settlements: list[Settlement], demand: Demand | None) -> Settled:
+    async def _call(self, claims: list[Claim], settlements: list[Settlement], asked: Asked | None) -> Settled:
         """The call itself. If it raises, the settlements are kept: whether they were written shows when sent again."""
-        self._settler.in_flight = frozenset([claim.id for claim in claims])
-        self.asking = demand is not None
+        flying, demand = self._settler.flying, None if asked is None else asked.demand
+        flying.append(claims)
+        self.asking += asked is not None
         try:
             if settlements:
-                await self._worker.chores.write_notes(self._settler.in_flight)
+                await self._worker.chores.write_notes(claims)
                 return await self.engine.settle(settlements, demand=demand)
             assert demand is not None
             return Settled([], await self.engine.claim(demand))
         except BaseException:
             self._settler.put_back(claims, settlements)
+            if asked is not None:
+                self._fetcher.withdraw(asked)
             raise
         finally:
-            self._settler.in_flight = frozenset()
-            self.asking = False
+            flying[:] = [others for others in flying if others is not claims]
+            self.asking -= asked is not None
 
     async def finish(self) -> None:
         """Let the pump end its call, then write what is left, for as long as it is worth waiting for the store."""
@@ -142,8 +178,9 @@ class Exchange:
                 "%d outcomes could not be written before the end; their jobs will run again", len(self._settler)
             )
 
-    def _claimed(self, claims: list[Claim]) -> None:
+    def _claimed(self, asked: Asked, claims: list[Claim]) -> None:
         if claims and claims[0].worker != self._worker.id:
+            self._fetcher.withdraw(asked)
             return  # claimed under an id that was taken for dead meanwhile: they are others' by now
         held = self._worker.custody.held
         for claim in claims:
@@ -157,31 +194,27 @@ class Exchange:
                     Transition(claim.id, claim.kind, claim.queue, before, Status.RUNNING, claim.attempt)
                 )
         if self._worker.state != "running":
+            self._fetcher.withdraw(asked)
             self.hand_back(claims)
             return
-        self._fetcher.distribute(claims)
+        self._fetcher.distribute(asked, claims)
         if any(lane.hungry for lane in self._fetcher.lanes):
             self.bell.set()
 
     def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
-        held, counts = self._worker.custody.held, self._worker.counts
+        held, counts, more = self._worker.custody.held, self._worker.counts, self._worker.draining
         if Verdict.REPEATED in verdicts:
             # Written by a call whose answer was lost: nobody has heard of it yet.
             verdicts = [Verdict.APPLIED if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
-        more = self._worker.draining
         for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
-            if verdict is Verdict.CANCELING:
-                why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
-                self._settler.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))
-                self.bell.set()
+            if verdict is not _APPLIED and self._refused(claim, settlement, verdict):
                 continue
             if held.get(claim.id) == claim.token:
                 del held[claim.id]
-            if verdict is Verdict.LOST:
-                self._say_lost(claim, settlement)
-            else:
+            if verdict is _APPLIED:
                 counts[settlement.status] += 1
-                more = more or bool(settlement.followups)
+                if settlement.followups:
+                    more = True
         self._fetcher.measure(claims)
         self.tell(claims, settlements, verdicts)
         if more:
@@ -190,6 +223,16 @@ class Exchange:
         for lane in self._fetcher.lanes:
             if lane.buffer and lane.idle:  # slots that rested because too much waited for the store
                 lane.rouse()
+
+    def _refused(self, claim: Claim, settlement: Settlement, verdict: Verdict) -> bool:
+        """A settlement did not apply. Answers whether the claim stands and ends otherwise."""
+        if verdict is Verdict.LOST:
+            self._say_lost(claim, settlement)
+            return False
+        why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
+        self._settler.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))
+        self.bell.set()
+        return True
 
     def tell(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
         """Pass what applied on to the timeline and to listeners."""

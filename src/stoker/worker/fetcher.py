@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Mapping
 from random import random
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand
 from stoker.worker.lane import Lane
+from stoker.worker.shares import Shares
 
 Order: TypeAlias = Literal["own", "strict", "weighted"]
 """own: every queue has its own slots · strict: shared slots, queues served in the order given · weighted: shared slots,
@@ -20,10 +22,18 @@ STALE_AFTER = 2.0
 """Seconds a claim may wait in a buffer before it is handed back for somebody with a free slot."""
 
 
+class Asked(NamedTuple):
+    """A demand, how many of its claims each lane waits for, and a number that rises with every demand."""
+
+    demand: Demand
+    rooms: dict[Lane, int]
+    number: int
+
+
 class Fetcher:
     """The lanes of one worker."""
 
-    def __init__(self, queues: Mapping[str, int], order: Order, batch: int) -> None:
+    def __init__(self, queues: Mapping[str, int], order: Order, batch: int, shares: Shares | None = None) -> None:
         if not queues:
             raise InvalidInput("queues", queues, "must name at least one queue")
         for queue, slots in queues.items():
@@ -37,40 +47,58 @@ class Fetcher:
         else:
             self.lanes = [Lane(tuple(queues), sum(queues.values()), batch * 5)]
         self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
-        self._asked: dict[Lane, int] = {}
+        self._numbers = itertools.count(1)
+        self.shares = shares or Shares(lambda _queue: 0)
 
-    def demand(self, worker: str) -> Demand | None:
+    def ask(self, worker: str) -> Asked | None:
         """What to ask the store for now; None when nothing is wanted or nothing is to be had."""
         wanted: list[tuple[str, int]] = []
-        total = 0
-        self._asked = {}
+        rooms: dict[Lane, int] = {}
         for lane in self.lanes:
-            room = min(lane.wanted(), self._batch) if lane.hungry else 0
+            hungry = lane.hungry or (self.shares.caps and self.shares.eased(lane))
+            room = min(lane.wanted(), self._batch) if hungry else 0
             if room <= 0 or (room < self._batch and len(lane.buffer) > self._batch // 2):
                 continue
-            self._asked[lane] = room
+            portions = self.shares.portions(lane, room, self._sequence(lane))
+            if not portions:
+                lane.hungry = bool(lane.busy or lane.buffer)  # without any share there is nothing to be had
+                continue
+            room = min(room, sum(n for _, n in portions))
+            rooms[lane] = room
+            lane.asked += room
             lane.woken = False
-            total += room
-            wanted += [(queue, room) for queue in self._sequence(lane)]
-        return Demand(worker, tuple(wanted), total) if wanted else None
+            wanted += portions
+        if not wanted:
+            return None
+        return Asked(Demand(worker, tuple(wanted), sum(rooms.values())), rooms, next(self._numbers))
+
+    def withdraw(self, asked: Asked) -> None:
+        """The store did not answer, or what it answered is for nobody here."""
+        for lane, room in asked.rooms.items():
+            lane.asked -= room
+
+    @property
+    def wants_batch(self) -> bool:
+        """Is there room for a whole batch that nobody has asked for yet?"""
+        return any(lane.hungry and lane.wanted() >= self._batch for lane in self.lanes)
 
     def _sequence(self, lane: Lane) -> Iterable[str]:
         if self._order != "weighted" or len(lane.queues) == 1:
             return lane.queues
         return sorted(lane.queues, key=lambda queue: -(random() ** (1 / self._weights[queue])))
 
-    def distribute(self, claims: list[Claim]) -> None:
+    def distribute(self, asked: Asked, claims: list[Claim]) -> None:
         """Give claims to the lanes they were asked for; lanes that got less than they asked for wait for a wake-up."""
         now = time.monotonic()
-        if len(self._asked) == 1:
-            [(lane, asked)] = self._asked.items()
-            lane.received(claims, asked, now)
+        if len(asked.rooms) == 1:
+            [(lane, room)] = asked.rooms.items()
+            lane.received(claims, room, asked.number, now)
             return
-        sorted_out: dict[Lane, list[Claim]] = {lane: [] for lane in self._asked}
+        sorted_out: dict[Lane, list[Claim]] = {lane: [] for lane in asked.rooms}
         for claim in claims:
             sorted_out[self._lane_of[claim.queue]].append(claim)
         for lane, mine in sorted_out.items():
-            lane.received(mine, self._asked[lane], now)
+            lane.received(mine, asked.rooms[lane], asked.number, now)
 
     def wake(self, queues: Iterable[str] | None = None) -> None:
         """There may be work: ask again."""

@@ -1,4 +1,4 @@
-"""Readiness for whoever watches: a file that exists only while ready, and a tiny HTTP endpoint on this host."""
+"""Readiness for whoever watches: a file that exists only while ready, and a tiny HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ REFRESH_EVERY = 2.0
 class Health:
     """Both, where asked for. `facts` holds `ready` and whatever else the endpoint tells."""
 
-    def __init__(self, file: str | None, port: int | None, facts: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, file: str | None, port: int | None, facts: Callable[[], dict[str, Any]], *, host: str = "127.0.0.1"
+    ) -> None:
         self._facts = facts
         self._file = None if file is None else HealthFile(file)
-        self._port = None if port is None else HealthPort(port, facts)
+        self._port = None if port is None else HealthPort(port, facts, host)
 
     async def open(self) -> None:
         """Start to tell."""
         if self._port is not None:
-            logger.info("readiness is told at http://127.0.0.1:%d/", await self._port.open())
+            logger.info("readiness is told at %s", await self._port.open())
 
     def show(self) -> None:
         """Something may have changed."""
@@ -64,15 +66,17 @@ class HealthFile:
 class HealthPort:
     """Answers every request with 200 while ready and 503 otherwise, and with the facts as JSON."""
 
-    def __init__(self, port: int, facts: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, port: int, facts: Callable[[], dict[str, Any]], host: str = "127.0.0.1") -> None:
+        self._host = host
         self._port = port
         self._facts = facts
         self._server: asyncio.Server | None = None
 
-    async def open(self) -> int:
-        """Listen; answers the port, which matters when 0 was asked for."""
-        self._server = await asyncio.start_server(self._answer, "127.0.0.1", self._port, limit=8192)
-        return int(self._server.sockets[0].getsockname()[1])
+    async def open(self) -> str:
+        """Listen; answers the address, whose port matters when 0 was asked for."""
+        self._server = await asyncio.start_server(self._answer, self._host, self._port, limit=8192)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     async def close(self) -> None:
         """Listen no more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import Engine
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
-try:
-    VERSION = version("stoker")
-except PackageNotFoundError:  # running from a bare checkout
-    VERSION = "unknown"
+
+@cache
+def version() -> str:
+    """Stoker's own version. Looked up when it is shown: a process that only runs handlers never needs it."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("stoker")
+    except PackageNotFoundError:  # running from a bare checkout
+        return "unknown"
 
 
 def presence(worker: Worker) -> Presence:
@@ -31,7 +38,7 @@ def presence(worker: Worker) -> Presence:
         pid=os.getpid(),
         queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
         running=worker.runs,
-        version=VERSION,
+        version=version(),
         state=worker.state,
     )
 

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.model.errors import StokerError
+from stoker.model.ids import JobId
 from stoker.model.job import Renewal
+from stoker.model.query import CANCEL_REASON
 from stoker.model.time import SECOND, Span
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.worker")
 
 BLOCKED_AFTER = 1.0
+AGAIN_AFTER = 1.0
+"""Seconds after which a renewal that failed is tried again, unless the next one is due before."""
 
 
 class Keeper:
@@ -129,7 +133,7 @@ class Keeper:
                 return
             self.late.append(max(0.0, time.monotonic() - due))
             del self.late[:-100]
-            due = time.monotonic() + (pause if await self._renew() else min(1.0, pause))
+            due = time.monotonic() + (pause if await self._renew() else min(AGAIN_AFTER, pause))
 
     async def _renew(self) -> bool:
         worker = self._worker
@@ -140,17 +144,24 @@ class Keeper:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:
                 await self._engine.renew(fresh, [], lease=self._lease, first=True)
+            reasons = await self._reasons(renewal)
         except StokerError as error:
             self._tell(worker.custody.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
         if renewal.known:
-            self._tell(worker.custody.renewed, renewal)
+            self._tell(worker.custody.renewed, renewal, reasons)
         else:
             self._tell(worker.custody.expelled, asked, fresh)
         return True
 
-    def _tell(self, tell: Callable[..., object], *what: Renewal | BaseException | str | None) -> None:
+    async def _reasons(self, renewal: Renewal) -> dict[JobId, str]:
+        """Why running jobs are to stop, as far as somebody said so."""
+        asked = [job for job, _ in renewal.canceling]
+        found = await self._engine.get(asked) if asked else []
+        return {job.id: job.metadata[CANCEL_REASON] for job in found if job and CANCEL_REASON in job.metadata}
+
+    def _tell(self, tell: Callable[..., object], *what: object) -> None:
         try:
             self._main.call_soon_threadsafe(tell, *what)
         except RuntimeError:  # the worker's loop is gone, and so is whoever would listen

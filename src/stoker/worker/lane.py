@@ -16,6 +16,12 @@ from stoker.model.job import Claim
 HORIZON = 0.05
 """Seconds of work a lane takes in advance."""
 
+SHORTEST_MEASURE = 0.0005
+"""Seconds over which a lane's speed can be told."""
+
+RESTED = 0.05
+"""Seconds without a job after which a lane's speed is measured anew."""
+
 
 class Lane:
     """Some slots and what they will run next."""
@@ -27,23 +33,34 @@ class Lane:
         self.buffer: deque[Claim] = deque()
         self.idle: deque[asyncio.Future[None]] = deque()
         self.busy = 0
+        self.asked = 0
         self.hungry = True
         self.woken = False
         self.since = 0.0
+        self._fed = 0
         self._finished = 0
         self._measured_at = 0.0
         self._rate = 0.0
 
     def wanted(self) -> int:
-        """How many claims would be welcome now."""
+        """How many claims would be welcome now, beside those that were asked for already."""
         ahead = min(int(self._rate * HORIZON), self.deepest)
-        return self.slots - self.busy + ahead - len(self.buffer)
+        return self.slots - self.busy + ahead - len(self.buffer) - self.asked
 
-    def received(self, claims: list[Claim], asked: int, now: float) -> None:
-        """Claims came in; a short answer means that the queue has no more, unless it was woken since it was asked."""
-        self.hungry = len(claims) >= asked or self.woken
+    def received(self, claims: list[Claim], asked: int, number: int, now: float) -> None:
+        """Claims came in; a short answer means that the queue has no more, unless it was woken since it was asked.
+
+        Nor does it mean so when a question that was asked later (of a higher number) found plenty.
+        """
+        self.asked -= asked
+        if len(claims) >= asked:
+            self.hungry, self._fed = True, max(self._fed, number)
+        elif number > self._fed:
+            self.hungry = self.woken
         if not self.buffer:
             self.since = now
+            if not self.busy and now - self._measured_at > RESTED:  # rest says nothing about how fast the lane is
+                self._finished, self._measured_at = 0, now
         self.buffer.extend(claims)
         self.rouse()
 
@@ -66,7 +83,7 @@ class Lane:
         """Learn how fast the lane is; called whenever outcomes are written."""
         self._finished += finished
         elapsed = now - self._measured_at
-        if elapsed >= 0.002:
+        if elapsed >= SHORTEST_MEASURE:
             fresh = self._finished / elapsed
             self._rate = fresh if elapsed > 1 else (self._rate + fresh) / 2
             self._finished, self._measured_at = 0, now

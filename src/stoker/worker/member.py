@@ -117,6 +117,7 @@ def _work(parent: Parent, assignment: orders.Assignment) -> int:
         app = load(assignment.app)
         queues = assignment.queues
         worker = Worker(app, queues, order=assignment.order, drain=assignment.drain, **assignment.settings)
+        worker.obey(assignment.guardian)
         worker.executors.check(app.tasks.values())
         return Member(parent, worker).run()
     except StokerError as error:

@@ -12,7 +12,7 @@ from stoker.worker.fetcher import Order
 
 
 class Assignment(msgspec.Struct, tag="assignment"):
-    """Which worker to be. `extra` is for whoever wraps the entry: a command line sets up its logs with it."""
+    """Which worker to be, and whose. `extra` is for whoever wraps the entry: a command sets up its logs with it."""
 
     app: str
     queues: dict[str, int] | list[str] | None = None
@@ -20,6 +20,7 @@ class Assignment(msgspec.Struct, tag="assignment"):
     drain: bool = False
     settings: dict[str, Any] = {}
     extra: dict[str, Any] = {}
+    guardian: str | None = None
 
 
 class Drain(msgspec.Struct, tag="drain"):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import Engine
@@ -28,43 +29,44 @@ LEASE = 15 * SECOND
 
 
 async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None) -> None:
-    """`release`, tried a few times; if the store stays away, the leases of the dead will lapse."""
+    """Settle what dead workers held: as a crash-end if `crash` tells how they died, else handed back with refund.
+
+    Tried a few times; if the store stays away, the leases of the dead will lapse. A try that failed half-way has taken
+    claims over already, so the next one, under another id, takes them from there.
+    """
+    mine: list[str] = []
     for attempt in range(TRIES):
+        mine.append(uuid.uuid4().hex)
         try:
-            released = await release(app, dead, crash)
+            released = await _release(app, mine[-1], [*dead, *mine[:-1]], crash)
+            logger.info("%d jobs of a dead worker process were released", released)
+            break
         except StokerError as error:
             logger.warning("the jobs of a dead worker process could not be released: %s Trying again.", error)
             await asyncio.sleep(0.1 * 2**attempt)
-        else:
-            logger.info("%d jobs of a dead worker process were released", released)
-            return
+    else:
+        logger.error("the jobs of a dead worker process run again when its lease has lapsed")
+    with suppress(StokerError):
+        for me in mine:
+            await (await app.engine()).renew(me, [], lease=0)
 
 
-async def release(app: Stoker, dead: Sequence[str], crash: str | None) -> int:
-    """Settle what the dead workers held: as a crash-end if `crash` tells how they died, else handed back with refund.
-
-    Answers how many jobs were released. Raises what the store raises; then their leases lapse as anybody's do.
-    """
-    if not dead:
-        return 0
+async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None) -> int:
+    """One try; answers how many jobs were released. Raises what the store raises."""
     engine = await app.engine()
-    me = uuid.uuid4().hex
     await engine.renew(me, [], lease=LEASE, first=True)
     released = 0
-    try:
-        while True:
-            if crash is None:
-                claims, settlements, verdicts = await _hand_back(engine, me, dead)
-            else:
-                claims, settlements, verdicts = await reap(
-                    engine, me, lambda kind: rules_of(app, kind), limit=BATCH, dead=dead, crash=crash
-                )
-            _tell(app, claims, settlements, verdicts)
-            released += len(claims)
-            if len(claims) < BATCH:
-                return released
-    finally:
-        await engine.renew(me, [], lease=0)
+    while True:
+        if crash is None:
+            claims, settlements, verdicts = await _hand_back(engine, me, dead)
+        else:
+            claims, settlements, verdicts = await reap(
+                engine, me, lambda kind: rules_of(app, kind), limit=BATCH, dead=dead, crash=crash
+            )
+        _tell(app, claims, settlements, verdicts)
+        released += len(claims)
+        if len(claims) < BATCH:
+            return released
 
 
 async def _hand_back(
@@ -82,8 +84,7 @@ def rules_of(app: Stoker, kind: str) -> Rules:
     task = app.find_task(kind)
     if task is None:
         return Rules(default=app.backoff)
-    keep = task.options.keep if task.options.keep is not None else app.defaults.keep
-    return Rules(backoff=task.options.backoff, default=app.backoff, keep=keep, crash_limit=task.crashes)
+    return Rules(backoff=task.options.backoff, default=app.backoff, crash_limit=task.crashes)
 
 
 def _tell(app: Stoker, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:

@@ -59,14 +59,17 @@ class Plan:
 
     __slots__ = ("_app", "_executors", "call", "limit", "on_loop", "rules", "task")
 
-    def __init__(self, app: Stoker, task: Task[..., Any], executors: Executors, unfit_grace: Span) -> None:
+    def __init__(
+        self, app: Stoker, task: Task[..., Any], executors: Executors, unfit_grace: Span, keeps: dict[str, Span]
+    ) -> None:
         self.task = task
         self.rules = Rules(
             backoff=task.options.backoff,
             default=app.backoff,
-            keep=task.options.keep if task.options.keep is not None else app.defaults.keep,
+            keep=task.options.keep,
             crash_limit=task.crashes,
             unfit_grace=unfit_grace,
+            keeps=keeps,
         )
         span = task.options.timeout if task.options.timeout is not None else app.defaults.timeout
         self.limit = None if span is None else span / SECOND
@@ -95,11 +98,10 @@ def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
 
 def done(task: Task[..., Any], value: Any, context: Context) -> ends.Done:
     """The handler returned."""
-    followups = tuple(context.followups)
-    if value is None:
-        return ends.Done(None, None, followups) if followups else NOTHING
-    result, warning = task.signature.encode_result(value)
-    return ends.Done(result, warning, followups)
+    if value is None and not context.followups:
+        return NOTHING
+    result, warning = (None, None) if value is None else task.signature.encode_result(value)
+    return ends.Done(result, warning, tuple(context.followups))
 
 
 NOTHING = ends.Done()
@@ -143,12 +145,12 @@ def _forget_own_frames(error: BaseException) -> None:
         error.__traceback__ = trace
 
 
-def interrupted(cause: Cause, limit: float | None) -> Outcome:
-    """The outcome of a run that Stoker stopped."""
+def interrupted(cause: Cause, limit: float | None, why: str | None = None) -> Outcome:
+    """The outcome of a run that Stoker stopped; `why` is what whoever canceled it said."""
     if cause is Cause.TIMEOUT:
         return ends.TimedOut(round((limit or 0) * SECOND))
     if cause is Cause.CANCEL:
-        return ends.Canceled()
+        return ends.Canceled() if why is None else ends.Canceled(why)
     return ends.HandedBack()
 
 

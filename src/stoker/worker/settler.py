@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Settlement
+from stoker.model.job import LARGEST_BATCH, Claim, Settlement
 
 
 class Settler:
-    """Outcomes that are decided and not written yet. `in_flight` are those whose write is under way."""
+    """Outcomes that are decided and not written yet. `most`: with so many the slots should stop making more.
+
+    The two lists stay the same objects for ever: the slots hold on to them. `flying` are the claims of each write that
+    is under way.
+    """
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
+        self.most = 20 * batch
         self.claims: list[Claim] = []
         self.settlements: list[Settlement] = []
-        self.in_flight: frozenset[JobId] = frozenset()
+        self.flying: list[list[Claim]] = []
 
     def __len__(self) -> int:
         return len(self.settlements)
@@ -24,9 +29,9 @@ class Settler:
         return len(self.settlements) >= self.batch
 
     @property
-    def swamped(self) -> bool:
-        """So much waits for the store that slots should stop making more."""
-        return len(self.settlements) >= 20 * self.batch
+    def in_flight(self) -> frozenset[JobId]:
+        """The jobs whose settlement is under way."""
+        return frozenset([claim.id for claims in self.flying for claim in claims])
 
     def put(self, claim: Claim, settlement: Settlement) -> None:
         """One more."""
@@ -35,13 +40,9 @@ class Settler:
 
     def take(self) -> tuple[list[Claim], list[Settlement]]:
         """Everything, up to what one atomic write may hold."""
-        if len(self.settlements) <= 1_000:
-            taken = self.claims, self.settlements
-            self.claims, self.settlements = [], []
-        else:
-            taken = self.claims[:1_000], self.settlements[:1_000]
-            del self.claims[:1_000]
-            del self.settlements[:1_000]
+        taken = self.claims[:LARGEST_BATCH], self.settlements[:LARGEST_BATCH]
+        del self.claims[:LARGEST_BATCH]
+        del self.settlements[:LARGEST_BATCH]
         return taken
 
     def put_back(self, claims: list[Claim], settlements: list[Settlement]) -> None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.context import Context, running
+from stoker.context import Context
 from stoker.model import ids
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
-from stoker.model.outcome import Expired, HandedBack, Outcome
+from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker.executors.choice import is_suspect
-from stoker.worker.isolated import Isolated
+from stoker.worker.isolated import Isolated, begin
 from stoker.worker.lane import Lane
 from stoker.worker.runner import Cause, Plan, done, judge, unfit
 from stoker.worker.slot import Slot
@@ -53,13 +53,13 @@ class Slots:
         assert me is not None
         slot = Slot(me)
         worker, buffer, clock = self._worker, lane.buffer, time.monotonic
-        settler, exchange = worker.settler, worker.exchange
+        waiting, most, exchange = worker.settler.settlements, worker.settler.most, worker.exchange
         breath = clock()
         while True:
-            while not buffer or settler.swamped:
+            while not buffer or len(waiting) >= most:
                 if worker.state != "running":
                     return
-                if settler.settlements:
+                if waiting:
                     exchange.bell.set()
                 await self._idle(slot, lane)
                 breath = clock()
@@ -101,19 +101,22 @@ class Slots:
         limit = plan.limit if options.timeout is None else options.timeout / SECOND
         context = Context(claim, self._worker, call, limit)
         run, slot.on_loop = plan.call, plan.on_loop
-        if slot.on_loop and is_suspect(claim) and (apart := plan.apart(claim)) is not None:
-            run, slot.on_loop = apart, False
+        if (claim.crashes or options.isolation) and slot.on_loop and is_suspect(claim):
+            apart = plan.apart(claim)
+            if apart is not None:
+                run, slot.on_loop = apart, False
         slot.context, slot.cause, slot.tries = context, None, 0
         custody = self._custody
         custody.runs[claim.id] = slot
         if limit is not None and context.started + limit < custody.alarm_at:
             custody.set_alarm(context.started + limit)
         variables = copy_context()
-        variables.run(running.set, context)
         rules = plan.rules
         outcome: Outcome
         try:
-            value = await Isolated(variables.run(run, context), variables)
+            steps, value = variables.run(begin, run, context)
+            if steps is not None:
+                value = await Isolated(steps, value, variables)
             outcome = done(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
             outcome = self._judge(error, slot, plan, context)
@@ -129,6 +132,8 @@ class Slots:
     def _judge(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
         cause = Cause.SHUTDOWN if slot.cause is None and self._worker.going_down else slot.cause
         outcome = judge(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
+        if isinstance(outcome, Canceled) and context.cancel.reason is not None:
+            return Canceled(context.cancel.reason)
         if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt
             self._worker.ask_stop()
         return outcome
@@ -138,7 +143,7 @@ class Slots:
         task = worker.app.find_task(kind)
         if task is None:
             return None
-        plan = self._plans[kind] = Plan(worker.app, task, worker.executors, self._grace)
+        plan = self._plans[kind] = Plan(worker.app, task, worker.executors, self._grace, worker.keeps)
         return plan
 
     def rules_of(self, kind: str) -> Rules:

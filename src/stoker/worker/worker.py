@@ -20,7 +20,7 @@ import msgspec
 from stoker.model.errors import StokerError
 from stoker.model.job import Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, Span
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
 from stoker.worker.chores import Chores
@@ -31,6 +31,7 @@ from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper
 from stoker.worker.runner import Cause
 from stoker.worker.settler import Settler
+from stoker.worker.shares import Shares
 from stoker.worker.slots import Slots
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Worker:
     def __init__(
         self,
         app: Stoker,
-        queues: Mapping[str, int] | Sequence[str] | None = None,
+        queues: Mapping[str, int | None] | Sequence[str] | None = None,
         *,
         order: Order = "own",
         drain: bool = False,
@@ -62,6 +63,7 @@ class Worker:
         self.app = app
         self.settings = resolve(WorkerSettings, settings, environ=app.environ)
         self.retention = resolve(RetentionSettings, environ=app.environ)
+        self.guardian: str | None = None
         self.id = self.next_id()
         self.state = "new"
         self.draining = drain
@@ -70,10 +72,12 @@ class Worker:
         self.lost = 0
         self.states: dict[Any, Any] = {}
         self.on_identity: Callable[[str], object] = lambda _worker: None
-        self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch)
+        self.keeps: dict[str, Span] = {}
+        self.custody = Custody(self)
+        self.shares = Shares(self.custody.count)
+        self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.shares)
         self.lanes = self.fetcher.lanes
         self.settler = Settler(self.settings.settle_batch)
-        self.custody = Custody(self)
         self.executors = Executors(self.settings)
         self.slots = Slots(self)
         self._quiet = False
@@ -82,7 +86,7 @@ class Worker:
         self._loops: list[asyncio.Task[Any]] = []
         self._ending: asyncio.Task[None] | None = None
 
-    def _queues(self, given: Mapping[str, int] | Sequence[str] | None) -> Mapping[str, int]:
+    def _queues(self, given: Mapping[str, int | None] | Sequence[str] | None) -> Mapping[str, int]:
         if isinstance(given, str):
             given = resolve(WorkerSettings, {"queues": given}).queues
         if given is None:
@@ -92,12 +96,17 @@ class Worker:
             given = sorted(served) or ["default"]
         for queue in given:
             check_name("queue", queue)
-        return given if isinstance(given, Mapping) else dict.fromkeys(given, self.settings.slots)
+        numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
+        return {queue: self.settings.slots if slots is None else slots for queue, slots in numbers.items()}
 
-    @staticmethod
-    def next_id() -> str:
+    def next_id(self) -> str:
         """Random and fresh: a worker id is never used again, not even by the same process after a lapse."""
-        return uuid.uuid4().hex
+        return uuid.uuid4().hex if self.guardian is None else f"{self.guardian}.{uuid.uuid4().hex}"
+
+    def obey(self, guardian: str | None) -> None:
+        """Belong to a supervisor: from now on its name is part of every id of this worker."""
+        self.guardian = guardian
+        self.id = self.next_id()
 
     @property
     def taking(self) -> bool:
@@ -164,6 +173,7 @@ class Worker:
         try:
             for lifespan in self.app.lifespans:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
+            await self.chores.attune()
             self.keeper = Keeper(self, self.app.twin(), self.settings.lease)
             await self.keeper.start()
         except BaseException:
@@ -329,7 +339,7 @@ class Worker:
         """In drain mode: stop when a look at the store found nothing and nothing is running."""
         if not self.draining or self.state != "running":
             return
-        resting = not self.fetcher.busy and not len(self.settler) and not self.settler.in_flight
+        resting = not self.fetcher.busy and not len(self.settler) and not self.exchange.under_way
         if resting and all(not lane.hungry and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 

@@ -52,6 +52,21 @@ def nap_alone(seconds: float) -> None:
     mark("end")
 
 
+kept: list[bytearray] = []
+
+
+@jobs.task
+async def bloat(mib: int) -> None:
+    """Hold on to memory for good."""
+    mark("start")
+    kept.append(bytearray(b"x") * (mib << 20))
+
+
+@jobs.task(isolation="process")
+def alone() -> None:
+    mark("start")
+
+
 @jobs.task
 def segfault() -> None:
     mark("start")

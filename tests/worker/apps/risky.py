@@ -186,6 +186,13 @@ def watch_token() -> str:
 
 
 @jobs.task(isolation="process")
+def deaf() -> None:
+    current().log(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+
+
+@jobs.task(isolation="process")
 def wander() -> int:
     os.chdir("/")
     return os.getpid()

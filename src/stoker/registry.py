@@ -1,0 +1,244 @@
+"""What an app knows before it touches a store: its tasks, how their options are found, and drafts by name.
+
+`Stoker` is a registry with a store. A task asks the registry it belongs to for everything that the caller and the task
+itself left open: the queue (a router), the tenant (a hook), the app's own defaults.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+import uuid_utils
+
+from stoker import codec
+from stoker.codec import Signature
+from stoker.lifespan import Lifespan
+from stoker.model.errors import DuplicateTask, InvalidInput, UnknownTask
+from stoker.model.ids import JobId
+from stoker.model.job import DEFAULT_ATTEMPTS, Draft, Isolation, Options, check_name
+from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
+from stoker.model.time import Seconds
+from stoker.model.unique import Unique
+from stoker.settings import check_known
+from stoker.task import AsyncTask, SyncTask, Task, Wishes, is_async_function, merged, packed, wishes
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Router = Callable[[str], str | None]
+
+POLICY = ("retry_on", "give_up_on", "retry_if", "crashes")
+OPTIONS = tuple(Wishes.__struct_fields__)
+
+
+def mint() -> JobId:
+    """A fresh id: UUIDv7, strictly rising inside this process."""
+    return uuid_utils.uuid7().bytes
+
+
+class Registry:
+    """Tasks by kind, and what jobs get that nobody gave a word about."""
+
+    def __init__(
+        self,
+        defaults: Wishes,
+        *,
+        modules: Iterable[str] = (),
+        router: Router | Mapping[str, str] | None = None,
+        tenant: Callable[[], str | None] | None = None,
+        mint: Callable[[], JobId] = mint,
+    ) -> None:
+        self.modules = tuple(modules)
+        self.defaults = defaults
+        self.backoff: Backoff = defaults.backoff or DEFAULT_BACKOFF
+        self.mint = mint
+        self.lifespans: list[Lifespan[Any]] = []
+        self._router = _as_router(router)
+        self._tenant = tenant
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._declared: dict[str, Wishes] = {}
+        self._imported = False
+        self._importing: set[int] = set()
+
+    # --- tasks --------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        attempts: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: Seconds | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        unique: str | Unique | Callable[..., str | Unique | None] | None = None,
+        expires: Seconds | None = None,
+        keep: Seconds | None = None,
+        metadata: Mapping[str, str] | None = None,
+        isolation: Isolation | None = None,
+        crashes: int | None = 3,
+        replace: bool = False,
+    ) -> _Decorator: ...
+    def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
+        """Register a handler: `@jobs.task`, `@jobs.task(queue="mail")`, or a call for a function you cannot decorate.
+
+        The kind is the function's name unless `name=` says otherwise. Two tasks of one name are a start-up error;
+        `replace=True` means it.
+        """
+        decorate = _Decorator(cast("Stoker", self), options)
+        return decorate if fn is None else decorate(fn)
+
+    def register(self, task: Task[..., Any], *, replace: bool = False) -> None:
+        """Put a task into the registry."""
+        known = self._tasks.get(task.name)
+        if known is not None and not replace:
+            raise DuplicateTask(task.name, _where(known.fn), _where(task.fn))
+        self._tasks[task.name] = task
+
+    def declare(self, kind: str, *, queue: str | None = None, **options: Any) -> None:
+        """Announce a task whose code lives elsewhere, so that this producer may enqueue it by name."""
+        check_name("task name", kind)
+        self._declared[kind] = _wishes({"queue": queue, **options})
+
+    @property
+    def tasks(self) -> dict[str, Task[..., Any]]:
+        """The registered tasks by kind; modules named by `modules=` are imported first."""
+        self._import()
+        return dict(self._tasks)
+
+    def find_task(self, kind: str) -> Task[..., Any] | None:
+        """The task of a kind, or None."""
+        self._import()
+        return self._tasks.get(kind)
+
+    def _import(self) -> None:
+        """Import the modules, once; one that fails is tried again next time. They may ask for tasks themselves."""
+        me = get_ident()
+        if self._imported or me in self._importing:
+            return
+        self._importing.add(me)
+        try:
+            for module in self.modules:
+                importlib.import_module(module)
+            self._imported = True
+        finally:
+            self._importing.discard(me)
+
+    def lifespan(self, fn: Callable[[], AsyncIterator[T]]) -> Lifespan[T]:
+        """Open something once per worker process: an async generator that yields it. Handlers read `.state`."""
+        lifespan = Lifespan(fn)
+        self.lifespans.append(lifespan)
+        return lifespan
+
+    def signature_of(self, kind: str) -> Signature | None:
+        """How the arguments and results of a kind read; None for one that is not registered here."""
+        task = self.find_task(kind)
+        return None if task is None else task.signature
+
+    # --- options ------------------------------------------------------------------------------------------------
+
+    def resolve(self, kind: str, given: Wishes) -> tuple[str, int, int, Options]:
+        """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app.
+
+        The app's backoff and retention do not travel with the job: a queue's own have the word before them.
+        """
+        queue = given.queue or self._router(kind) or self.defaults.queue or "default"
+        wish = merged(given, self.defaults)
+        attempts = DEFAULT_ATTEMPTS if wish.attempts is None else wish.attempts
+        own = msgspec.structs.replace(wish, backoff=given.backoff, keep=given.keep)
+        return queue, wish.priority or 0, attempts, packed(own)
+
+    def current_tenant(self) -> str | None:
+        """The tenant hook's answer; None without a hook."""
+        return None if self._tenant is None else self._tenant()
+
+    def draft(self, kind: str, payload: Any = None, **options: Any) -> Draft:
+        """A job by name: an object means keywords, a list positionals, None no arguments, `Raw` JSON as it is."""
+        self._import()
+        task = self._tasks.get(kind)
+        if task is None and kind not in self._declared:
+            raise UnknownTask(kind, (*self._tasks, *self._declared))
+        base = task.options if task is not None else self._declared[kind]
+        wish = merged(_wishes(options), base)
+        queue, priority, attempts, rest = self.resolve(kind, wish)
+        unique = wish.unique
+        if callable(unique):
+            raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
+        tenant = self.current_tenant() if wish.tenant is None else wish.tenant
+        encoded = codec.encode_payload(payload)
+        delay = wish.delay or 0
+        return Draft(self.mint(), kind, encoded, queue, priority, delay, wish.at, attempts, unique, tenant, rest)
+
+
+class _Decorator:
+    """What `@jobs.task(...)` returns: it takes the function and keeps its types."""
+
+    def __init__(self, app: Stoker, options: dict[str, Any]) -> None:
+        self.app = app
+        self.options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        if isinstance(fn, Task):
+            raise InvalidInput("task", fn, "is a task already; register the function itself under another name=")
+        options = dict(self.options)
+        name = options.pop("name", None) or _name(fn)
+        replace = options.pop("replace", False)
+        policy = {key: options.pop(key) for key in POLICY if key in options}
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise InvalidInput(f"task {name!r}", fn, "is a generator; a handler returns its result, it does not yield")
+        signature = Signature(fn, name)
+        maker = AsyncTask if is_async_function(fn) else SyncTask
+        more = ("name", "replace", *POLICY)
+        task: Task[..., Any] = maker(self.app, fn, name, _wishes(options, more), signature=signature, **policy)
+        self.app.register(task, replace=replace)
+        return task
+
+
+def _as_router(router: Router | Mapping[str, str] | None) -> Router:
+    """A function from kind to queue; a mapping goes by the longest prefix that fits."""
+    if router is None:
+        return lambda _kind: None
+    if callable(router):
+        return router
+    prefixes = sorted(router.items(), key=lambda pair: len(pair[0]), reverse=True)
+    return lambda kind: next((queue for prefix, queue in prefixes if kind.startswith(prefix)), None)
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    code = getattr(fn, "__code__", None)
+    at = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', fn)}{at}"
+
+
+def _name(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def _wishes(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Wishes:
+    """Options given by keyword, each of them known; `more` are those that somebody else has read already."""
+    check_known(options, (*OPTIONS, *more), "the job option")
+    return wishes(**options)

@@ -1,0 +1,149 @@
+"""One outcome that the store refuses for ever must not keep the others from being written.
+
+An error that is about what was sent, not about a store that is away, is sorted out: each settlement goes alone. One
+that is refused is replaced by a plain "dead" that says why. If even that is refused, it is parked: out of everybody's
+way, still held by this worker, and tried again now and then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from stoker.model import errors, ids
+from stoker.model.errors import StokerError
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Rejected
+
+if TYPE_CHECKING:
+    from stoker.worker.worker import Worker
+
+logger = logging.getLogger("stoker.worker")
+
+Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], None]
+
+AWAY = (
+    errors.EngineUnavailable,
+    errors.EngineBusy,
+    errors.EngineFull,
+    errors.EngineReadOnly,
+    errors.EngineClosed,
+    errors.EngineRefused,
+    errors.SchemaMismatch,
+)
+"""Errors of a store that would refuse anybody anything at this moment."""
+
+TRIES = 3
+"""So often a settlement is refused before it is parked, unless others are accepted meanwhile."""
+
+AGAIN_EVERY = 30.0
+"""Seconds between two tries of what is parked."""
+
+
+class Parking:
+    """`settled` hears of everything that was written after all."""
+
+    def __init__(self, worker: Worker, settled: Settled) -> None:
+        self._worker = worker
+        self._settled = settled
+        self._refusals: Counter[JobId] = Counter()
+        self._again_at = 0.0
+        self.parked: list[tuple[Claim, Settlement]] = []
+
+    async def sort_out(self, claims: list[Claim], settlements: list[Settlement], error: Exception) -> bool:
+        """A call with these settlements failed, and they were put back: settle them one by one.
+
+        False when the store is to blame, or may be; what was not settled is put back then.
+        """
+        if not settlements or isinstance(error, AWAY):
+            return False
+        settler, waiting = self._worker.settler, list(zip(claims, settlements, strict=True))
+        del settler.claims[: len(claims)], settler.settlements[: len(claims)]
+        settler.flying.append(claims)
+        refused: list[tuple[Claim, Settlement, Exception]] = []
+        accepted = 0
+        try:
+            while waiting and (accepted or len(refused) < TRIES):
+                claim, settlement = waiting[0]
+                trouble = await self._settle(claim, settlement)
+                if trouble is None:
+                    accepted += 1
+                else:
+                    refused.append((claim, settlement, trouble))
+                del waiting[0]
+        except AWAY:
+            return False
+        finally:
+            settler.flying[:] = [others for others in settler.flying if others is not claims]
+            waiting += self._park(refused, others=accepted > 0)
+            settler.put_back([claim for claim, _ in waiting], [settlement for _, settlement in waiting])
+        return not waiting or accepted > 0
+
+    async def _settle(self, claim: Claim, settlement: Settlement) -> Exception | None:
+        """One, else its substitute; answers why neither was taken. Raises what is no refusal."""
+        trouble: Exception | None = None
+        for substitute in (False, True):
+            one = settlement
+            if substitute:
+                one = conclude(claim, Rejected(f"its outcome ({settlement.status}) could not be stored: {trouble}"))
+            try:
+                [verdict] = (await self._worker.engine.settle([one])).verdicts
+            except AWAY:
+                raise
+            except Exception as refusal:  # noqa: BLE001 - whatever it is, it must not stop the others
+                trouble = trouble or refusal
+                continue
+            if substitute:
+                logger.error(
+                    "the store refuses the outcome (%s) of job %s (%s): %s The job is dead; its record says why.",
+                    settlement.status,
+                    ids.text(claim.id),
+                    claim.kind,
+                    trouble,
+                )
+            self._refusals.pop(claim.id, None)
+            self._settled([claim], [one], [verdict])
+            return None
+        return trouble
+
+    def _park(
+        self, refused: list[tuple[Claim, Settlement, Exception]], *, others: bool
+    ) -> list[tuple[Claim, Settlement]]:
+        """Take aside what is certainly refused for its own sake; answers the rest."""
+        again = []
+        for claim, settlement, trouble in refused:
+            self._refusals[claim.id] += 1
+            if not others and isinstance(trouble, StokerError) and self._refusals[claim.id] < TRIES:
+                again.append((claim, settlement))
+                continue
+            self.parked.append((claim, settlement))
+            self._again_at = time.monotonic() + AGAIN_EVERY
+            logger.error(
+                "the store refuses every outcome of job %s (%s): %s It stays running here and is tried again every "
+                "%g s; when this worker stops, the job runs again elsewhere.",
+                ids.text(claim.id),
+                claim.kind,
+                trouble,
+                AGAIN_EVERY,
+            )
+        return again
+
+    async def try_again(self) -> None:
+        """Is the store of another mind about what is parked?"""
+        if not self.parked or time.monotonic() < self._again_at:
+            return
+        self._again_at = time.monotonic() + AGAIN_EVERY
+        parked, self.parked = self.parked, []
+        for place, (claim, settlement) in enumerate(parked):
+            try:
+                trouble = await self._settle(claim, settlement)
+            except AWAY:
+                self.parked += parked[place:]
+                return
+            if trouble is not None:
+                self.parked.append((claim, settlement))

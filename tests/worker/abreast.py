@@ -1,0 +1,52 @@
+"""Scenes that play side by side.
+
+A scene is a command of its own on a store of its own, and most of its time is waiting. Tests marked `abreast` are
+started together with the others of their module (`abreast("name")`: of that group), a few at a time, each in a thread;
+every test then waits for its own scene and reports what became of it.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.worker.shell import Scene
+
+WIDTH = 4
+
+
+class Stage:
+    """The scenes of a session."""
+
+    def __init__(self, session: pytest.Session, folders: pytest.TempPathFactory) -> None:
+        self._session = session
+        self._folders = folders
+        self._pool = ThreadPoolExecutor(WIDTH, "scene")
+        self._environ = dict(os.environ)  # other tests change it for a while
+        self._playing: dict[str, Future[None]] = {}
+
+    def play(self, item: pytest.Function) -> None:
+        """Wait for the scene of a test; the first one of a group starts them all."""
+        if item.nodeid not in self._playing:
+            for other in self._session.items:
+                if isinstance(other, pytest.Function) and group(other) == group(item):
+                    self._playing[other.nodeid] = self._pool.submit(self._one, other)
+        self._playing[item.nodeid].result()
+
+    def _one(self, item: pytest.Function) -> None:
+        given: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        if "campaign" in item.fixturenames:
+            given["campaign"] = False
+        item.obj(Scene(self._folders.mktemp("scene"), self._environ), **given)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def group(item: pytest.Function) -> str | None:
+    """Which scenes this one plays with; None: it plays alone."""
+    marker = item.get_closest_marker("abreast")
+    return None if marker is None else str(marker.args[0]) if marker.args else item.module.__name__

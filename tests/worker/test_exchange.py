@@ -1,0 +1,131 @@
+"""Several calls to the store at once, where they travel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.engines.base import Transaction
+from stoker.engines.memory import MemoryEngine
+from stoker.model.errors import EngineUnavailable
+from stoker.model.job import Claim, Demand, Settled, Settlement, Status
+from stoker.worker import Worker
+from stoker.worker import exchange as exchanges
+from stoker.worker import lane as lanes
+from stoker.worker.fetcher import Fetcher
+from tests.rig import until
+from tests.worker.test_lanes import claims
+
+JOBS = 900
+DEEP = 10
+"""Claims in the buffer from which on answers are held back: the worker has learnt how fast it is."""
+
+
+class Far(MemoryEngine):
+    """A store at the other end of a long line: answers come when they are let through."""
+
+    abreast: ClassVar[int] = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.through = asyncio.Event()
+        self.through.set()
+        self.buffer: Collection[Claim] = ()
+        self.held = False
+        self.under_way = self.most = self.lose = 0
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, tx: Transaction | None = None, demand: Demand | None = None
+    ) -> Settled:
+        if len(self.buffer) >= DEEP and not self.held:
+            self.through.clear()
+            self.held = True
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await self.through.wait()
+            if self.lose:
+                self.lose -= 1
+                await super().settle(settlements, tx=tx)
+                raise EngineUnavailable("the answer was lost.")
+            return await super().settle(settlements, tx=tx, demand=demand)
+        finally:
+            self.under_way -= 1
+
+
+class Near(Far):
+    abreast: ClassVar[int] = 1
+
+
+@pytest.fixture(autouse=True)
+def _deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is at the moment, buffers become deep."""
+    monkeypatch.setattr(lanes, "HORIZON", 600.0)
+
+
+async def drained(engine: Far, lose: int = 0) -> tuple[Counter[int], Worker]:
+    """Run jobs through a worker of small batches, answers held back until all that can go has gone."""
+    ran: Counter[int] = Counter()
+    app = Stoker(engine)
+
+    @app.task
+    async def work(number: int) -> None:
+        ran[number] += 1
+
+    async with app:
+        await app.enqueue_many(work.draft(number) for number in range(JOBS))
+        worker = Worker(app, {"default": 5}, drain=True, claim_batch=5, settle_batch=5)
+        [lane] = worker.lanes
+        engine.buffer = lane.buffer
+        await worker.start()
+        await until(lambda: engine.held and not lane.buffer and engine.under_way >= min(2, engine.abreast))
+        engine.lose = lose
+        engine.through.set()
+        await asyncio.wait_for(worker.join(), 20)
+        found = await (await app.engine()).census()
+    assert {(count.status, count.n) for count in found.counts} == {(Status.DONE, JOBS)}
+    return ran, worker
+
+
+@pytest.mark.spec("WORKER-31")
+@pytest.mark.parametrize("kind", [Far, Near])
+async def test_a_whole_batch_waits_for_the_call_before_it_only_where_calls_do_not_travel(kind: type[Far]) -> None:
+    engine = kind()
+    ran, worker = await drained(engine)
+    assert ran == Counter(range(JOBS))
+    assert worker.counts[Status.DONE] == JOBS
+    assert (engine.most > 1) == (kind is Far)
+    assert engine.most <= engine.abreast
+    assert worker.exchange.asking == 0
+    assert all(lane.asked == 0 for lane in worker.lanes)
+
+
+@pytest.mark.spec("WORKER-31")
+async def test_calls_whose_answers_are_lost_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "SHORTEST_PAUSE", 0.001)
+    engine = Far()
+    ran, worker = await drained(engine, lose=2)
+    assert set(ran) == set(range(JOBS))
+    assert worker.counts[Status.DONE] == JOBS
+    assert not worker.settler.in_flight
+    assert all(lane.asked == 0 for lane in worker.lanes)
+
+
+@pytest.mark.spec("WORKER-31")
+def test_a_late_short_answer_does_not_hide_what_a_later_question_found() -> None:
+    fetcher = Fetcher({"a": 10}, "own", 5)
+    early, late = fetcher.ask("w"), fetcher.ask("w")
+    assert early is not None
+    assert late is not None
+    assert fetcher.ask("w") is None, "what was asked for is not asked for twice"
+    fetcher.distribute(late, claims(5))
+    fetcher.distribute(early, [])
+    again = fetcher.ask("w")
+    assert again is not None
+    fetcher.distribute(again, [])
+    assert fetcher.ask("w") is None

@@ -1,0 +1,150 @@
+"""A store that answers, but refuses what one job has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.engines.base import Engine
+from stoker.model.errors import EngineError, EngineUnavailable
+from stoker.model.ids import JobId
+from stoker.model.job import Note, Settlement, Status
+from stoker.worker import exchange, parking
+from tests.rig import becomes, drain, until, working
+
+
+class Picky:
+    """Refuses settlements and notes of some jobs; `plain` ones too, or only those with a result."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused: set[JobId] = set()
+        self.plain = False
+        self.errors: list[Exception] = [EngineError("this cannot be stored.")]
+        self.calls = 0
+        cls = type(engine)
+        settle, note = cls.settle, cls.note
+
+        async def picky_settle(engine: Any, settlements: Sequence[Settlement], **more: Any) -> Any:
+            self.calls += 1
+            for one in settlements:
+                if one.id in self.refused and (self.plain or one.result is not None):
+                    raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+            return await settle(engine, settlements, **more)
+
+        async def picky_note(engine: Any, notes: Sequence[Note]) -> Any:
+            if any(one.id in self.refused for one in notes):
+                raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+            return await note(engine, notes)
+
+        monkeypatch.setattr(cls, "settle", picky_settle)
+        monkeypatch.setattr(cls, "note", picky_note)
+
+
+@pytest.fixture
+def picky(jobs: Stoker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Picky:
+    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.05)
+    return Picky(engine, monkeypatch)
+
+
+@pytest.mark.spec("WORKER-28")
+@pytest.mark.parametrize("error", [EngineError("this cannot be stored."), OverflowError("int too large")])
+async def test_a_refused_outcome_ends_its_job_and_no_other(
+    jobs: Stoker, picky: Picky, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    async def work(n: int) -> int:
+        return n
+
+    picky.errors = [error]
+    handles = [await work.enqueue(n) for n in range(20)]
+    picky.refused = {handles[7]._id}
+    await drain(jobs)
+    record = await handles[7].refresh()
+    assert record.status is Status.DEAD
+    assert record.last_error == f"its outcome (done) could not be stored: {error}"
+    assert f"refuses the outcome (done) of job {handles[7].id} (work)" in caplog.text
+    others = [handle for handle in handles if handle is not handles[7]]
+    assert [await handle.result(0) for handle in others] == [n for n in range(20) if n != 7]
+
+
+@pytest.mark.spec("WORKER-28")
+async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
+    jobs: Stoker, picky: Picky, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parking, "AGAIN_EVERY", 0.0)
+
+    @jobs.task
+    async def work(n: int) -> int:
+        return n
+
+    bad = await work.enqueue(0)
+    picky.refused, picky.plain = {bad._id}, True
+    async with working(jobs) as worker:
+        await until(lambda: worker.exchange.parking.parked)
+        good = [await work.enqueue(n) for n in range(1, 9)]
+        assert [await handle.result(5) for handle in good] == list(range(1, 9))
+        assert f"refuses every outcome of job {bad.id} (work): this cannot be stored." in caplog.text
+        assert not worker.exchange.away
+        assert (await bad.refresh()).status is Status.RUNNING
+        await worker.exchange.parking.try_again()
+        assert len(worker.exchange.parking.parked) == 1
+        picky.refused = set()
+        await worker.exchange.parking.try_again()
+        assert worker.exchange.parking.parked == []
+        assert await bad.result(5) == 0
+        assert worker.custody.held == {}
+
+
+@pytest.mark.spec("WORKER-28")
+async def test_a_store_that_refuses_everything_is_away(
+    jobs: Stoker, picky: Picky, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    async def work(n: int) -> int:
+        return n
+
+    handles = [await work.enqueue(n) for n in range(30)]
+    picky.refused, picky.plain = {handle._id for handle in handles}, True
+    async with working(jobs) as worker:
+        await until(lambda: worker.exchange.away)
+        asked = picky.calls
+        picky.refused = set()
+        assert [await handle.result(5) for handle in handles[3:]] == list(range(3, 30))
+        assert asked < 60, "a store that refuses everything is not asked about each"
+        assert "the store does not answer: this cannot be stored." in caplog.text
+
+
+@pytest.mark.spec("WORKER-28")
+async def test_a_store_that_goes_away_meanwhile_loses_nothing(jobs: Stoker, picky: Picky) -> None:
+    @jobs.task
+    async def work(n: int) -> int:
+        return n
+
+    handles = [await work.enqueue(n) for n in range(5)]
+    picky.refused, picky.plain = {handles[0]._id}, True
+    async with working(jobs) as worker:
+        picky.errors.append(EngineUnavailable("gone for a moment."))
+        await until(lambda: worker.exchange.away)
+        assert worker.exchange.parking.parked == []
+        picky.refused = set()
+        assert [await handle.result(5) for handle in handles] == list(range(5))
+
+
+@pytest.mark.spec("WORKER-29")
+async def test_notes_that_are_refused_keep_no_outcome(
+    jobs: Stoker, picky: Picky, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    async def work() -> None:
+        current().progress(0.5)
+
+    job = await work.enqueue()
+    picky.refused = {job._id}
+    await drain(jobs)
+    record = await becomes(job, Status.DONE)
+    assert record.progress is None
+    assert "progress and log lines of 1 jobs are refused" in caplog.text
