@@ -63,8 +63,12 @@ def main(
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder, shown(len(benchmarks)) as show:
-            rows, whole = run(benchmarks, Session(Path(folder), quick=quick), show)
+        with (
+            tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder,
+            Session(Path(folder), quick=quick) as session,
+            shown(len(benchmarks)) as show,
+        ):
+            rows, whole = run(benchmarks, session, show)
     finally:
         logger.setLevel(level)
     if file is not None:

@@ -10,7 +10,9 @@ from benchmarks.rows import Row
 from benchmarks.session import Session
 
 Measure: TypeAlias = Callable[[Session], Iterable[Row]]
-GROUPS = ("sqlite", "memory", "worker")
+GROUPS = ("sqlite", "memory", "worker", "postgres", "redis")
+SERVERS = frozenset({"postgres", "redis"})
+"""Groups that start a server: only on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +26,42 @@ class Benchmark:
 
 def everything() -> list[Benchmark]:
     """All benchmarks in the order they are run: what takes long comes last."""
-    from benchmarks import contention, latency, sizes, sqlite_cost, worker_cost, worker_life
+    from benchmarks import (
+        contention,
+        latency,
+        postgres_cost,
+        redis_cost,
+        server_cost,
+        server_life,
+        sizes,
+        sqlite_cost,
+        worker_cost,
+        worker_life,
+    )
 
+    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes)
     return [
         benchmark
-        for module in (sqlite_cost, latency, worker_cost, worker_life, contention, sizes)
+        for module in (*local, server_cost, server_life, redis_cost, postgres_cost)
         for benchmark in module.BENCHMARKS
     ]
 
 
 def chosen(benchmarks: Sequence[Benchmark], engines: Sequence[str], names: Sequence[str]) -> list[Benchmark]:
-    """Those of the groups asked for (none: all) whose name contains one of the words asked for (none: all)."""
+    """Those of the groups asked for (none: all but servers) whose name contains one of the words asked for (none: all).
+
+    A word that begins with a server's name asks for its group as well.
+    """
     return [
         benchmark
         for benchmark in benchmarks
-        if (not engines or set(engines) & set(benchmark.groups))
+        if _of_groups(benchmark, engines, names)
         and (not names or any(name in benchmark.name or name.startswith(f"{benchmark.name}.") for name in names))
     ]
+
+
+def _of_groups(benchmark: Benchmark, engines: Sequence[str], names: Sequence[str]) -> bool:
+    groups = set(benchmark.groups)
+    if engines:
+        return bool(groups & set(engines))
+    return not groups & SERVERS or any(name.startswith(tuple(groups)) for name in names)

@@ -25,12 +25,14 @@ def contend(session: Session, name: str, *, batch: int, burn: float = 0.0) -> It
     with session.copies(empty(session)) as [path], ExitStack() as stack:
 
         def child(role: str, **arguments: Any) -> Child:
-            started = Child(role, path=str(path), **arguments)
+            started = Child(role, **arguments)
             stack.callback(started.close)
             return started
 
-        producers = [child("producer", seconds=seconds, batch=batch, burn=burn) for _ in range(PRODUCERS)]
-        workers = [child("worker") for _ in range(WORKERS)]
+        producers = [
+            child("producer", path=str(path), seconds=seconds, batch=batch, burn=burn) for _ in range(PRODUCERS)
+        ]
+        workers = [child("worker", url=f"sqlite:///{path}") for _ in range(WORKERS)]
         everybody = [*workers, *producers]
         for one in everybody:
             one.ready()

@@ -18,9 +18,9 @@ from benchmarks.rows import Bar, Row, absolute, at_most
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import WORDS, Durability, empty
 from benchmarks.stats import Pair, over, percentile, times
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.texts import sql
+from stoker.registry import mint
 
 _BODY = sql("insert_body")
 

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, SWITCH_INTERVAL, make_app, stamps
 from benchmarks.watched import Watched
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.url import engine_from_url
 from stoker.model.job import Draft, Status
+from stoker.registry import mint
 from stoker.worker import Worker
 
 Figures: TypeAlias = dict[str, Any]
@@ -50,9 +51,9 @@ async def producer(path: str, seconds: float, batch: int, burn: float) -> Figure
     return {"waits": waits}
 
 
-async def worker(path: str) -> Figures:
+async def worker(url: str) -> Figures:
     """Work until told to stop."""
-    app = make_app(SqliteEngine(path))
+    app = make_app(engine_from_url(url))
     async with app:
         runner = Worker(app)
         await runner.start()
@@ -83,9 +84,21 @@ async def listener(path: str) -> Figures:
     return {"heard": heard}
 
 
-async def idle(path: str, seconds: float) -> Figures:
+async def drainer(url: str, batch: int) -> Figures:
+    """Work until nothing is due; how many jobs, and from when to when in ns of the monotonic clock."""
+    app = make_app(engine_from_url(url))
+    async with app:
+        runner = Worker(app, drain=True, claim_batch=batch, settle_batch=batch)
+        await begin()
+        await runner.start()
+        began = time.monotonic_ns()
+        await runner.join()
+        return {"done": runner.counts[Status.DONE], "began": began, "ended": time.monotonic_ns()}
+
+
+async def idle(url: str, seconds: float) -> Figures:
     """A worker with nothing to do: the percentage of one core it takes."""
-    app = make_app(SqliteEngine(path), timeline=True)
+    app = make_app(engine_from_url(url), timeline=True)
     async with app, Worker(app):
         await begin()
         await asyncio.sleep(1.0)
@@ -135,7 +148,7 @@ def private_memory() -> float:
 
 
 ROLES: dict[str, Callable[..., Awaitable[Figures]]] = {
-    role.__name__: role for role in (producer, worker, listener, idle, keeper, memory)
+    role.__name__: role for role in (producer, worker, drainer, listener, idle, keeper, memory)
 }
 
 

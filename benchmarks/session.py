@@ -5,8 +5,12 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from benchmarks.grounds import Ground, Name
 
 
 class Session:
@@ -18,6 +22,22 @@ class Session:
         self.rounds = 5 if quick else 9
         self._numbers = itertools.count()
         self._built: dict[str, Path] = {}
+        self._servers = ExitStack()
+        self._grounds: dict[Name, Ground] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._servers.close()
+
+    def ground(self, name: Name) -> Ground:
+        """A server, started at the first request and gone with the run."""
+        if name not in self._grounds:
+            from benchmarks.grounds import Ground
+
+            self._grounds[name] = Ground(name, self._servers)
+        return self._grounds[name]
 
     def sized(self, quick: int, full: int) -> int:
         """How many of something, depending on how much time there is."""

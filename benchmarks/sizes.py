@@ -13,8 +13,8 @@ from benchmarks.rows import Row, at_least
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import SLICE, empty
 from benchmarks.stats import Meter, Pair, cost_row
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
+from stoker.registry import mint
 
 BATCH = 100
 

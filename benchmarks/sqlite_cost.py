@@ -15,9 +15,9 @@ from benchmarks.catalog import Benchmark
 from benchmarks.rows import Row, at_least
 from benchmarks.session import Session
 from benchmarks.stats import Meter, Pair, cost_row, in_turns
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.ids import JobId
+from stoker.registry import mint
 
 Durability: TypeAlias = Literal["power", "process"]
 WORDS: dict[Durability, str] = {"power": "full", "process": "normal"}

@@ -57,6 +57,11 @@ class Meter:
         return self.cpu / self.jobs * 1e6
 
     @property
+    def pace(self) -> float:
+        """Microseconds of wall time per job."""
+        return self.wall / self.jobs * 1e6
+
+    @property
     def rate(self) -> float:
         """Jobs per second of wall time."""
         return self.jobs / self.wall
@@ -111,6 +116,23 @@ def cost_row(name: str, pairs: Sequence[Pair[Meter]], bar: Bar | None, note: str
         median(pair.value for pair in costs),
         median(pair.limit for pair in costs),
         share(costs),
+        bar,
+        note=f"{spread}; {note}" if note else spread,
+    )
+
+
+def pace_row(name: str, pairs: Sequence[Pair[Meter]], bar: Bar | None, note: str = "") -> Row:
+    """A row of wall time per job against its limit, where a part of the work is done by another process."""
+    paces = [Pair(pair.value.pace, pair.limit.pace) for pair in pairs]
+    ratios = sorted(pair.limit / pair.value for pair in paces)
+    costs = [median(pair[side].cost for pair in pairs) for side in (0, 1)]
+    spread = f"rounds {ratios[0]:.2f}–{ratios[-1]:.2f}; of CPU of this process {costs[0]:.1f} of {costs[1]:.1f} µs"
+    return Row(
+        name,
+        "µs/job",
+        median(pair.value for pair in paces),
+        median(pair.limit for pair in paces),
+        share(paces),
         bar,
         note=f"{spread}; {note}" if note else spread,
     )

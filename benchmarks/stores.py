@@ -14,12 +14,12 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import COMPLETED, DONE, ENQUEUED, PENDING
 from stoker.model.job import DEFAULT_ATTEMPTS, Demand, Draft, Settlement, Status
 from stoker.model.time import DAY
+from stoker.registry import mint
 
 BETTER = -5
 """The priority of delayed jobs that stand in everybody's way."""

@@ -15,10 +15,11 @@ from benchmarks.session import Session
 from benchmarks.sqlite_cost import BATCHES, WORDS, Durability, drain_bare, waiting
 from benchmarks.stats import Meter, cost_row, in_turns
 from benchmarks.watched import Nothing
-from stoker.app import Stoker, mint
+from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.job import Status
+from stoker.registry import mint
 from stoker.worker import Worker
 
 

@@ -18,9 +18,9 @@ from benchmarks.rows import Row, absolute, at_most
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import empty
 from benchmarks.stats import percentile
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.job import Draft
+from stoker.registry import mint
 
 LEASE = 1.5
 """Short, so that a few seconds show several renewals."""
@@ -29,7 +29,7 @@ LEASE = 1.5
 def idle(session: Session) -> Iterator[Row]:
     """A worker on an empty queue, with everything it does now and then."""
     seconds = session.sized(4, 10)
-    with session.copies(empty(session)) as [path], Child("idle", path=str(path), seconds=seconds) as child:
+    with session.copies(empty(session)) as [path], Child("idle", url=f"sqlite:///{path}", seconds=seconds) as child:
         percent = child.figures()["percent"]
     yield absolute("worker.idle", "% CPU", percent, at_most(0.2), f"over {seconds} s")
 
@@ -61,7 +61,7 @@ async def _enqueue(path: Path, kind: str, payload: bytes, n: int) -> None:
 
 def pickup(session: Session) -> Iterator[Row]:
     """From the enqueue call in one process to the handler's first line in an idle worker's."""
-    with session.copies(empty(session), 2) as [path, other], Child("worker", path=str(path)) as child:
+    with session.copies(empty(session), 2) as [path, other], Child("worker", url=f"sqlite:///{path}") as child:
         calls, commits = asyncio.run(_one_by_one(path, other, session.sized(60, 200)))
         waits: list[float] = child.stop()["stamps"]
     note = (

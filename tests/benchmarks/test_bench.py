@@ -19,8 +19,8 @@ from benchmarks.report import Lines, cells
 from benchmarks.rows import Row, absolute, as_json, at_least, at_most
 from benchmarks.session import Session
 from benchmarks.stats import Meter, Pair
-from stoker.app import mint
 from stoker.engines.sqlite import SqliteEngine
+from stoker.registry import mint
 
 
 @pytest.fixture

@@ -1,0 +1,205 @@
+"""The limit on Postgres: the engine's statements in a plain loop, each on a session of its own.
+
+What is sent is learnt from the engine itself: on a scratch schema it stores, claims and settles, its statements are
+written down, and the loop sends the same ones about other jobs. So the limit follows when the engine learns a better
+way. What is missing here is what the engine adds: values of the model, verdicts, marks, turns that are waited for,
+wake-ups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from benchmarks.app import QUEUE
+from benchmarks.doors import WORKER, drafts, successes
+from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres.claims import FEW, SLACK
+from stoker.engines.postgres.connection import DOORS, Connection
+from stoker.model.ids import JobId
+from stoker.model.job import Demand
+from stoker.model.time import HOUR
+from stoker.registry import mint
+
+PATIENCE = 60.0
+
+Rows: TypeAlias = list[Any]
+Value: TypeAlias = Callable[[Rows, Sequence[JobId]], Any]
+
+
+class Statement(NamedTuple):
+    """A statement, and how each of its values follows from the rows that are held or the ids that are stored."""
+
+    text: str
+    values: list[Value]
+    answers: bool
+
+    def about(self, rows: Rows, ids: Sequence[JobId] = ()) -> list[Any]:
+        return [value(rows, ids) for value in self.values]
+
+
+class Lesson(NamedTuple):
+    """What the engine sends for batches of one size. `turn` ends a batch and takes the next."""
+
+    insert: Statement
+    first: Statement
+    turn: list[Statement]
+
+
+def meaning(value: Any, rows: Rows, ids: Sequence[JobId]) -> Value:
+    """Where a value came from: the ids to be stored, a column of the rows that are held, a mark, or nowhere."""
+    if isinstance(value, list) and value and value == ids:
+        return lambda _rows, ids: ids
+    for column in range(len(rows[0]) if rows else 0):
+        for source in (_first, _every, _mark):
+            if value == source(rows, column):
+                return partial(_held, source, column)
+    return lambda _rows, _ids: value
+
+
+def _held(source: Callable[[Rows, int], Any], column: int, rows: Rows, _ids: Sequence[JobId]) -> Any:
+    return source(rows, column)
+
+
+def _first(rows: Rows, column: int) -> Any:
+    return [rows[0][column]]
+
+
+def _every(rows: Rows, column: int) -> Any:
+    return [row[column] for row in rows]
+
+
+def _mark(rows: Rows, column: int) -> Any:
+    last = rows[-1][column]
+    return [last - SLACK] if isinstance(last, int) else None
+
+
+class Pupil:
+    """Writes down what passes an engine's connections."""
+
+    def __init__(self, scratch: str, schema: str) -> None:
+        self._names = (f'"{scratch}".', f'"{schema}".')
+        self.sent: list[tuple[str, Sequence[Any], Rows]] = []
+
+    async def listen(self, engine: PostgresEngine) -> None:
+        """Note the statements of doors, which is all that is run as one statement."""
+        store: Any = engine._store  # noqa: SLF001 - what passes there is the point
+        lend = store.lend
+
+        @asynccontextmanager
+        async def lending(lane: str) -> AsyncIterator[Any]:
+            async with lend(lane) as connection:
+                yield Noted(connection, self.sent) if lane in ("write", "claim") else connection
+
+        store.lend = lending
+
+    def take(self, rows: Rows, ids: Sequence[JobId] = ()) -> list[Statement]:
+        """What was sent since the last time, for the other schema."""
+        sent, self.sent[:] = list(self.sent), []
+        return [
+            Statement(text.replace(*self._names), [meaning(value, rows, ids) for value in values], len(found) > 1)
+            for text, values, found in sent
+        ]
+
+
+class Noted:
+    """A connection that is listened to."""
+
+    def __init__(self, connection: Connection, sent: list[tuple[str, Sequence[Any], Rows]]) -> None:
+        self._connection = connection
+        self._sent = sent
+
+    async def run(self, text: str, values: Sequence[Any], patience: float) -> Rows:
+        rows = await self._connection.run(text, values, patience)
+        self._sent.append((text, values, rows))
+        return rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+async def learn(url: str, schema: str, batch: int) -> Lesson:
+    """What the engine sends for a batch, once it knows how fast its line is."""
+    scratch = f"{schema}_scratch"
+    engine = PostgresEngine(url, schema=scratch)
+    await engine.open()
+    pupil = Pupil(scratch, schema)
+    demand = Demand(WORKER, ((QUEUE, batch),), batch)
+    try:
+        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        for _ in range(FEW // batch + 3):
+            await engine.insert(drafts([mint() for _ in range(batch)]))
+        await pupil.listen(engine)
+        ids = [mint() for _ in range(batch)]
+        await engine.insert(drafts(ids))
+        [insert] = pupil.take([], ids)
+        claims = await engine.claim(demand)
+        rows = next(found for _, _, found in pupil.sent if len(found) == batch)
+        [first] = pupil.take([])
+        turn: list[Statement] = []
+        for _ in range(FEW // batch + 2):
+            claims = (await engine.settle(successes(claims), demand=demand)).claims
+            held, rows = rows, next(found for _, _, found in pupil.sent if len(found) == batch)
+            turn = pupil.take(held)
+    finally:
+        await engine.close()
+    return Lesson(insert, first, turn)
+
+
+class BarePostgres:
+    """Sessions on one schema."""
+
+    def __init__(self, links: Sequence[Any], url: str, schema: str) -> None:
+        self._links = links
+        self._url = url
+        self._schema = schema
+        self._lessons: dict[int, Lesson] = {}
+        self._held: Rows = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, schema: str) -> AsyncIterator[BarePostgres]:
+        engine = PostgresEngine(url, schema=schema)
+        await engine.open()
+        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        await engine.close()
+        opened = [
+            await Connection.open(url, "the bare loop", settings=DOORS, pooler="none", patience=PATIENCE)
+            for _ in range(2)
+        ]
+        try:
+            yield cls([connection.link for connection in opened], url, schema)
+        finally:
+            for connection in opened:
+                await connection.close()
+
+    async def prepare(self, batch: int) -> None:
+        """Learn how batches of this size are sent."""
+        if batch not in self._lessons:
+            self._lessons[batch] = await learn(self._url, self._schema, batch)
+
+    async def insert(self, ids: Sequence[JobId]) -> None:
+        """Store one batch."""
+        statement = self._lessons[len(ids)].insert
+        await self._links[0].fetch(statement.text, *statement.about([], ids))
+
+    async def turn(self, batch: int) -> int:
+        """End what is held and take the next; how many were ended. What is left of a batch at the end is left."""
+        lesson, held = self._lessons[batch], self._held
+        statements = lesson.turn if held else [lesson.first]
+        answers = await asyncio.gather(
+            *(
+                link.fetch(statement.text, *statement.about(held))
+                for link, statement in zip(self._links, statements, strict=False)
+            )
+        )
+        rows: Rows = next((rows for rows, said in zip(answers, statements, strict=False) if said.answers), [])
+        self._held = rows if len(rows) == batch else []
+        return len(held)
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._held)

@@ -1,0 +1,140 @@
+"""The limit on Redis: the engine's calls in a plain loop, one after the other on one connection.
+
+What is sent is learnt from the engine itself: it stores, claims and settles one batch on a scratch prefix, its calls
+are written down, and the loop sends the same ones with other ids. So the limit follows when the engine learns a better
+way. What is missing here is what the engine adds: records that are read, values of the model, verdicts, repeated sends
+after a loss, wake-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from redis.asyncio import Connection
+
+from benchmarks.app import QUEUE
+from benchmarks.doors import WORKER, drafts, successes
+from stoker.engines.redis import RedisEngine, records
+from stoker.engines.redis.scripts import Script
+from stoker.model.ids import JobId
+from stoker.model.job import Demand
+from stoker.model.time import HOUR
+from stoker.registry import mint
+
+
+class Call(NamedTuple):
+    """A script call of the engine: what of it depends on the jobs, by the place of the argument."""
+
+    script: Script
+    keys: list[str]
+    args: list[Any]
+    jobs: list[tuple[int, int]]
+    fences: list[int]
+
+    def about(self, ids: Sequence[JobId], fence: bytes = b"") -> list[Any]:
+        """The arguments for other jobs."""
+        args = self.args.copy()
+        for place, number in self.jobs:
+            args[place] = ids[number]
+        for place in self.fences:
+            args[place] = fence
+        return ["EVALSHA", self.script.sha, len(self.keys), *self.keys, *args]
+
+
+class Lesson(NamedTuple):
+    """The three calls for batches of one size."""
+
+    insert: Call
+    claim: Call
+    settle: Call
+
+
+async def learn(url: str, prefix: str, batch: int) -> Lesson:
+    """What the engine sends for a batch, for the keys of another prefix."""
+    scratch = f"{prefix}_scratch"
+    engine = RedisEngine(url, prefix=scratch)
+    await engine.open()
+    connection: Any = engine._store.connection  # noqa: SLF001 - what passes there is the point
+    send, sent = connection.run, []
+
+    async def noting(script: Script, keys: Sequence[str], args: Sequence[Any], **how: Any) -> Any:
+        sent.append((script, [key.replace(scratch, prefix) for key in keys], list(args)))
+        return await send(script, keys, args, **how)
+
+    try:
+        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        connection.run = noting
+        ids = [mint() for _ in range(batch)]
+        demand = Demand(WORKER, ((QUEUE, batch),), batch)
+        await engine.insert(drafts(ids))
+        claims = await engine.claim(demand)
+        await engine.settle(successes(claims), demand=demand)
+    finally:
+        await engine.close()
+    places = {job: number for number, job in enumerate(ids)}
+    fence = records.fence(WORKER, claims[0].token)
+
+    def call(script: Script, keys: list[str], args: list[Any]) -> Call:
+        jobs = [(place, places[arg]) for place, arg in enumerate(args) if isinstance(arg, bytes) and arg in places]
+        return Call(script, keys, args, jobs, [place for place, arg in enumerate(args) if arg == fence])
+
+    inserting, claiming, settling = (call(*one) for one in sent)
+    return Lesson(inserting, claiming, settling)
+
+
+class BareRedis:
+    """One connection, one prefix."""
+
+    def __init__(self, connection: Any, url: str, prefix: str) -> None:
+        self._connection = connection
+        self._url = url
+        self._prefix = prefix
+        self._lessons: dict[int, Lesson] = {}
+        self._held: list[bytes] = []
+        self._fence = b""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, prefix: str) -> AsyncIterator[BareRedis]:
+        engine = RedisEngine(url, prefix=prefix)
+        await engine.open()
+        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        await engine.close()
+        parts = urlsplit(url)
+        connection: Any = Connection(host=parts.hostname or "localhost", port=parts.port or 6379, socket_timeout=60)
+        await connection.connect()
+        try:
+            yield cls(connection, url, prefix)
+        finally:
+            await connection.disconnect()
+
+    async def prepare(self, batch: int) -> None:
+        """Learn how batches of this size are sent."""
+        if batch not in self._lessons:
+            self._lessons[batch] = await learn(self._url, self._prefix, batch)
+
+    async def _ask(self, command: Sequence[Any]) -> Any:
+        await self._connection.send_command(*command)
+        return await self._connection.read_response()
+
+    async def insert(self, ids: Sequence[JobId]) -> None:
+        """Store one batch."""
+        await self._ask(self._lessons[len(ids)].insert.about(ids))
+
+    async def turn(self, batch: int) -> int:
+        """End what is held and take the next; how many were ended. What is left of a batch at the end is left."""
+        lesson, held = self._lessons[batch], self._held
+        told, *_, found = await self._ask(
+            lesson.settle.about(held, self._fence) if held else lesson.claim.about((), self._fence)
+        )
+        jobs = [job[:16] for *_, jobs in found for job in jobs]
+        self._held = jobs if len(jobs) == batch else []
+        self._fence = records.fence(WORKER, int(told.partition(b":")[0]))  # behind the instant may stand a count
+        return len(held)
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._held)
