@@ -6,14 +6,18 @@ from hypothesis import strategies as st
 
 from stoker.model.control import (
     MOST_WORKERS,
+    SHOWN_WITHIN,
+    STOPPED,
     Budget,
     NamedLock,
     Presence,
     Queue,
     Rate,
     Tuning,
+    guardian_of,
     may_release,
     may_take,
+    share_of,
     shares,
     tuned,
 )
@@ -138,3 +142,31 @@ def test_shares_add_up_and_differ_by_one_at_most(total: int, hosts: list[str]) -
         assert max(split.values()) - min(split.values()) <= 1
         assert [split[host] for host in sorted(hosts)] == sorted(split.values(), reverse=True)
         assert shares(total, hosts[::-1]) == split
+
+
+@pytest.mark.spec("WORKER-27")
+def test_a_limited_queue_is_shared_by_those_who_serve_it_and_show_themselves() -> None:
+    def shown(worker: str, **more: object) -> Presence:
+        fields: dict[str, object] = {"host": "h", "pid": 1, "queues": {"mail": 5}, "seen_at": 100 * SECOND, **more}
+        return Presence(worker=worker, **fields)  # type: ignore[arg-type]
+
+    limited = Queue(name="mail", workers=5)
+    assert share_of("a", Queue(name="mail"), [shown("a")]) is None
+    assert share_of("a", limited, [shown("a")]) == 5
+    assert [share_of(worker, limited, [shown("a"), shown("b")]) for worker in "abc"] == [3, 2, 0]
+    others = [
+        shown("elsewhere", queues={"other": 5}),
+        shown("left", state=STOPPED),
+        shown("silent", seen_at=100 * SECOND - SHOWN_WITHIN - 1),
+    ]
+    assert share_of("a", limited, [shown("a"), *others]) == 5
+    assert share_of("a", limited, [shown("a"), shown("late", seen_at=100 * SECOND - SHOWN_WITHIN)]) == 3
+    assert share_of("a", limited, []) == 0
+    assert share_of("a", Queue(name="mail", workers=0), [shown("a")]) == 0
+
+
+@pytest.mark.spec("KILL-12")
+def test_a_worker_is_named_after_who_looks_after_it() -> None:
+    assert guardian_of("boss.w1") == "boss"
+    assert guardian_of("a.b.c") == "a.b"
+    assert guardian_of("alone") is guardian_of(".alone") is None

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,9 @@ from stoker.model.errors import (
     EngineError,
     InvalidInput,
     InvalidTransition,
+    JobCanceled,
+    JobFailed,
+    JobGone,
     PayloadTooLarge,
     StokerError,
     UnknownTask,
@@ -89,9 +95,62 @@ def test_a_task_registered_twice_names_both_places() -> None:
 @pytest.mark.spec("ERROR-02")
 def test_a_duplicate_carries_key_and_holder() -> None:
     error = Duplicate("img:7", b"\x01" * 16)
-    assert (error.key, error.holder) == ("img:7", b"\x01" * 16)
+    assert (error.key, error.holder, error.handle) == ("img:7", b"\x01" * 16, None)
+    assert error.job_id == "01010101-0101-0101-0101-010101010101"
     assert "'img:7'" in str(error)
-    assert "01010101-0101-0101-0101-010101010101" in str(error)
+    assert error.job_id in str(error)
+
+
+@pytest.mark.spec("ERROR-02")
+def test_the_end_of_a_job_carries_which_job_and_why() -> None:
+    failed = JobFailed("id", "send", "dead", 5, "boom")
+    assert (failed.job_id, failed.kind, failed.status, failed.attempt, failed.error) == (
+        "id",
+        "send",
+        "dead",
+        5,
+        "boom",
+    )
+    assert str(failed) == "job id (send) is dead: boom"
+    assert str(JobFailed("id", "send", "dead", 5, None)) == "job id (send) is dead: no error recorded"
+    canceled = JobCanceled("id", "send", 0, "not wanted")
+    assert (canceled.job_id, canceled.kind, canceled.attempt, canceled.error) == ("id", "send", 0, "not wanted")
+    assert str(canceled) == "job id (send) was canceled: not wanted"
+    assert str(JobCanceled("id", "send", 0, None)) == "job id (send) was canceled: no reason given"
+    assert JobGone("id").job_id == "id"
+    assert str(JobGone("id")).startswith("job id is not in the store")
+
+
+@pytest.mark.spec("ERROR-04")
+@pytest.mark.parametrize(
+    "error",
+    [
+        StokerError("plain"),
+        InvalidInput("kind", 7, "must be text"),
+        InvalidTransition("done", "running", "job"),
+        UnknownTask("send", ("mail",)),
+        DuplicateTask("send", "app.send", "lib.send"),
+        Duplicate("img:7", b"\x01" * 16),
+        JobFailed("id", "send", "dead", 5, "boom"),
+        JobCanceled("id", "send", 0, None),
+        JobGone("id"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_survive_the_way_between_processes(error: StokerError) -> None:
+    error.add_note("noted")
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(copied) is type(error)
+        assert (str(copied), vars(copied)) == (str(error), vars(error))
+
+
+@pytest.mark.spec("ERROR-04")
+def test_a_handle_stays_where_it_is() -> None:
+    error = Duplicate("img:7", b"\x01" * 16)
+    error.handle = lambda: None
+    copied = pickle.loads(pickle.dumps(error))
+    assert copied.handle is None
+    assert copied.job_id == error.job_id
 
 
 @pytest.mark.spec("ERROR-03")

@@ -210,6 +210,14 @@ def test_how_long_success_is_kept(own: int | None, task: int | None, expected: i
     assert deletes(settlement) == (expected == 0)
 
 
+@pytest.mark.spec("SETTLE-03")
+@pytest.mark.parametrize(("own", "task", "expected"), [(None, None, 9), (5, None, 5), (None, 7, 7), (0, None, 0)])
+def test_the_app_speaks_last_and_only_for_some_queues(own: int | None, task: int | None, expected: int) -> None:
+    rules = Rules(keep=task, keeps={"q": 9})
+    assert conclude(claimed(queue="q", options=Options(keep=own)), Done(), rules).keep == expected
+    assert conclude(claimed(queue="other"), Done(), Rules(keeps={"q": 9})).keep is None
+
+
 @pytest.mark.spec("SETTLE-02")
 def test_only_success_deletes() -> None:
     for outcome in ONE_OF_EACH:

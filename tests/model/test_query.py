@@ -11,7 +11,9 @@ from stoker.model.job import Job, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
     ALLOWED,
+    CANCEL_REASON,
     LARGEST_PAGE,
+    LONGEST_REASON,
     Cancel,
     Census,
     Change,
@@ -277,3 +279,10 @@ def test_retention_keeps_a_month_of_history_and_a_minute_of_presence() -> None:
     assert (plain.limit, plain.events, plain.points, plain.presences) == (1_000, 30 * DAY, 30 * DAY, MINUTE)
     assert plain.finished is None
     assert Expired() == Expired(jobs=0, events=0, points=0, presences=0, locks=0)
+
+
+@pytest.mark.spec("CANCEL-10")
+def test_a_request_to_stop_notes_its_reason_within_bounds() -> None:
+    assert Cancel("wrong customer").note() == {CANCEL_REASON: "wrong customer"}
+    assert Cancel("x" * 5_000).note() == {CANCEL_REASON: "x" * LONGEST_REASON}
+    assert Cancel("").note() == {}

@@ -6,9 +6,19 @@ import pytest
 
 from tests.faults.zygote import Zygote
 
+MODULES = ("tests.faults.sqlite.storm", "tests.faults.sqlite.crashes", "tests.faults.sqlite.harm")
+
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    made = Zygote("tests.faults.sqlite.storm", "tests.faults.sqlite.crashes", "tests.faults.sqlite.harm")
+    made = Zygote(*MODULES)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def other_zygote() -> Iterator[Zygote]:
+    """For what can be done side by side."""
+    made = Zygote(*MODULES)
     yield made
     made.close()

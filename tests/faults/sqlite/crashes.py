@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +40,71 @@ def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
     total, _ = attempt(place / "jobs.db", name, by, 0)
     after = dump(place / "jobs.db")
     complaints: list[str] = [f"whole: {words}" for words in audit(place / "jobs.db")]
-    died = 0
-    path = place / "jobs.db"
     points = [*range(1, total, every), total]
-    for n in points:
-        path = scenes.copied(scene, place)
-        for end in ("-wal", "-shm"):
-            path.with_name(path.name + end).unlink(missing_ok=True)
-        _, code = attempt(path, name, by, n)
-        died += code == DIED
-        complaints += [f"{n}: {words}" for words in audit(path)]
-        found = dump(path)
-        if found not in (before, after):
-            complaints.append(f"{n}: neither as before nor as after")
-        if found == before and n in (1, total):
-            attempt(path, name, by, 0)
-            if dump(path) != after:
-                complaints.append(f"{n}: done again it gives something else")
-    asyncio.run(drain(path))
-    complaints += [f"drained: {words}" for words in audit(path)]
+    explorer = Explorer(scene, name, by, before, after, ends=(1, total))
+    died = 0
+    other = place.with_suffix(".other")
+    for seen, words in side_by_side(explorer.visit, [(place, points[::2]), (other, points[1::2])]):
+        died += seen
+        complaints += words
     shutil.rmtree(place)
+    shutil.rmtree(other)
     return {"total": total, "points": len(points), "died": died, "complaints": complaints}
+
+
+@dataclass
+class Explorer:
+    """Knows one deed: what was there before it and after it."""
+
+    scene: Path
+    name: str
+    by: str
+    before: Any
+    after: Any
+    ends: tuple[int, int]
+
+    def visit(self, place: Path, points: list[int]) -> tuple[int, list[str]]:
+        """Die at each of the points; how often that was, and what was wrong then."""
+        died, complaints = 0, []
+        path = scenes.copied(self.scene, place)
+        for n in points:
+            path = scenes.copied(self.scene, place)
+            for end in ("-wal", "-shm"):
+                path.with_name(path.name + end).unlink(missing_ok=True)
+            _, code = attempt(path, self.name, self.by, n)
+            died += code == DIED
+            complaints += [f"{n}: {words}" for words in audit(path)]
+            found = dump(path)
+            if found not in (self.before, self.after):
+                complaints.append(f"{n}: neither as before nor as after")
+            if found == self.before and n in self.ends:
+                attempt(path, self.name, self.by, 0)
+                if dump(path) != self.after:
+                    complaints.append(f"{n}: done again it gives something else")
+        asyncio.run(drain(path))
+        complaints += [f"drained: {words}" for words in audit(path)]
+        return died, complaints
+
+
+def side_by_side(work: Callable[..., Any], shares: list[tuple[Any, ...]]) -> list[Any]:
+    """Each share of the work in a child of its own, at the same time; the answers in order."""
+    pipes = []
+    for share in shares:
+        out, into = os.pipe()
+        pid = forked(lambda share=share, into=into: report(into, work(*share)))  # type: ignore[misc]
+        os.close(into)
+        pipes.append((pid, out))
+    answers = []
+    for pid, out in pipes:
+        with os.fdopen(out, "rb") as pipe:
+            answers.append(json.loads(pipe.read() or b"null"))
+        assert os.waitpid(pid, 0)[1] == 0
+    return answers
+
+
+def report(into: int, answer: Any) -> None:
+    with os.fdopen(into, "wb") as pipe:
+        pipe.write(json.dumps(answer).encode())
 
 
 def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:

@@ -1,0 +1,94 @@
+"""A Postgres whose tables are held by others, that gives up transactions, or that has no room left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from stoker.model.errors import EngineBusy, EngineFull, EngineUnavailable
+from tests.faults.postgres.scenes import Make, trial
+from tests.faults.trial import opened
+from tests.services import PostgresServer
+
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]
+
+FAILING = """
+create sequence {schema}.faults;
+create function {schema}.fail() returns trigger language plpgsql as $$
+begin
+    if nextval('{schema}.faults') % {every} = 0 then
+        raise exception 'injected' using errcode = '{state}';
+    end if;
+    return null;
+end $$;
+"""
+ARMED = "create trigger fail before insert or update or delete on {schema}.{table} execute function {schema}.fail();"
+WRITTEN = ("job", "ready", "lease", "done", "worker")
+
+
+@contextmanager
+def failing(server: PostgresServer, schema: str, state: str, every: int) -> Iterator[None]:
+    """Every so many statements that write a table of the hot path fail with a code, whoever sends them."""
+    server.sql(FAILING.format(schema=schema, state=state, every=every))
+    for table in WRITTEN:
+        server.sql(ARMED.format(schema=schema, table=table))
+    yield
+    server.sql(f"drop sequence {schema}.faults; drop function {schema}.fail() cascade")
+
+
+@pytest.mark.spec("PGFAULT-10")
+@pytest.mark.parametrize("state", ["40P01", "40001"], ids=["deadlock", "serialization failure"])
+async def test_a_transaction_given_up_for_others_is_begun_again_and_nobody_is_told(
+    state: str, server: PostgresServer, schema: str, make: Make
+) -> None:
+    async with trial(make, workers=2) as running:
+        await running.consuming()
+        with failing(server, schema, state, every=40):
+            for _ in range(10):
+                await running.consuming()
+            [(attempts,)] = server.sql(f"select last_value from {schema}.faults")
+            assert attempts > 80, "some of them failed"
+        assert not running.errors
+        assert running.ready
+
+
+@pytest.mark.spec("PGFAULT-10")
+async def test_a_database_that_is_strict_by_default_is_served_all_the_same(server: PostgresServer, make: Make) -> None:
+    server.sql("alter role postgres set default_transaction_isolation = 'serializable'")
+    try:
+        async with trial(make, workers=3) as running:
+            for _ in range(10):
+                await running.consuming()
+            assert not running.errors
+    finally:
+        server.sql("alter role postgres reset default_transaction_isolation")
+
+
+@pytest.mark.spec("PGFAULT-11")
+async def test_a_locked_table_makes_callers_wait_or_fail_and_nothing_else(
+    server: PostgresServer, schema: str, make: Make
+) -> None:
+    async with trial(make) as running:
+        await running.consuming()
+        with psycopg.connect(server.url) as holder:
+            for table in WRITTEN:
+                holder.execute(f"lock table {schema}.{table}".encode())
+            async with opened(make()) as engine:
+                with pytest.raises((EngineBusy, EngineUnavailable)):
+                    await engine.insert([running.draft()])
+            await running.until(lambda: not running.ready, "the lease cannot be renewed")
+        await running.consuming()
+
+
+@pytest.mark.spec("PGFAULT-12")
+async def test_a_full_disk_is_said_and_waited_for(server: PostgresServer, schema: str, make: Make) -> None:
+    async with trial(make) as running:
+        await running.consuming()
+        with failing(server, schema, "53100", every=1):
+            await running.until(lambda: running.errors["EngineFull"] and not running.ready, "no room is noticed")
+            with pytest.raises(EngineFull, match="no room"):
+                await (await running.app.engine()).insert([running.draft()])
+        await running.consuming()

@@ -1,0 +1,89 @@
+"""A Postgres that is stopped, crashed, demoted, out of connections or in the hands of an impatient administrator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from stoker.model.errors import EngineReadOnly, EngineUnavailable
+from tests.faults.network import Attempt
+from tests.faults.postgres.scenes import Make, trial
+from tests.faults.trial import opened
+from tests.proxy import Proxy
+from tests.services import PostgresServer
+
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]
+
+
+@pytest.mark.spec("PGFAULT-01")
+async def test_ten_crashes_of_the_server_under_load(server: PostgresServer, make: Make) -> None:
+    async with trial(make, workers=2) as running:
+        for _ in range(10):
+            await running.consuming()
+            with running.crash():
+                await asyncio.to_thread(server.restart, "immediate")
+        await running.consuming()
+
+
+@pytest.mark.spec("PGFAULT-02")
+async def test_a_server_that_is_stopped_and_started(server: PostgresServer, make: Make) -> None:
+    async with trial(make) as running:
+        await running.consuming()
+        await asyncio.to_thread(server.stop, "fast")
+        await running.until(lambda: running.errors["EngineUnavailable"] and not running.ready, "the outage is noticed")
+        await asyncio.to_thread(server.start)
+        await running.consuming()
+        assert set(running.errors) == {"EngineUnavailable"}
+
+
+@pytest.mark.spec("PGFAULT-03")
+async def test_every_session_is_terminated_each_second(server: PostgresServer, make: Make, campaign: bool) -> None:
+    async with trial(make, workers=2) as running:
+        ended = 0
+        until = time.monotonic() + (60 if campaign else 3)
+        while time.monotonic() < until:
+            await running.consuming()
+            ended += await asyncio.to_thread(server.terminate_all)
+            await asyncio.sleep(0.9)
+        await running.consuming()
+        assert ended >= 3
+
+
+@pytest.mark.spec("PGFAULT-04")
+async def test_a_standby_refuses_writes_and_its_promotion_ends_that(server: PostgresServer, make: Make) -> None:
+    async with trial(make) as running:
+        await running.consuming()
+        await asyncio.to_thread(server.demote)
+        await running.until(lambda: running.errors["EngineReadOnly"] and not running.ready, "writes are refused")
+        async with opened(make()) as engine:
+            assert (await engine.census()).by_status(), "what can be read is read"
+            described = await engine.describe()
+            assert any("recovery" in text or "standby" in text for text in described.warnings)
+            with pytest.raises(EngineReadOnly, match="standby"):
+                await engine.insert([running.draft()])
+        await asyncio.to_thread(server.promote)
+        await running.consuming()
+
+
+@pytest.mark.spec("PGFAULT-05")
+async def test_a_server_without_a_free_connection_is_waited_for(
+    server: PostgresServer, proxy: Proxy, make: Make, attempt: Attempt
+) -> None:
+    async with attempt() as running:
+        await running.consuming()
+        with ExitStack() as hogs:
+            proxy.refuse()
+            try:
+                for _ in range(200):
+                    hogs.enter_context(psycopg.connect(server.url))
+                pytest.fail("there is no end of connections")
+            except psycopg.OperationalError:
+                proxy.heal()
+            with pytest.raises(EngineUnavailable):
+                await make().open()
+            await running.until(lambda: not running.ready, "nobody gets in")
+        await running.consuming()

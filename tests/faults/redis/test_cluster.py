@@ -1,0 +1,71 @@
+"""A Redis Cluster that changes while jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stoker.engines.redis import RedisClusterEngine
+from tests import services
+from tests.faults.redis.scenes import Make, trial, whole
+from tests.services.clusters import Cluster
+
+pytestmark = [pytest.mark.engine("redis"), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with services.cluster(node_timeout=1_000) as found:
+        yield found
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def make(cluster: Cluster, prefix: str) -> Make:
+    def engine(url: str | None = None, **options: Any) -> RedisClusterEngine:
+        return RedisClusterEngine(url or cluster.url, **{"prefix": prefix, "patience": 1.0, **options})
+
+    return engine
+
+
+def home(cluster: Cluster, prefix: str) -> int:
+    """The slot of the trial's queue."""
+    return cluster.slot(f"{{{prefix}:default}}:jobs")
+
+
+@pytest.mark.spec("RDFAULT-30")
+async def test_a_slot_is_moved_while_jobs_run_and_nobody_is_told(cluster: Cluster, make: Make, prefix: str) -> None:
+    async with whole(make, workers=2) as running:
+        await running.consuming()
+        slot = home(cluster, prefix)
+        for _ in range(3):
+            source = cluster.owner(slot)
+            target = next(node for node in cluster.masters if node is not source)
+            assert await asyncio.to_thread(cluster.move, slot, target)
+            await running.consuming()
+        assert not running.errors
+
+
+@pytest.mark.spec("RDFAULT-31")
+async def test_a_master_is_killed_and_what_its_replica_had_is_kept(cluster: Cluster, make: Make, prefix: str) -> None:
+    """Replication is asynchronous: what was acknowledged before the replica confirmed is safe, and that is all."""
+    async with trial(make, flow=False, slots=20) as running:
+        await running.consuming()
+        master = cluster.owner(home(cluster, prefix))
+        jobs = [running.draft(1.0 + n / 10) for n in range(40)]
+        await running.put(*jobs)
+        await running.until(lambda: len(running.runs) > 20, "they run")
+        assert master.ask("WAIT", 1, 5_000) == 1
+        heir = await asyncio.to_thread(cluster.kill, master)
+        await asyncio.to_thread(cluster.promoted, heir)
+        await running.consuming()
+        await running.until(lambda: all(running.ends[one.id] for one in jobs), "everything is done")
+    await asyncio.to_thread(cluster.revive, master)
