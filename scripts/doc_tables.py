@@ -19,7 +19,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from stoker import settings
-from stoker.cli import stoker
+from stoker.cli.command import stoker
 from stoker.engines.base import Gives
 from stoker.engines.url import SCHEMES
 from stoker.model.job import ACTIVE, Status

@@ -1,12 +1,19 @@
-"""Every Python block in the documentation runs: a page in order, in one namespace, in an empty directory."""
+"""Every Python block in the documentation runs: a page in order, in one namespace, in an empty directory.
+
+A page that takes the address of a server from the environment finds a real one there, with a database to itself.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,12 +26,31 @@ def blocks(page: str) -> list[tuple[int, str]]:
     return [(page.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(page)]
 
 
+SERVERS = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> Iterator[str]:
+    """A database of the page's own: pages make tables, and the driver does not know our schema option."""
+    name = f"page_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+    yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
 PAGES_WITH_CODE = [path for path in PAGES if blocks(path.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("path", PAGES_WITH_CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_of_a_page_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
+    for variable, fixture in SERVERS.items():
+        if f'os.environ["{variable}"]' in path.read_text(encoding="utf-8"):
+            monkeypatch.setenv(variable, request.getfixturevalue(fixture))
     page = ModuleType("__page__")  # dataclasses and models look their module up
     monkeypatch.setitem(sys.modules, page.__name__, page)
     for line, block in blocks(path.read_text(encoding="utf-8")):

@@ -14,11 +14,11 @@ import pytest
 import stoker
 from scripts import doc_tables
 from stoker import settings
-from stoker.app import OPTIONS, POLICY
 from stoker.cli import COMMANDS
 from stoker.engines.base import Control, Engine, Gives, Jobs, Operator, Timeline
 from stoker.model import errors
 from stoker.model.job import Status
+from stoker.registry import OPTIONS, POLICY
 
 ROOT = doc_tables.ROOT
 DOCS = ROOT / "docs"
