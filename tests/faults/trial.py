@@ -117,11 +117,12 @@ class Trial:
                 await self.judge()
         finally:
             self._flow.cancel()
-            await asyncio.gather(self._flow, return_exceptions=True)
-            for worker in self.workers:
-                await worker.stop(0)
-            await self.app.close()
-            await self.direct.close()
+            async with in_time("everybody goes home"):
+                await asyncio.gather(self._flow, return_exceptions=True)
+                for worker in self.workers:
+                    await worker.stop(0)
+                await self.app.close()
+                await self.direct.close()
 
     def witness(self, engine: Engine) -> Witness:
         """Let what passes this engine too be part of the history."""
@@ -155,7 +156,7 @@ class Trial:
         """A job that is put now is done in time; how many seconds it took."""
         began = time.monotonic()
         draft = self.draft()
-        async with asyncio.timeout(within):
+        async with in_time("jobs are consumed", within):
             await self.put(draft)
             while not self.ends[draft.id]:
                 self._look()
@@ -189,7 +190,7 @@ class Trial:
         self._look()
         self._flow.cancel()
         await asyncio.gather(self._flow, return_exceptions=True)
-        async with asyncio.timeout(BOUND):
+        async with in_time("everything is over"):
             while await self.left():
                 await asyncio.sleep(0.02)
 
@@ -260,6 +261,18 @@ class Trial:
             f"{len(records)} jobs, {again} runs again, refused {dict(self.errors)}; "
             f"consumed again within {slowest:.2f} s in each of {len(self.waits)} trials"
         )
+
+
+@asynccontextmanager
+async def in_time(what: str, within: float = 2 * BOUND) -> AsyncIterator[None]:
+    """Rather than hang, fail, and show who waits for what."""
+    try:
+        async with asyncio.timeout(within):
+            yield
+    except TimeoutError:
+        for task in asyncio.all_tasks():
+            task.print_stack(limit=8)
+        raise AssertionError(f"not within {within:g} s: {what}") from None
 
 
 @asynccontextmanager

@@ -65,13 +65,15 @@ class Lane:
         self.rouse()
 
     def rouse(self) -> None:
-        """Wake as many idle slots as there are claims for."""
-        wanted = len(self.buffer)
-        while wanted > 0 and self.idle:
+        """Wake an idle slot if there is a claim for it. It wakes the next one when its handler begins to wait.
+
+        Handlers that never wait are run by one slot, one after the other: the others would only find nothing left.
+        """
+        while self.buffer and self.idle:
             sleeper = self.idle.popleft()
             if not sleeper.done():
                 sleeper.set_result(None)
-                wanted -= 1
+                return
 
     async def rest(self) -> None:
         """A slot with nothing to do waits for claims."""

@@ -66,7 +66,7 @@ class Slots:
             claim = buffer.popleft()
             lane.since = breath
             lane.busy += 1
-            settlement = await self._run(slot, claim)
+            settlement = await self._run(slot, lane, claim)
             if slot.abandoned:
                 return
             lane.busy -= 1
@@ -86,7 +86,7 @@ class Slots:
                 raise
             slot.recover()
 
-    async def _run(self, slot: Slot, claim: Claim) -> Settlement:
+    async def _run(self, slot: Slot, lane: Lane, claim: Claim) -> Settlement:
         """One job, from claim to settlement."""
         options = claim.options
         if options.expires is not None and expired(claim):
@@ -116,6 +116,7 @@ class Slots:
         try:
             steps, value = variables.run(begin, run, context)
             if steps is not None:
+                lane.rouse()
                 value = await Isolated(steps, value, variables)
             outcome = done(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives

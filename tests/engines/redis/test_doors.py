@@ -319,3 +319,25 @@ async def test_a_silent_subscription_is_noticed(
             assert await asleep == {CONTROL}
         finally:
             await engine.close()
+
+
+@pytest.mark.spec("REDIS-14")
+async def test_a_keyed_enqueue_whose_answer_was_lost_is_told_all_the_same(redis_url: str, redis_prefix: str) -> None:
+    """Both ways of storing a keyed job are tried again when the answer is lost, and store it once."""
+    with Proxy(redis_url) as proxy:
+        engine = RedisEngine(proxy.url, prefix=redis_prefix)
+        await engine.open()
+        try:
+            first, second = draft(unique=Unique("k")), draft(unique=Unique("k", mode="replace"), payload=b"2")
+            await engine.insert([draft()])
+            for one in (first, second):
+                loss = proxy.lose_reply(one.payload if one is second else b"work/k")
+                [receipt] = await engine.insert([one])
+                assert receipt.id == first.id
+                assert loss.happened
+            [job] = await engine.get([first.id])
+            assert job is not None
+            assert (job.payload, job.status) == (b"2", Status.PENDING)
+            assert (await engine.census()).by_status()[Status.PENDING] == 2
+        finally:
+            await engine.close()

@@ -44,7 +44,10 @@ FEW = 256
 """Jobs taken from a line in such a while that are not worth a mark."""
 
 SLOW = 0.020
-"""Seconds from which on a look at the head is dear, and then takes at most a tenth of the time."""
+"""Seconds from which on a look at the head is dear, and then takes only a small part of the time."""
+
+SELDOM = 20
+"""So many times as long as it took passes between two dear looks."""
 
 
 class Lot:
@@ -189,14 +192,14 @@ class Line:
         if marks is None or not marks.levels:
             return False
         now = time.monotonic()
-        if now - marks.looked >= max(OFTEN, 10 * marks.cost):
+        if now - marks.looked >= max(OFTEN, SELDOM * marks.cost):
             return False
         return marks.taken >= FEW or marks.cost >= SLOW
 
     def _worth_a_look(self, queues: Iterable[str]) -> bool:
         now = time.monotonic()
         marks = [self._marks[queue] for queue in queues if queue in self._marks]
-        return all(one.cost < SLOW or now - one.looked >= 10 * one.cost for one in marks)
+        return all(one.cost < SLOW or now - one.looked >= SELDOM * one.cost for one in marks)
 
 
 def wants(demand: Demand) -> tuple[dict[str, int], int]:

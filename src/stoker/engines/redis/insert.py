@@ -66,7 +66,7 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Rec
                 )
                 for place, draft in enumerate(drafts)
             ]
-    return await store.work(shard, lambda unit: carefully(unit, drafts))
+    return await store.work(shard, lambda unit: carefully(unit, drafts), repeat=True)
 
 
 def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:

@@ -22,7 +22,7 @@ from stoker.engines.redis.records import Record
 from stoker.engines.redis.scripts import Script, script
 from stoker.engines.redis.waiting import Hub
 from stoker.engines.redis.work import Work
-from stoker.model.errors import CorruptRecord, EngineBusy
+from stoker.model.errors import CorruptRecord, EngineBusy, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
 from stoker.model.time import MINUTE, Instant
@@ -31,6 +31,7 @@ T = TypeVar("T")
 log = logging.getLogger("stoker.engines.redis")
 
 MOST_TRIES = 100
+MOST_LOSSES = 3
 MOST_REMEMBERED = 10_000
 LOADED_AT_ONCE = 1_000
 
@@ -181,12 +182,23 @@ class Store:
 
     # --- units of work ------------------------------------------------------------------------------------------
 
-    async def work(self, shard: Shard, task: Callable[[Work], Awaitable[T]]) -> T:
-        """Do something by compare-and-set, again and again until nobody was faster."""
+    async def work(self, shard: Shard, task: Callable[[Work], Awaitable[T]], *, repeat: bool = False) -> T:
+        """Do something by compare-and-set, again and again until nobody was faster.
+
+        `repeat`: also when nobody knows whether it was written, because doing it again tells the same.
+        """
+        losses = 0
         for _ in range(MOST_TRIES):
             unit = Work(self, shard)
             answer = await task(unit)
-            if unit.idle or await self._commit(unit):
+            try:
+                done = unit.idle or await self._commit(unit)
+            except EngineUnavailable:
+                losses += 1
+                if not repeat or losses > MOST_LOSSES:
+                    raise
+                continue
+            if done:
                 await self.tell(unit)
                 return answer
         raise EngineBusy("others changed the same jobs a hundred times in a row. Nothing was written; try again.")

@@ -48,12 +48,13 @@ class Hub:
 
     def wake(self, topic: str) -> None:
         """Release one waiter (of `CONTROL` all), or remember."""
-        waiting = self._waiters.get(topic)
+        # One that was canceled in this very tick has not left yet.
+        waiting = [(future, topics) for future, topics in self._waiters.get(topic, {}).items() if not future.done()]
         if not waiting:
             if topic != CONTROL or self._listens:
                 self._remembered.add(topic)
             return
-        for future, topics in list(waiting.items()) if topic == CONTROL else [next(iter(waiting.items()))]:
+        for future, topics in waiting if topic == CONTROL else waiting[:1]:
             self._leave(future, topics)
             future.set_result(topic)
 
@@ -66,7 +67,7 @@ class Hub:
         for waiting in list(self._waiters.values()):
             for future, topics in list(waiting.items()):
                 self._leave(future, topics)
-                future.set_result(_NOTHING)
+                _give_up(future)
 
     def _leave(self, future: asyncio.Future[str], topics: Sequence[str]) -> None:
         for topic in topics:
