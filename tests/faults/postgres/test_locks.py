@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
@@ -29,14 +30,17 @@ ARMED = "create trigger fail before insert or update or delete on {schema}.{tabl
 WRITTEN = ("job", "ready", "lease", "done", "worker")
 
 
-@contextmanager
-def failing(server: PostgresServer, schema: str, state: str, every: int) -> Iterator[None]:
-    """Every so many statements that write a table of the hot path fail with a code, whoever sends them."""
-    server.sql(FAILING.format(schema=schema, state=state, every=every))
+@asynccontextmanager
+async def failing(server: PostgresServer, schema: str, state: str, every: int) -> AsyncIterator[None]:
+    """Every so many statements that write a table of the hot path fail with a code, whoever sends them.
+
+    Triggers come and go beside the loop: they wait for transactions that only the loop can end.
+    """
+    await asyncio.to_thread(server.sql, FAILING.format(schema=schema, state=state, every=every))
     for table in WRITTEN:
-        server.sql(ARMED.format(schema=schema, table=table))
+        await asyncio.to_thread(server.sql, ARMED.format(schema=schema, table=table))
     yield
-    server.sql(f"drop sequence {schema}.faults; drop function {schema}.fail() cascade")
+    await asyncio.to_thread(server.sql, f"drop sequence {schema}.faults; drop function {schema}.fail() cascade")
 
 
 @pytest.mark.spec("PGFAULT-10")
@@ -46,7 +50,7 @@ async def test_a_transaction_given_up_for_others_is_begun_again_and_nobody_is_to
 ) -> None:
     async with trial(make, workers=2) as running:
         await running.consuming()
-        with failing(server, schema, state, every=40):
+        async with failing(server, schema, state, every=40):
             for _ in range(10):
                 await running.consuming()
             [(attempts,)] = server.sql(f"select last_value from {schema}.faults")
@@ -75,7 +79,7 @@ async def test_a_locked_table_makes_callers_wait_or_fail_and_nothing_else(
         await running.consuming()
         with psycopg.connect(server.url) as holder:
             for table in WRITTEN:
-                holder.execute(f"lock table {schema}.{table}".encode())
+                await asyncio.to_thread(holder.execute, f"lock table {schema}.{table}".encode())
             async with opened(make()) as engine:
                 with pytest.raises((EngineBusy, EngineUnavailable)):
                     await engine.insert([running.draft()])
@@ -87,7 +91,7 @@ async def test_a_locked_table_makes_callers_wait_or_fail_and_nothing_else(
 async def test_a_full_disk_is_said_and_waited_for(server: PostgresServer, schema: str, make: Make) -> None:
     async with trial(make) as running:
         await running.consuming()
-        with failing(server, schema, "53100", every=1):
+        async with failing(server, schema, "53100", every=1):
             await running.until(lambda: running.errors["EngineFull"] and not running.ready, "no room is noticed")
             with pytest.raises(EngineFull, match="no room"):
                 await (await running.app.engine()).insert([running.draft()])

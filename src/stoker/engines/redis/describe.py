@@ -66,8 +66,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 _LEVELS = {
     "always": "an acknowledged write survives the death of the server process and a power loss",
     "everysec": (
-        "an acknowledged write survives the death of the server process, unless its disk was too slow to sync within "
-        "a second; a power loss may cost the last second or two"
+        "an acknowledged write survives the death of the server process, but for what arrived during a sync that was "
+        "still under way (two seconds at most); a power loss may cost the last second or two"
     ),
     "no": (
         "an acknowledged write survives the death of the server process; a power loss may cost all that the system "

@@ -36,6 +36,7 @@ class Guard:
         self._every = every
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
+        self._over = False
         self.evicting: str | None = None
 
     async def admit(self) -> None:
@@ -59,12 +60,14 @@ class Guard:
 
     def start(self) -> None:
         """Look from time to time, in the background."""
+        self._over = False
         self._task = asyncio.create_task(self._keep_looking(), name="stoker-redis-guard")
 
     async def stop(self) -> None:
         """Look no more."""
         if self._task is None:
             return
+        self._over = True
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -75,7 +78,8 @@ class Guard:
 
     async def _keep_looking(self) -> None:
         looked = time.monotonic()
-        while True:
+        # Not only until it is canceled: a driver may take a cancellation for a timeout of its own.
+        while not self._over:
             await asyncio.sleep(min(SIGN_EVERY, self._every))
             await self._attempt(self._sign)
             if time.monotonic() - looked >= self._every:
