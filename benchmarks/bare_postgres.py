@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.postgres.claims import FEW, SLACK
 from stoker.engines.postgres.connection import DOORS, Connection
+from stoker.engines.postgres.marks import FEW, SLACK
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
 from stoker.model.time import HOUR
@@ -54,7 +54,7 @@ def meaning(value: Any, rows: Rows, ids: Sequence[JobId]) -> Value:
     if isinstance(value, list) and value and value == ids:
         return lambda _rows, ids: ids
     for column in range(len(rows[0]) if rows else 0):
-        for source in (_first, _every, _mark):
+        for source in (_last, _first, _every, _mark):
             if value == source(rows, column):
                 return partial(_held, source, column)
     return lambda _rows, _ids: value
@@ -62,6 +62,10 @@ def meaning(value: Any, rows: Rows, ids: Sequence[JobId]) -> Value:
 
 def _held(source: Callable[[Rows, int], Any], column: int, rows: Rows, _ids: Sequence[JobId]) -> Any:
     return source(rows, column)
+
+
+def _last(rows: Rows, column: int) -> Any:
+    return [rows[-1][column]]
 
 
 def _first(rows: Rows, column: int) -> Any:

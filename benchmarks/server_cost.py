@@ -119,7 +119,7 @@ def bulk(session: Session, name: Name, batch: int) -> Iterator[Row]:
 
 def worker(session: Session, name: Name, batch: int) -> Iterator[Row]:
     """A whole worker with a no-op handler, against the bare loop of claim and settle."""
-    ground, jobs = session.ground(name), session.sized(5_000, 20_000)
+    ground, jobs = session.ground(name), session.sized(10_000, 30_000)
 
     def whole() -> Meter:
         place = ground.waiting(jobs)

@@ -269,8 +269,11 @@ class Worker:
         """Write what is left, give the lease back, close what was opened; one that fails does not keep the others."""
         for lane in self.lanes:
             lane.wake_all()
-        for loop in self._loops[1:]:
-            loop.cancel()
+        while left := [loop for loop in self._loops[1:] if not loop.done()]:
+            # Again if need be: before Python 3.12 `wait_for`, in whatever library, may swallow a cancellation.
+            for loop in left:
+                loop.cancel()
+            await asyncio.wait(left, timeout=0.5)
         await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
             for step in (self.exchange.finish, self.chores.write_notes, self.keeper.stop, self._leave):

@@ -101,6 +101,11 @@ class BaseDatabaseWrapper:
     def __init__(self, url: str) -> None:
         self.url = url
         self.connection: psycopg.Connection | None = None
+        self.in_atomic_block = True
+        self._callbacks: list[Callable[[], None]] = []
+
+    def on_commit(self, call: Callable[[], None]) -> None:
+        self._callbacks.append(call)
 
     def ensure_connection(self) -> None:
         if self.connection is None:
@@ -111,9 +116,13 @@ class BaseDatabaseWrapper:
         assert self.connection
         self.connection.execute("COMMIT")
         self.connection.execute("BEGIN")
+        called, self._callbacks = self._callbacks, []
+        for call in called:
+            call()
 
     def rollback(self) -> None:
         assert self.connection
+        self._callbacks.clear()
         self.connection.execute("ROLLBACK")
         self.connection.execute("BEGIN")
 
@@ -142,6 +151,9 @@ ASYNCHRONOUS: dict[str, Opener] = {
     "sqlalchemy-async-session": alchemy_async_session,
     "sqlalchemy-async-psycopg": alchemy_async_psycopg,
 }
+TELLING = ("django", *(name for name in (*SYNCHRONOUS, *ASYNCHRONOUS) if name.startswith("sqlalchemy")))
+"""Those whose library tells of a commit."""
+
 OPENERS = SYNCHRONOUS | ASYNCHRONOUS
 
 

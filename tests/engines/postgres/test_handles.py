@@ -14,7 +14,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres import PostgresEngine, marks
 from stoker.engines.sql.handles import drive
 from stoker.model.errors import Duplicate, EngineRefused
 from stoker.model.ids import Mint
@@ -23,7 +23,7 @@ from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
-from tests.engines.postgres.openers import OPENERS, SYNCHRONOUS, bare, handle_of, plain
+from tests.engines.postgres.openers import OPENERS, SYNCHRONOUS, TELLING, alchemy_session, bare, handle_of, plain
 from tests.engines.sql.openers import maybe
 
 pytestmark = pytest.mark.engine("postgres")
@@ -195,3 +195,56 @@ async def test_an_open_user_transaction_holds_up_nobody(engine: PostgresEngine, 
             assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
         await opened.commit()
     assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
+
+
+@pytest.mark.spec("PGTX-07")
+@pytest.mark.parametrize("name", TELLING)
+async def test_a_users_commit_wakes_whoever_waits(engine: PostgresEngine, postgres_url: str, name: str) -> None:
+    """Where the library tells of the commit, and not before it; a rollback is nothing to wake for."""
+    async with OPENERS[name](postgres_url) as opened:
+        await engine.insert([draft()], tx=opened)
+        await maybe(opened.rollback())
+        await engine.insert([draft(delay=HOUR)], tx=opened)
+        await maybe(opened.commit())
+        assert await engine.wait(["default"], 0.1) == frozenset()
+        waiting = asyncio.create_task(engine.wait(["default"], 60))
+        await engine.insert([draft(), draft()], tx=opened)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await maybe(opened.commit())
+        assert await asyncio.wait_for(waiting, 10) == {"default"}
+    await engine.renew("w1", [], first=True)
+    assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
+
+
+@pytest.mark.spec("PGTX-07")
+async def test_a_savepoint_is_no_commit_and_a_thread_may_commit(engine: PostgresEngine, postgres_url: str) -> None:
+    """The wake-up waits for the outermost commit, which may come from any thread."""
+    async with alchemy_session(postgres_url) as session:
+        with session.begin_nested():
+            await engine.insert([draft()], tx=session)
+        assert await engine.wait(["default"], 0.1) == frozenset()
+        waiting = asyncio.create_task(engine.wait(["default"], 60))
+        await asyncio.to_thread(session.commit)
+        assert await asyncio.wait_for(waiting, 10) == {"default"}
+
+
+@pytest.mark.spec("PGTX-07")
+async def test_what_a_user_commits_late_is_not_behind_the_marks(
+    engine: PostgresEngine, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stamped before jobs that were taken already, it is the next to be taken."""
+    monkeypatch.setattr(marks, "FEW", 1)
+    monkeypatch.setattr(marks, "OFTEN", 1e9)
+    monkeypatch.setattr(marks, "SWEEP", 1e9)
+    await engine.renew("w1", [], first=True)
+    late = draft()
+    async with alchemy_session(postgres_url) as session:
+        await engine.insert([late], tx=session)
+        await engine.insert([draft() for _ in range(9)])
+        for _ in range(2):
+            assert len(await engine.claim(Demand("w1", (("default", 2),)))) == 2
+        session.commit()
+        assert await engine.wait(["default"], 10) == {"default"}
+    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    assert claim.id == late.id

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, claims
+from stoker.engines.postgres import PostgresEngine, marks
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
 from stoker.model.ids import Mint
@@ -24,6 +24,8 @@ from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import SUPERSEDED, Unique
 
 pytestmark = pytest.mark.engine("postgres")
+
+EVERYWHERE = (["default"], [marks.LOWEST], [marks.HIGHEST], [marks.START], [marks.END])
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
@@ -169,7 +171,7 @@ async def test_a_job_that_hops_while_it_is_canceled_is_found(engine: PostgresEng
     """Claimed in the moment of the cancel, it is asked to stop: it is neither missed nor canceled and run."""
     job = draft()
     await engine.insert([job])
-    values = (None, "w1", ["default"], [1], 1)
+    values = (None, "w1", ["default"], [1], 1, *EVERYWHERE)
     async with uncommitted(engine, "claim", *values) as rows:
         assert len(rows) == 1
         cancel = asyncio.create_task(twin.alter(Selection((job.id,)), Cancel()))
@@ -215,7 +217,7 @@ async def test_a_holder_that_is_claimed_while_it_is_superseded_stays(
     await engine.insert([draft(unique=Unique("k"))])
     [claim] = await take(engine)
     await engine.settle([conclude(claim, Failed("boom", after=0))])
-    async with uncommitted(engine, "claim", None, "w1", ["default"], [1], 1) as rows:
+    async with uncommitted(engine, "claim", None, "w1", ["default"], [1], 1, *EVERYWHERE) as rows:
         assert len(rows) == 1
         late = asyncio.create_task(twin.insert([draft(unique=Unique("k"))]))
         await blocked(engine, late)
@@ -246,7 +248,7 @@ async def test_a_replacement_beside_a_claim_comes_too_late(engine: PostgresEngin
     """The job runs as it was claimed, and who wanted to replace it is told that it exists."""
     old = draft(unique=Unique("k"), payload=b'"old"')
     await engine.insert([old])
-    async with uncommitted(engine, "claim", None, "w1", ["default"], [1], 1) as rows:
+    async with uncommitted(engine, "claim", None, "w1", ["default"], [1], 1, *EVERYWHERE) as rows:
         assert rows[0][7] == '"old"'
         late = asyncio.create_task(twin.insert([draft(unique=Unique("k", mode="replace"), payload=b'"new"')]))
         await blocked(engine, late)
@@ -263,8 +265,8 @@ async def test_a_replacement_beside_a_claim_comes_too_late(engine: PostgresEngin
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Marks are used from the first claim on, and heads are not looked at by the clock."""
-    monkeypatch.setattr(claims, "FEW", 1)
-    monkeypatch.setattr(claims, "OFTEN", 1e9)
+    monkeypatch.setattr(marks, "FEW", 1)
+    monkeypatch.setattr(marks, "OFTEN", 1e9)
     return monkeypatch
 
 
@@ -297,7 +299,7 @@ async def test_the_head_of_a_line_is_looked_at_again_in_time(
     await twin.insert([urgent])
     passed_over = await take(engine, 2)
     assert urgent.id not in {claim.id for claim in passed_over}
-    eager.setattr(claims, "OFTEN", 0.0)
+    eager.setattr(marks, "OFTEN", 0.0)
     assert (await take(engine))[0].id == urgent.id
 
 

@@ -15,5 +15,5 @@ Make: TypeAlias = Callable[..., PostgresEngine]
 """An engine on the test's schema, by a URL; directly without one."""
 
 
-def trial(make: Make, url: str | None = None, **settings: Any) -> Trial:
-    return Trial(make(url), make(timeout=30.0), **settings)
+def trial(make: Make, url: str | None = None, *, timeout: float = IMPATIENT, **settings: Any) -> Trial:
+    return Trial(make(url, timeout=timeout), make(timeout=30.0), **settings)

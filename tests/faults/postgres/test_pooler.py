@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]
 @pytest.mark.parametrize("told", ["auto", "transaction"])
 async def test_no_call_needs_the_session_of_another(own: bool, told: str, server: PostgresServer, make: Make) -> None:
     with services.pooler(server.url, own=own) as url:
-        running = trial(lambda address=None, **options: make(address, **{"pooler": told, **options}), url, workers=2)
+        running = trial(functools.partial(make, pooler=told), url, timeout=10.0, workers=2)
         async with running:
             for _ in range(10):
                 await running.consuming()

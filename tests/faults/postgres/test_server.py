@@ -48,7 +48,7 @@ async def test_every_session_is_terminated_each_second(server: PostgresServer, m
         while time.monotonic() < until:
             await running.consuming()
             ended += await asyncio.to_thread(server.terminate_all)
-            await asyncio.sleep(0.9)
+            await asyncio.sleep(0.8)
         await running.consuming()
         assert ended >= 3
 

@@ -60,7 +60,7 @@ async def test_a_master_is_killed_and_what_its_replica_had_is_kept(cluster: Clus
     async with trial(make, flow=False, slots=20) as running:
         await running.consuming()
         master = cluster.owner(home(cluster, prefix))
-        jobs = [running.draft(1.0 + n / 10) for n in range(40)]
+        jobs = [running.draft(1.0 + n / 20) for n in range(30)]
         await running.put(*jobs)
         await running.until(lambda: len(running.runs) > 20, "they run")
         assert master.ask("WAIT", 1, 5_000) == 1

@@ -2,52 +2,33 @@
 
 A claim's `ref` says where its bit is and what a settlement needs to know of the job, so that ending a run reads
 nothing. It is a `Ref`; claims of one lease share their `Lot`.
-
-Taken rows stay in the index until the server cleans up, and while somebody holds an old snapshot it cannot. So a line
-that is drained fast is not looked at from its head each time but from a mark behind which everything was taken; from
-the head again once a second, when the marks give too little, and after every write of this engine that may have put a
-job before them.
+Where in the line is looked for them `marks` knows.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from stoker.engines.postgres.marks import Look, Marks
 from stoker.engines.postgres.texts import sql
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row
-from stoker.model.errors import CorruptRecord
+from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Draft, Settlement, Status
 from stoker.model.retry import OFF, Curve
-from stoker.model.time import MILLISECOND, Instant, Span
+from stoker.model.time import Instant
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
 _CLAIM = sql("claim")
-_CLAIM_FROM = sql("claim_from")
 _decode_past = msgspec.json.Decoder(tuple[int, int, int, dict[str, str] | None]).decode
-
-SLACK: Span = 500 * MILLISECOND
-SWEEP = 0.05
-"""Others commit later than they were stamped: every so many seconds a look begins this far before the marks."""
-
-OFTEN = 1.0
-"""Seconds after which a line is looked at from its head in any case."""
-
-FEW = 256
-"""Jobs taken from a line in such a while that are not worth a mark."""
-
-SLOW = 0.020
-"""Seconds from which on a look at the head is dear, and then takes only a small part of the time."""
-
-SELDOM = 20
-"""So many times as long as it took passes between two dear looks."""
 
 
 class Lot:
@@ -78,35 +59,8 @@ class Ref(NamedTuple):
     throttles: int = 0
 
 
-class Marks:
-    """What is known of one queue's line."""
-
-    __slots__ = ("cost", "last", "levels", "looked", "since", "swept", "taken")
-
-    def __init__(self) -> None:
-        self.levels: dict[int, Instant] = {}
-        self.looked = self.since = self.swept = self.last = self.cost = 0.0
-        self.taken = 0
-
-    def look(self, began: float, cost: float) -> None:
-        """The head was looked at. A hiccup is not a long line: only two slow looks in a row are dear."""
-        self.cost, self.last = min(cost, self.last), cost
-        if began - self.since >= OFTEN:
-            self.since, self.taken = began, 0
-        self.looked = self.swept = began
-        self.levels.clear()
-
-    def starts(self) -> list[tuple[int, Instant]]:
-        """Where to look from, priority by priority."""
-        now = time.monotonic()
-        slack = SLACK if now - self.swept >= SWEEP else 0
-        if slack:
-            self.swept = now
-        return [(priority, mark - slack) for priority, mark in sorted(self.levels.items())]
-
-
 class Line:
-    """The lines of an engine's queues, as far as it has marks in them."""
+    """The lines of an engine's queues, and where in them it looks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -116,15 +70,21 @@ class Line:
         """Jobs may have been put before the marks: of these queues, or of any."""
         for queue in self._marks if queues is None else queues:
             if queue in self._marks:
-                self._marks[queue].levels.clear()
+                self._marks[queue].forget()
 
     def inserted(self, drafts: Iterable[Draft]) -> None:
         """A job of the past, or of a priority nobody looks at, stands before the marks."""
         if self._marks:
             for draft in drafts:
                 marks = self._marks.get(draft.queue)
-                if marks is not None and (draft.at is not None or draft.priority not in marks.levels):
-                    marks.levels.clear()
+                if marks is not None:
+                    marks.put(draft.priority, draft.at)
+
+    def late(self, queues: Iterable[str], since: Instant) -> None:
+        """Jobs of these queues, stamped at this instant, were committed only now."""
+        for queue in queues:
+            if queue in self._marks:
+                self._marks[queue].late(since)
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
         """The same of jobs that were put back, and of follow-ups."""
@@ -134,8 +94,8 @@ class Line:
                 self.inserted(settlement.followups)
                 if settlement.status is not Status.DONE and type(ref) is Ref:
                     marks = self._marks.get(ref.lot.queue)
-                    if marks is not None and ref.priority not in marks.levels:
-                        marks.levels.clear()
+                    if marks is not None:
+                        marks.put(ref.priority, None)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         """Hand due jobs to a worker with a live lease."""
@@ -143,63 +103,48 @@ class Line:
         wanted, total = wants(demand)
         if total <= 0:
             return []
-        rest = {queue: n for queue, n in wanted.items() if not self._marked(queue)}
-        marked = {queue: n for queue, n in wanted.items() if queue not in rest}
-        if not marked or (rest and all(self._marks[queue].cost < SLOW for queue in marked)):
-            return await self._from_head(demand.worker, wanted, total)
-        found = await self._from_marks(demand.worker, marked, total)
-        if len(found) < min(total, sum(marked.values())) and self._worth_a_look(marked):
-            for claim in found:
-                marked[claim.queue] -= 1
-            rest.update({queue: n for queue, n in marked.items() if n > 0})
-        if rest and len(found) < total:
-            found += await self._from_head(demand.worker, rest, total - len(found))
+        now = time.monotonic()
+        for queue in wanted:
+            if queue not in self._marks:
+                self._marks[queue] = Marks()
+        looks = {queue: self._marks[queue].look(now) for queue in wanted}
+        found = await self._take(demand.worker, wanted, total, looks)
+        if len(found) < total and (rest := self._rest(wanted, found, looks)):
+            looks = {queue: self._marks[queue].look(now, whole=True) for queue in rest}
+            found += await self._take(demand.worker, rest, total - len(found), looks)
             order = {queue: place for place, queue in enumerate(wanted)}
             found.sort(key=lambda claim: (order[claim.queue], claim.priority, claim.scheduled_at, claim.id))
         return found
 
-    async def _from_head(self, worker: str, wanted: dict[str, int], total: int) -> list[Claim]:
+    def _rest(self, wanted: dict[str, int], found: list[Claim], looks: dict[str, Look]) -> dict[str, int]:
+        """What is still wanted of lines that were not looked at from their heads, and can be at little cost."""
+        counts = Counter(claim.queue for claim in found)
+        return {
+            queue: n - counts[queue]
+            for queue, n in wanted.items()
+            if counts[queue] < n and not looks[queue].whole and self._marks[queue].pieces is None
+        }
+
+    async def _take(self, worker: str, wanted: dict[str, int], total: int, looks: dict[str, Look]) -> list[Claim]:
         began = time.monotonic()
-        values = (self._store.now(), worker, list(wanted), list(wanted.values()), total)
-        found = handed_over(worker, await self._store.once("claim", _CLAIM, values))
-        cost = time.monotonic() - began
-        for queue in wanted:
-            marks = self._marks.get(queue)
-            if marks is None:
-                marks = self._marks[queue] = Marks()
-            marks.look(began, cost)
-        self._mark(found)
-        return found
-
-    async def _from_marks(self, worker: str, wanted: dict[str, int], total: int) -> list[Claim]:
-        levels = [(queue, *start) for queue in wanted for start in self._marks[queue].starts()]
-        where = [list(column) for column in zip(*levels, strict=True)]
+        ranges = [(queue, *range_) for queue, look in looks.items() for range_ in look.ranges]
+        where = [list(column) for column in zip(*ranges, strict=True)]
         values = (self._store.now(), worker, list(wanted), list(wanted.values()), total, *where)
-        found = handed_over(worker, await self._store.once("claim", _CLAIM_FROM, values))
-        self._mark(found)
-        return found
-
-    def _mark(self, found: list[Claim]) -> None:
+        extra = max(0.0 if self._marks[queue].levels else 2 * self._marks[queue].grace for queue in looks)
+        try:
+            rows = await self._store.once("claim", _CLAIM, values, extra=extra)
+        except EngineUnavailable:
+            for queue, look in looks.items():
+                self._marks[queue].failed(look, time.monotonic() - began)
+            raise
+        found, cost = handed_over(worker, rows), time.monotonic() - began
+        taken: dict[str, list[Claim]] = {queue: [] for queue in wanted}
         for claim in found:
-            marks = self._marks.get(claim.queue)
-            if marks is not None:
-                marks.taken += 1
-                marks.levels[claim.priority] = claim.scheduled_at
-
-    def _marked(self, queue: str) -> bool:
-        """Are its marks of use, and is it not time to look at its head?"""
-        marks = self._marks.get(queue)
-        if marks is None or not marks.levels:
-            return False
-        now = time.monotonic()
-        if now - marks.looked >= max(OFTEN, SELDOM * marks.cost):
-            return False
-        return marks.taken >= FEW or marks.cost >= SLOW
-
-    def _worth_a_look(self, queues: Iterable[str]) -> bool:
-        now = time.monotonic()
-        marks = [self._marks[queue] for queue in queues if queue in self._marks]
-        return all(one.cost < SLOW or now - one.looked >= SELDOM * one.cost for one in marks)
+            taken[claim.queue].append(claim)
+        for queue, look in looks.items():
+            dry = len(taken[queue]) < wanted[queue] and len(found) < total
+            self._marks[queue].took(look, taken[queue], began, cost, dry=dry)
+        return found
 
 
 def wants(demand: Demand) -> tuple[dict[str, int], int]:

@@ -105,7 +105,7 @@ class PostgresEngine:
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         if tx is not None:
-            return await joining.insert(self._store, tx, drafts)
+            return await joining.insert(self._store, self._line, tx, drafts)
         receipts = await self._inbox.put(drafts)
         self._line.inserted(drafts)
         return receipts
@@ -124,7 +124,7 @@ class PostgresEngine:
     ) -> Settled:
         settle.check(settlements)
         if tx is not None:
-            verdicts = await joining.settle(self._store, tx, settlements)
+            verdicts = await joining.settle(self._store, self._line, tx, settlements)
             return Settled(verdicts, [] if demand is None else await self._line.claim(demand))
         return await settle.exchange(self._store, self._line, settlements, demand)
 
@@ -165,9 +165,11 @@ class PostgresEngine:
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
-        tally = await actions.alter(self._store, selection, change)
-        self._line.forget()
-        return tally
+        try:
+            return await actions.alter(self._store, selection, change)
+        finally:
+            # Also when only the answer to its commit was lost.
+            self._line.forget()
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:

@@ -17,12 +17,13 @@ from stoker.engines.postgres.connection import Connection, DriverError, Retriabl
 from stoker.engines.postgres.insert import admit
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import Unit
-from stoker.engines.sql import handles
+from stoker.engines.sql import commits, handles
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
 from stoker.model.job import Draft, Receipt, Settlement, Verdict
 
 if TYPE_CHECKING:
+    from stoker.engines.postgres.claims import Line
     from stoker.engines.postgres.store import Store
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ _WHERE = sql("whereabouts")
 _SAVE, _BACK, _RELEASE = sql("savepoint"), sql("savepoint_back"), sql("savepoint_release")
 
 
-async def insert(store: Store, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
+async def insert(store: Store, line: Line, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
     """Insert inside somebody else's transaction."""
     refusing = any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
 
@@ -40,20 +41,20 @@ async def insert(store: Store, tx: Any, drafts: Sequence[Draft]) -> list[Receipt
         door = admit(unit, drafts)
         return _undoing(door) if refusing else door
 
-    return await _join(store, tx, make)
+    return await _join(store, line, tx, make)
 
 
-async def settle(store: Store, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
+async def settle(store: Store, line: Line, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle inside somebody else's transaction."""
-    return await _join(store, tx, lambda unit: closing.settle(unit, unit.now, settlements))
+    return await _join(store, line, tx, lambda unit: closing.settle(unit, unit.now, settlements))
 
 
-async def _join(store: Store, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
+async def _join(store: Store, line: Line, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
     if isinstance(tx, Own):
         if tx.store is not store:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
         return await tx.run(make)
-    return await _on_theirs(store, tx, make)
+    return await _on_theirs(store, line, tx, make)
 
 
 def _whole(unit: Unit, door: Steps[T]) -> Steps[T]:
@@ -129,7 +130,7 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
 # --- theirs -----------------------------------------------------------------------------------------------------
 
 
-async def _on_theirs(store: Store, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
+async def _on_theirs(store: Store, line: Line, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
     """Play a door on a user's handle, inside the transaction that they will end."""
     where = store.options.where
     if handles.dialect_of(handle) != "postgresql":
@@ -140,13 +141,26 @@ async def _on_theirs(store: Store, handle: Any, make: Callable[[Unit], Steps[T]]
         _check(store, handle, row)
         now = store.now()
         unit = Unit(row[3] if now is None else now)
-        return await _play(store, handle, _whole(unit, make(unit)))
+        answer = await _play(store, handle, _whole(unit, make(unit)))
     except StokerError:
         raise
     except Exception as error:
         if isinstance(error, DriverError) or hasattr(error, "sqlstate"):
             raise translated(error, where) from error
         raise
+    if unit.woken:
+        commits.after_commit(handle, lambda delay: _committed(store, line, unit, delay))
+    return answer
+
+
+def _committed(store: Store, line: Line, unit: Unit, delay: float) -> None:
+    """A user has committed, in whatever thread: jobs are there that were stamped a while ago."""
+
+    def tell() -> None:
+        line.late(unit.woken, unit.now)
+        store.told(unit.woken)
+
+    store.later(delay, tell)
 
 
 def _check(store: Store, handle: Any, row: Row) -> None:

@@ -83,6 +83,7 @@ async def migrate(connection: Connection, options: Options) -> list[str]:
     while True:
         await connection.command("BEGIN", options.patience)
         try:
+            await connection.command("SET LOCAL lock_timeout = 0", options.patience)
             statements = await _advance(connection, options)
             await connection.command("COMMIT", LONGEST)
         except BaseException:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -120,7 +120,9 @@ class Store:
     async def connect(self, kind: str) -> Connection:
         """A new connection with the settings of its kind."""
         options = self.options
-        settings = DOORS if kind == "doors" else DESK
+        # The server gives up waiting for a lock before we do: what only we gave up would pile up there.
+        limit = {"lock_timeout": str(int(options.patience * 900))}
+        settings = {**(DOORS if kind == "doors" else DESK), **limit}
         return await Connection.open(
             options.url, options.where, settings=settings, pooler=self._pooler, patience=options.patience
         )
@@ -267,6 +269,20 @@ class Store:
     def told(self, topics: set[str]) -> None:
         """After a commit: wake who has something to do, here and elsewhere."""
         self.ears.told(topics)
+
+    def later(self, delay: float, call: Callable[[], None]) -> None:
+        """Have something done on the engine's loop, from any thread; nothing when it is not open in this process."""
+        home = self._home
+        if home is None or home[0] != os.getpid():
+            return
+
+        def run() -> None:
+            if self._home is home:
+                call()
+
+        # The loop may have been closed without the engine.
+        with suppress(RuntimeError):
+            home[1].call_soon_threadsafe(home[1].call_later, delay, run)
 
     def _gave_up(self, error: BaseException) -> EngineBusy:
         return EngineBusy(

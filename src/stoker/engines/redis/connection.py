@@ -103,7 +103,8 @@ class Node:
             self._pool = ConnectionPool.from_url(
                 url,
                 protocol=2,
-                socket_timeout=timeout,
+                # The driver's own limit costs a Task per call, and before Python 3.12 it may swallow a cancellation.
+                socket_timeout=None,
                 socket_connect_timeout=timeout,
                 socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
@@ -117,8 +118,9 @@ class Node:
         """Send commands in one go and read their replies; an error reply is returned, not raised."""
         socket = await self._take()
         try:
-            await socket.send_packed_command(_packed(commands), check_health=False)
-            replies = [await _reply(socket) for _ in commands]
+            async with asyncio.timeout(self._timeout):
+                await socket.send_packed_command(_packed(commands), check_health=False)
+                replies = [await _reply(socket) for _ in commands]
         except BaseException:
             await _drop(socket)
             raise
@@ -128,7 +130,12 @@ class Node:
     async def dedicated(self) -> Socket:
         """A connection of one's own, for calls that block. The caller drops it."""
         socket: Socket = self._pool.make_connection()  # type: ignore[no-untyped-call]
-        await socket.connect()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(self._timeout):
+                await socket.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await _drop(socket)
+            raise
         return socket
 
     async def close(self) -> None:
@@ -349,8 +356,8 @@ def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
 async def blocking(socket: Socket, command: Command, seconds: float) -> Any:
     """A command that the server answers when it likes, at the latest after `seconds`."""
     try:
-        await socket.send_packed_command(pack_command(tuple(command)), check_health=False)
         async with asyncio.timeout(seconds + BLOCKING_MARGIN):
+            await socket.send_packed_command(pack_command(tuple(command)), check_health=False)
             return await socket.read_response(timeout=float("inf"))
     except driver.ResponseError as error:
         raise translated(error) from error

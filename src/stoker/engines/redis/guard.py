@@ -68,9 +68,9 @@ class Guard:
         if self._task is None:
             return
         self._over = True
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        while not self._task.done():
+            self._task.cancel()  # the driver may swallow one
+            await asyncio.wait([self._task], timeout=0.5)
         self._task = None
         if self._signs is not None:
             with contextlib.suppress(EngineError):

@@ -12,19 +12,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from stoker.engines.base import CONTROL
 from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
-from stoker.model.errors import EngineError
+from stoker.model.errors import EngineError, EngineUnavailable
 
 LONGEST_BLOCK = 20
 LINGER = 0.2
 """A block goes on this long without a waiter: fetchers mostly come back for the same queues at once."""
 
 LONGEST_SILENCE = 20.0
+LONGEST_UNBLOCK = 1.0
+"""Seconds until a block that was ended has to answer."""
+
 PAUSE = 0.5
 
 
@@ -229,8 +233,11 @@ class Line:
         return None if found is None else found[0]
 
     async def unblock(self, block: asyncio.Task[bytes | None]) -> None:
-        """End a block; what it had taken by then is its answer."""
+        """End a block; what it had taken by then is its answer. One that does not end hangs on a dead connection."""
+        give_up = time.monotonic() + LONGEST_UNBLOCK
         while not block.done():
+            if time.monotonic() > give_up:
+                raise EngineUnavailable("the connection on which Stoker waits for wake-ups is dead; another is made")
             if self._id is not None:
                 if self._second is None:
                     self._second = await self._connection.dedicated(self._key)

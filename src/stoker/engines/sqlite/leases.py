@@ -85,6 +85,7 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
     retired: list[str] = []
     for owner in owners:
         retired += [name for (name,) in (yield _FORGET, (owner,))]
-    for name in named - known.keys() - {by}:
-        yield _RETIRE, (name,)
+    for name in dict.fromkeys(dead):  # in the order named: the youngest are remembered longest
+        if name not in known and name != by:
+            yield _RETIRE, (name,)
     return claims, retired

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stoker.engines.sql import migrations
+from stoker.engines.sql.waiting import Hub
 from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.life import SignOfLife
 from stoker.engines.sqlite.transact import Transactor, begin, commit
-from stoker.engines.sqlite.waiting import Hub
 from stoker.engines.sqlite.wake import Bell
 from stoker.model.errors import EngineBusy, EngineRefused
 from stoker.model.time import Instant

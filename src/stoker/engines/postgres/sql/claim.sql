@@ -1,6 +1,7 @@
--- Due jobs of several queues, each from its very head. Answers claims in the order of the demand, and writes one lease
--- per queue and token: the clock's, unless it stood still since a job's last claim. Rows that somebody else is about to
--- take are passed over; nothing is locked that is not taken.
+-- Due jobs of several queues. $6 to $10 say where to look, in the order of the line: from which to which priority, and
+-- there from which to before which instant; of several priorities those are found that somebody has. Answers claims in
+-- the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still since a job's
+-- last claim. Rows that somebody else is about to take are passed over; nothing is locked that is not taken.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
 ), g AS MATERIALIZED (
@@ -15,25 +16,35 @@ WITH t AS MATERIALIZED (
     DELETE FROM stoker.ready WHERE ctid = ANY(ARRAY(
         SELECT c.place FROM g, LATERAL (
             SELECT r.ctid AS place FROM
+                unnest($6::text[], $7::smallint[], $8::smallint[], $9::bigint[], $10::bigint[])
+                    AS w (queue, low, high, since, until),
                 LATERAL (
-                    WITH RECURSIVE level (p) AS (
-                        (
-                            SELECT f.priority FROM stoker.ready AS f
-                            WHERE f.queue = g.queue ORDER BY f.queue, f.priority LIMIT 1
+                    SELECT w.low AS p WHERE w.low = w.high
+                    UNION ALL
+                    SELECT v.p FROM (
+                        WITH RECURSIVE level (p) AS (
+                            (
+                                SELECT f.priority FROM stoker.ready AS f
+                                WHERE f.queue = g.queue AND f.priority >= w.low AND f.priority <= w.high
+                                ORDER BY f.queue, f.priority LIMIT 1
+                            )
+                            UNION ALL
+                            SELECT (
+                                SELECT f.priority FROM stoker.ready AS f
+                                WHERE f.queue = g.queue AND f.priority > level.p AND f.priority <= w.high
+                                ORDER BY f.queue, f.priority LIMIT 1
+                            ) FROM level WHERE level.p IS NOT NULL
                         )
-                        UNION ALL
-                        SELECT (
-                            SELECT f.priority FROM stoker.ready AS f
-                            WHERE f.queue = g.queue AND f.priority > level.p ORDER BY f.queue, f.priority LIMIT 1
-                        ) FROM level WHERE level.p IS NOT NULL
-                    )
-                    SELECT p FROM level WHERE p IS NOT NULL
-                ) AS w,
+                        SELECT level.p FROM level WHERE level.p IS NOT NULL
+                    ) AS v WHERE w.low < w.high
+                ) AS o,
                 LATERAL (
                     SELECT f.ctid FROM stoker.ready AS f
-                    WHERE f.queue = g.queue AND f.priority = w.p AND f.due <= (SELECT now FROM t)
+                    WHERE f.queue = g.queue AND f.priority = o.p
+                        AND f.due >= w.since AND f.due < w.until AND f.due <= (SELECT now FROM t)
                     ORDER BY f.due, f.id LIMIT g.n FOR UPDATE SKIP LOCKED
                 ) AS r
+            WHERE w.queue = g.queue
             LIMIT g.n
         ) AS c LIMIT $5::int
     )) RETURNING id, queue, priority, due, attempts, status, past, greatest((SELECT now FROM t), token + 1) AS fence
