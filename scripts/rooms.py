@@ -33,7 +33,7 @@ CHECKS = Room("checks", 60)
 MODEL = Room("model", 40, "tests/model")
 UNIT = Room("unit", 40, "tests")
 APART = (
-    Room("engines", 60, "tests/engines"),
+    Room("engines", 90, "tests/engines"),
     Room("conformance", 180, "tests/conformance"),
     Room("faults-sqlite", 40, "tests/faults/sqlite"),
     Room("faults-postgres", 40, "tests/faults/postgres"),

@@ -55,7 +55,13 @@ def test_a_schema_starts_empty_and_belongs_to_one_test(postgres_url: str, postgr
     assert row == (1,)
 
 
+def schemas(url: str) -> set[str]:
+    with psycopg.connect(url) as connection:
+        return {name for (name,) in connection.execute("select nspname from pg_namespace")}
+
+
 def test_nothing_of_a_test_stays_in_the_servers(folder_of_its_own: Path, postgres_url: str, redis_url: str) -> None:
+    before = schemas(postgres_url)
     done = inner(
         folder_of_its_own,
         """
@@ -74,9 +80,7 @@ def test_store(postgres_url, postgres_schema, redis_url, redis_prefix):
     )
     output, _ = done.communicate(timeout=40)
     assert done.returncode == 0, output
-    with psycopg.connect(postgres_url) as connection:
-        row = connection.execute("select count(*) from pg_namespace where nspname like 't\\_%'").fetchone()
-    assert row == (0,)
+    assert schemas(postgres_url) == before
     with redis.Redis.from_url(redis_url) as client:
         assert client.keys("*t*:*") == []
 
