@@ -61,6 +61,17 @@ def test_a_room_without_cases_for_the_engine_is_no_failure(tmp_path: Path) -> No
     assert run.broken == []
 
 
+def test_what_a_room_has_beside_the_rest_counts_as_much(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_aside.py").write_text("def test(): raise AssertionError('aside')\n")
+    run = rooms.Run()
+    room = rooms.Room("odd", 1, str(tmp_path), "test_aside.py")
+    with rooms.alongside(run, room, ["-p", "no:cacheprovider", "--rootdir", str(tmp_path)], tmp_path) as ignored:
+        assert ignored == [f"--ignore={tmp_path}/test_aside.py"]
+    assert run.broken == ["odd"]
+    assert run.seconds[room] > 0
+    assert "AssertionError: aside" in capfd.readouterr().out
+
+
 def test_cases_are_counted_per_engine_and_chosen_by_engine_and_variant(tmp_path: Path) -> None:
     """The options of tests/conftest.py, on a small tree of its own."""
     conftest = Path(__file__).resolve().parents[1] / "conftest.py"
