@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+import redis
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,7 +27,7 @@ def blocks(page: str) -> list[tuple[int, str]]:
     return [(page.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(page)]
 
 
-SERVERS = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
+SERVERS = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_database_url"}
 
 
 @pytest.fixture
@@ -38,6 +39,15 @@ def database_url(postgres_url: str) -> Iterator[str]:
     yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def redis_database_url(redis_url: str) -> Iterator[str]:
+    """A database that only pages use, empty afterwards."""
+    url = urlsplit(redis_url)._replace(path="/9").geturl()
+    yield url
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
 
 
 PAGES_WITH_CODE = [path for path in PAGES if blocks(path.read_text(encoding="utf-8"))]
