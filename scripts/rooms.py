@@ -30,15 +30,15 @@ class Room:
     budget: int
     folder: str = ""
     beside: str = ""
-    """A file of the folder that runs at the same time as the others: its tests wait more than they work."""
+    """What of the folder runs at the same time as the rest: its tests wait more than they work."""
 
 
 CHECKS = Room("checks", 60)
 MODEL = Room("model", 40, "tests/model")
 UNIT = Room("unit", 40, "tests")
 APART = (
-    Room("engines", 90, "tests/engines"),
-    Room("conformance", 180, "tests/conformance"),
+    Room("engines", 90, "tests/engines", "postgres"),
+    Room("conformance", 180, "tests/conformance", "test_postgres.py"),
     Room("faults-sqlite", 40, "tests/faults/sqlite"),
     Room("faults-postgres", 40, "tests/faults/postgres", "test_network.py"),
     Room("faults-redis", 40, "tests/faults/redis", "test_network.py"),
@@ -128,8 +128,7 @@ def alongside(run: Run, room: Room, arguments: list[str], scratch: Path) -> Iter
     if code not in (0, NOTHING_COLLECTED) and room.name not in run.broken:
         run.broken.append(room.name)
     run.seconds[room] = time.monotonic() - started
-    if tally.exists():
-        run.outcomes.update(json.loads(tally.read_text())["outcomes"])
+    add(run, room, tally)
 
 
 def enter(run: Run, room: Room, commands: list[list[str]], scratch: Path | None = None) -> None:
@@ -142,7 +141,13 @@ def enter(run: Run, room: Room, commands: list[list[str]], scratch: Path | None 
             run.broken.append(room.name)
             break
     run.seconds[room] = time.monotonic() - started
-    if tally and tally.exists():
+    if tally:
+        add(run, room, tally)
+
+
+def add(run: Run, room: Room, tally: Path) -> None:
+    """Count what a run of pytest left behind."""
+    if tally.exists():
         counted = json.loads(tally.read_text())
         run.outcomes.update(counted["outcomes"])
         if room.name == "conformance":
