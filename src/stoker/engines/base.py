@@ -36,6 +36,9 @@ ORPHANED_AFTER: Span = 5 * SECOND
 """A claim stored under a worker that does not hold it is an orphan only when it is older than this: younger ones may
 still be on their way to the worker."""
 
+CORRUPT = "stoker.corrupt"
+"""The metadata key under which a record says what of it could not be read."""
+
 CONTROL = "@control"
 """The topic that wakes every keeper: a running job was asked to stop."""
 

@@ -18,6 +18,9 @@ Scope: TypeAlias = Literal["kind", "global"]
 Mode: TypeAlias = Literal["existing", "replace", "raise"]
 Hold: TypeAlias = Literal["active", "retrying"]
 
+TRAITS = tuple((scope, mode, hold) for scope in get_args(Scope) for mode in get_args(Mode) for hold in get_args(Hold))
+"""Every way a key can be meant. Stores write a way's place in this list, so nothing in it ever changes its place."""
+
 LONGEST_KEY = 512
 SUPERSEDED = "superseded by a newer job with the same unique key"
 

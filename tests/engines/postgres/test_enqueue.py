@@ -12,12 +12,13 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine
+from stoker.engines.sql.migrations import load
 from stoker.model.ids import Mint, minted_at
-from stoker.model.job import Demand, Draft, Status, Stored
-from stoker.model.lifecycle import conclude
+from stoker.model.job import LARGEST_PAYLOAD, MOST_ATTEMPTS, PRIORITIES, Demand, Draft, Status, Stored
+from stoker.model.lifecycle import KEEP_DEAD, conclude
 from stoker.model.outcome import Done, Failed
-from stoker.model.time import HOUR, MINUTE
-from stoker.model.unique import SUPERSEDED, Unique
+from stoker.model.time import HOUR, LONGEST, MINUTE
+from stoker.model.unique import LONGEST_KEY, SUPERSEDED, TRAITS, Unique
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -160,3 +161,25 @@ async def test_a_trigger_can_enqueue(engine: PostgresEngine, enqueue: Any, postg
     enqueue.connection.commit()
     claims = await engine.claim(Demand("w1", (("default", 5),)))
     assert sorted(claim.payload for claim in claims) == [b'{"n" : 1}', b'{"n" : 2}', b'{"n" : 3}']
+
+
+@pytest.mark.spec("PGSQL-03")
+def test_the_function_repeats_the_rules_word_for_word() -> None:
+    """SQL cannot import the model, and a released migration never changes: a rule that changes needs a new one."""
+    text = "\n".join(migration.text for migration in load("stoker.engines.postgres"))
+    function = text[text.rindex("CREATE FUNCTION stoker.enqueue(") :]
+    plain = Draft(id=mint(), kind="k", queue="q", payload=b"{}")
+    everywhere = TRAITS.index(("global", "existing", "active"))
+    for rule in (
+        f"attempts integer DEFAULT {plain.attempts},",
+        f"priority integer DEFAULT {plain.priority},",
+        f"attempts NOT BETWEEN 1 AND {MOST_ATTEMPTS},",
+        f"payload::text) > {LARGEST_PAYLOAD} ",
+        f"priority NOT BETWEEN {PRIORITIES[0]} AND {PRIORITIES[-1]},",
+        f"wait NOT BETWEEN 0 AND {LONGEST},",
+        f"octet_length(unique_key) NOT BETWEEN 1 AND {LONGEST_KEY} ",
+        f"WHEN 'global' THEN {everywhere} ELSE {TRAITS.index(('kind', 'existing', 'active'))} END",
+        f"q.name = gone.queue), {KEEP_DEAD})",
+        f"'{SUPERSEDED}'",
+    ):
+        assert rule in function, rule

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from stoker.engines.base import CORRUPT
 from stoker.engines.redis import RedisEngine
-from stoker.engines.redis.records import CORRUPT
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Job, Options, Status
 from stoker.model.lifecycle import conclude

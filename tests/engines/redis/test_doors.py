@@ -313,8 +313,9 @@ async def test_a_silent_subscription_is_noticed(
         try:
             assert await engine.wait([CONTROL], 0.2) == frozenset()
             proxy.blackhole()
+            before = proxy.connections
             asleep = asyncio.create_task(engine.wait([CONTROL], 30))
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(proxy.wait, lambda: proxy.connections > before, "the silence is noticed")
             proxy.heal()
             assert await asleep == {CONTROL}
         finally:

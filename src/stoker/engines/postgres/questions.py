@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.engines.postgres import records
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import CODES, ENQUEUED, PENDING, STATUSES
-from stoker.engines.sql.packing import read_unique
+from stoker.engines.sql.packing import read_unique, totals
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, matches
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -149,25 +149,14 @@ def counted(now: Instant) -> Steps[Census]:
         scheduled={queue: min(later, COUNT_LIMIT) for queue, later, _ in lines if later},
         oldest_ready={queue: due for queue, _, due in lines if due is not None},
         oldest_running=running,
-        totals=_totals(rows, troubles),
+        totals=totals(_sums(rows), troubles),
     )
 
 
-def _totals(rows: list[Row], troubles: dict[str, str]) -> dict[str, Totals]:
+def _sums(rows: list[Row]) -> dict[str, list[int]]:
     sums: dict[str, list[int]] = {}
     for _, kind, *numbers in rows:
-        totals = sums.setdefault(kind, [0] * (len(numbers) - ENQUEUED))
+        kinds = sums.setdefault(kind, [0] * (len(numbers) - ENQUEUED))
         for place, n in enumerate(numbers[ENQUEUED:]):
-            totals[place] += n or 0
-    return {
-        kind: Totals(
-            enqueued=enqueued,
-            completed=completed,
-            retried=retried,
-            failed=failed,
-            canceled=canceled,
-            last_error=troubles.get(kind),
-        )
-        for kind, (enqueued, completed, retried, failed, canceled) in sorted(sums.items())
-        if any((enqueued, completed, retried, failed, canceled))
-    }
+            kinds[place] += n or 0
+    return sums

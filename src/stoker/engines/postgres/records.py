@@ -9,18 +9,15 @@ import msgspec
 
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import STATUSES
-from stoker.engines.sql.packing import read_log, read_metadata, read_options, read_unique
+from stoker.engines.sql.packing import details, read_unique
 from stoker.engines.sql.steps import Steps
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import PLAIN, Job, Mishap
+from stoker.model.job import Job, Mishap
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
 T = TypeVar("T")
-
-CORRUPT = "stoker.corrupt"
-"""Metadata key: what of a record could not be read."""
 
 _GET = sql("get")
 _history = msgspec.json.Decoder(tuple[tuple[Instant, int, str], ...]).decode
@@ -102,14 +99,7 @@ def jobs(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
 
 def shown(record: Record) -> Job:
     """A record as an operator sees it. What cannot be read is left out and said so, so that it can be removed."""
-    options, unique = PLAIN, None
-    metadata: dict[str, str] = {}
-    log: tuple[str, ...] = ()
-    try:
-        metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
-        options, unique = read_options(record.options), read_unique(record.ukey, record.utraits)
-    except CorruptRecord as error:
-        metadata[CORRUPT] = str(error)
+    packed = details(record)
     return Job(
         id=record.id,
         kind=record.kind,
@@ -124,8 +114,8 @@ def shown(record: Record) -> Job:
         scheduled_at=record.due,
         crashes=record.crashes,
         throttles=record.throttles,
-        options=options,
-        unique=unique,
+        options=packed.options,
+        unique=packed.unique,
         tenant=record.tenant,
         worker=record.worker,
         token=record.token,
@@ -137,7 +127,7 @@ def shown(record: Record) -> Job:
         history=() if record.history is None else tuple(Mishap(*entry) for entry in _history(record.history)),
         result=None if record.result is None else record.result.encode(),
         progress=record.progress,
-        metadata=metadata,
-        log=log,
+        metadata=packed.metadata,
+        log=packed.log,
         successor=record.successor,
     )

@@ -7,7 +7,6 @@ one than its kind and queue.
 from __future__ import annotations
 
 import struct
-from typing import get_args
 
 import msgspec
 
@@ -15,7 +14,7 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Mishap, Options, Status, pack, unpack
 from stoker.model.time import Instant
-from stoker.model.unique import Hold, Mode, Scope, Unique
+from stoker.model.unique import TRAITS, Unique
 
 CHARS: dict[Status, bytes] = {
     Status.PENDING: b"p",
@@ -80,9 +79,6 @@ class Record(msgspec.Struct, gc=False, eq=False):
     broken: bool = False
 
 
-_SCOPES, _MODES, _HOLDS = get_args(Scope), get_args(Mode), get_args(Hold)
-UNIQUES = [(scope, mode, hold) for scope in _SCOPES for mode in _MODES for hold in _HOLDS]
-
 _BODY = struct.Struct(">16sQQH")
 _U1, _U2, _U4 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
 _KEYED, _TENANT, _OPTIONS = 1, 2, 4
@@ -99,7 +95,7 @@ def tail(draft: Draft | Record, budget: int) -> bytes:
         key, traits = draft.unique.key.encode(), draft.unique
         flags |= _KEYED
         more += _U2.pack(len(key)) + key
-        more += _U1.pack(UNIQUES.index((traits.scope, traits.mode, traits.hold)))
+        more += _U1.pack(TRAITS.index((traits.scope, traits.mode, traits.hold)))
     if draft.tenant is not None:
         flags |= _TENANT
         tenant = draft.tenant.encode()
@@ -201,7 +197,7 @@ def _read_more(record: Record, stored: bytes, at: int, flags: int) -> int:
         end = at + 2 + _U2.unpack_from(stored, at)[0]
         key = stored[at + 2 : end].decode()
         try:
-            record.unique = Unique(key, *UNIQUES[stored[end]])
+            record.unique = Unique(key, *TRAITS[stored[end]])
         except (IndexError, ValueError) as error:
             record.corrupt = f"the unique key cannot be read: {error}"
         at = end + 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.engines.base import CORRUPT
 from stoker.engines.redis.bodies import (
     CHARS,
     HIGHEST,
@@ -32,13 +33,10 @@ from stoker.model.time import Instant
 from stoker.model.unique import Holder
 
 __all__ = [
-    "CHARS", "CORRUPT", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATUSES", "Notes", "Record", "apply_state", "as_job",
+    "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATUSES", "Notes", "Record", "apply_state", "as_job",
     "body", "drafted", "eight", "fence", "grip", "history", "mishap", "place", "read_body", "read_mishap",
     "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
 ]  # fmt: skip
-
-CORRUPT = "stoker.corrupt"
-"""Metadata key: what of a record could not be read."""
 
 _FENCE = struct.Struct(">cQH")
 _STATE = struct.Struct(">cIIIIIIQcHQ")

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from stoker.engines.base import CORRUPT
 from stoker.model.errors import CorruptRecord
-from stoker.model.job import Options, unpack
-from stoker.model.unique import Hold, Mode, Scope, Unique
+from stoker.model.job import PLAIN, Options, unpack
+from stoker.model.query import Totals
+from stoker.model.unique import TRAITS, Unique
 
-_SCOPES, _MODES, _HOLDS = get_args(Scope), get_args(Mode), get_args(Hold)
-_UNIQUES = [(scope, mode, hold) for scope in _SCOPES for mode in _MODES for hold in _HOLDS]
-_TRAITS = {traits: code for code, traits in enumerate(_UNIQUES)}
+_TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
+
+
+class Packed(Protocol):
+    """A record as far as it is packed."""
+
+    options: Any
+    ukey: str | None
+    utraits: int | None
+    metadata: Any
+    log: Any
+
 
 encode = msgspec.json.Encoder().encode
 _metadata = msgspec.json.Decoder(dict[str, str]).decode
@@ -31,7 +43,7 @@ def read_unique(key: str | None, traits: int | None) -> Unique | None:
     if key is None:
         return None
     try:
-        return Unique(key, *_UNIQUES[traits or 0])
+        return Unique(key, *TRAITS[traits or 0])
     except (IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"a unique key cannot be read: {error}") from error
 
@@ -74,6 +86,44 @@ def read_log(stored: bytes | str | None) -> tuple[str, ...]:
         return () if stored is None else _lines(stored)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise CorruptRecord(f"the log cannot be read: {error}") from error
+
+
+class Details(NamedTuple):
+    """What of a record is packed, unpacked."""
+
+    options: Options
+    unique: Unique | None
+    metadata: dict[str, str]
+    log: tuple[str, ...]
+
+
+def details(record: Packed) -> Details:
+    """What people are shown of it. What cannot be read is left out and said so, so that the job can be removed."""
+    options, unique = PLAIN, None
+    metadata: dict[str, str] = {}
+    log: tuple[str, ...] = ()
+    try:
+        metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
+        options, unique = read_options(record.options), read_unique(record.ukey, record.utraits)
+    except CorruptRecord as error:
+        metadata[CORRUPT] = str(error)
+    return Details(options, unique, metadata, log)
+
+
+def totals(sums: Mapping[str, list[int]], troubles: Mapping[str, str]) -> dict[str, Totals]:
+    """The five totals of each kind that has any, in the order in which engines count them."""
+    return {
+        kind: Totals(
+            enqueued=enqueued,
+            completed=completed,
+            retried=retried,
+            failed=failed,
+            canceled=canceled,
+            last_error=troubles.get(kind),
+        )
+        for kind, (enqueued, completed, retried, failed, canceled) in sorted(sums.items())
+        if any((enqueued, completed, retried, failed, canceled))
+    }
 
 
 def legible(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from stoker.engines.sql.packing import read_unique
+from stoker.engines.sql.packing import read_unique, totals
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.records import Record, by_id, shown
 from stoker.engines.sqlite.texts import sql
@@ -18,7 +18,7 @@ from stoker.engines.sqlite.unit import CODES, ENQUEUED, PENDING, RETRYING, RUNNI
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, matches
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -193,7 +193,7 @@ def census(now: Instant) -> Steps[Census]:
         scheduled=scheduled,
         oldest_ready=oldest,
         oldest_running={names[qid]: claimed for qid, claimed in running},
-        totals=_totals(rows, troubles),
+        totals=totals(_sums(rows), troubles),
     )
 
 
@@ -210,22 +210,12 @@ def _line(qid: int, now: Instant) -> Steps[tuple[int, Instant | None]]:
     return later, oldest
 
 
-def _totals(rows: list[Row], troubles: dict[str, str]) -> dict[str, Totals]:
+def _sums(rows: list[Row]) -> dict[str, list[int]]:
     sums: dict[str, list[int]] = {}
     for _, kind, what, n in rows:
         if what >= ENQUEUED:
             sums.setdefault(kind, [0] * 5)[what - ENQUEUED] += n
-    return {
-        kind: Totals(
-            enqueued=enqueued,
-            completed=completed,
-            retried=retried,
-            failed=failed,
-            canceled=canceled,
-            last_error=troubles.get(kind),
-        )
-        for kind, (enqueued, completed, retried, failed, canceled) in sorted(sums.items())
-    }
+    return sums
 
 
 def due(names: list[str], now: Instant) -> Steps[list[str]]:

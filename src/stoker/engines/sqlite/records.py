@@ -6,18 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.sql.packing import read_log, read_metadata, read_options, read_unique
+from stoker.engines.sql.packing import details, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import DEAD, DONE, PENDING, RETRYING, RUNNING, STATUSES
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import PLAIN, Job, Mishap
+from stoker.model.job import Job, Mishap
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
-
-CORRUPT = "stoker.corrupt"
-"""Metadata key: what of a record could not be read."""
 
 _BY_ID = sql("get")
 _BY_SEQ = sql("get_by_seq")
@@ -134,14 +131,7 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         rows = yield _QUEUE_NAMES, ()
         queues.update(rows)
     history = () if record.last_error is None else (yield _ERRORS, (record.seq,))
-    options, unique = PLAIN, None
-    metadata: dict[str, str] = {}
-    log: tuple[str, ...] = ()
-    try:
-        metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
-        options, unique = read_options(record.options), read_unique(record.ukey, record.utraits)
-    except CorruptRecord as error:
-        metadata[CORRUPT] = str(error)
+    packed = details(record)
     return Job(
         id=record.id,
         kind=record.kind,
@@ -156,8 +146,8 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         scheduled_at=record.due,
         crashes=record.crashes or 0,
         throttles=record.throttles or 0,
-        options=options,
-        unique=unique,
+        options=packed.options,
+        unique=packed.unique,
         tenant=record.tenant,
         worker=record.worker,
         token=record.token,
@@ -169,7 +159,7 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         history=tuple(Mishap(*row) for row in history),
         result=record.result,
         progress=record.progress,
-        metadata=metadata,
-        log=log,
+        metadata=packed.metadata,
+        log=packed.log,
         successor=record.successor,
     )
