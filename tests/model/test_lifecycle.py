@@ -20,6 +20,7 @@ from stoker.model.lifecycle import (
     UNFIT_SINCE,
     Rules,
     accepts,
+    check_settlements,
     check_transition,
     conclude,
     deletes,
@@ -460,3 +461,15 @@ def test_what_a_store_accepts_while_a_cancel_is_requested(status: Status) -> Non
 def test_concluding_again_in_the_knowledge_of_the_request_is_always_accepted(claim: Claim, outcome: Outcome) -> None:
     flagged = msgspec.structs.replace(claim, cancel_requested=True)
     assert accepts(conclude(flagged, outcome).status, cancel_requested=True)
+
+
+@pytest.mark.spec("SETTLE-16")
+@pytest.mark.parametrize("status", Status)
+def test_a_run_ends_in_no_other_status(status: Status) -> None:
+    good = conclude(claimed(), Done())
+    settlements = [good, msgspec.structs.replace(good, status=status)]
+    if status in SETTLED:
+        check_settlements(settlements)
+    else:
+        with pytest.raises(InvalidTransition, match=text(good.id)):
+            check_settlements(settlements)

@@ -7,6 +7,8 @@ state diagram in the docs is drawn from `TRANSITIONS`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from stoker.model import retry, throttle
@@ -64,6 +66,13 @@ def check_transition(before: Status, after: Status, job: bytes | None = None) ->
     """Raise InvalidTransition for anything outside the table."""
     if after not in TRANSITIONS[before]:
         raise InvalidTransition(before, after, None if job is None else text(job))
+
+
+def check_settlements(settlements: Iterable[Settlement]) -> None:
+    """Refuse a status that no run can end in, before a store is told of any."""
+    for settlement in settlements:
+        if settlement.status not in SETTLED:
+            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
 
 
 class Rules(msgspec.Struct, frozen=True):

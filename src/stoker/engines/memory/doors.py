@@ -12,8 +12,7 @@ import msgspec
 
 from stoker.engines.memory.record import Record, as_claim, drafted, due_at, grip
 from stoker.engines.memory.store import Store
-from stoker.model.errors import Duplicate, EngineFull, InvalidTransition
-from stoker.model.ids import text
+from stoker.model.errors import Duplicate, EngineFull
 from stoker.model.job import (
     LONGEST_LOG,
     Claim,
@@ -29,7 +28,7 @@ from stoker.model.job import (
     appended,
     noted,
 )
-from stoker.model.lifecycle import SETTLED, accepts, deletes
+from stoker.model.lifecycle import accepts, check_settlements, deletes
 from stoker.model.throttle import Cool, cooled
 from stoker.model.time import Instant
 from stoker.model.unique import SUPERSEDED, Meeting, Mode, Unique, meet
@@ -154,9 +153,7 @@ def hand_over(record: Record, worker: str, now: Instant) -> None:
 
 def settle(store: Store, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
     """End claims, each for itself."""
-    for settlement in settlements:
-        if settlement.status not in SETTLED:
-            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
+    check_settlements(settlements)
     return [_settle(store, settlement, now) for settlement in settlements]
 
 

@@ -36,6 +36,7 @@ from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.lifecycle import check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
@@ -122,7 +123,7 @@ class PostgresEngine:
         tx: Transaction | None = None,
         demand: Demand | None = None,
     ) -> Settled:
-        settle.check(settlements)
+        check_settlements(settlements)
         if tx is not None:
             verdicts = await joining.settle(self._store, self._line, tx, settlements)
             return Settled(verdicts, [] if demand is None else await self._line.claim(demand))

@@ -21,10 +21,9 @@ from stoker.engines.postgres.unit import CODES, Unit, queue_of
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
-from stoker.model.errors import InvalidTransition
-from stoker.model.ids import JobId, text
+from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_HISTORY, Claim, Demand, Settled, Settlement, Status, Verdict
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, SETTLED, deletes
+from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, deletes
 from stoker.model.throttle import Cool, cooled
 from stoker.model.time import Instant
 
@@ -41,13 +40,6 @@ _LOCK = sql("queue_lock")
 _APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
 _SUCCESS = Status.DONE
 _WAITING = (Status.PENDING, Status.RETRYING)
-
-
-def check(settlements: Sequence[Settlement]) -> None:
-    """Refuse a status that no run can end in."""
-    for settlement in settlements:
-        if settlement.status not in SETTLED:
-            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
 
 
 async def exchange(store: Store, line: Line, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:

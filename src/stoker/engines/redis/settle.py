@@ -20,10 +20,9 @@ from stoker.engines.redis.records import CHARS, Notes
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
 from stoker.engines.redis.work import Work
-from stoker.model.errors import EngineBusy, InvalidTransition
-from stoker.model.ids import text
+from stoker.model.errors import EngineBusy
 from stoker.model.job import LONGEST_LOG, Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, SETTLED, deletes
+from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, check_settlements, deletes
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
 _SETTLE = script("settle")
@@ -35,16 +34,9 @@ _WAITING = (Status.PENDING, Status.RETRYING)
 _DONE, _APPLIED = Status.DONE, Verdict.APPLIED
 
 
-def check(settlements: Sequence[Settlement]) -> None:
-    """Refuse a status that no run can end in."""
-    for settlement in settlements:
-        if settlement.status not in SETTLED:
-            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
-
-
 async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
     """End claims, each for itself; verdicts in their order. Then take what the demand asks for."""
-    check(settlements)
+    check_settlements(settlements)
     store.connection.inside()
     refs = await _refs(store, settlements)
     verdicts: list[Verdict] = [Verdict.LOST] * len(settlements)

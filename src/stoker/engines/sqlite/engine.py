@@ -29,6 +29,7 @@ from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.lifecycle import check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
@@ -139,7 +140,7 @@ class SqliteEngine:
         tx: Transaction | None = None,
         demand: Demand | None = None,
     ) -> Settled:
-        settle.check(settlements)
+        check_settlements(settlements)
         if tx is not None:
             verdicts = await self._store.join(tx, lambda unit: settle.settle(unit, settlements))
             return Settled(verdicts, [] if demand is None else await self.claim(demand))

@@ -19,10 +19,8 @@ from stoker.engines.sqlite.insert import admit
 from stoker.engines.sqlite.records import Record, by_seq
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CODES, COMPLETED, DONE, RUNNING, Mismatch, Unit
-from stoker.model.errors import InvalidTransition
-from stoker.model.ids import text
 from stoker.model.job import LONGEST_LOG, Note, Settlement, Status, Verdict, noted
-from stoker.model.lifecycle import SETTLED, accepts, deletes
+from stoker.model.lifecycle import accepts, deletes
 from stoker.model.throttle import Cool, cooled
 
 _FENCE = sql("settle_fence")
@@ -33,13 +31,6 @@ _KNOWN = sql("known")
 _TROUBLE_OVER = sql("trouble_over")
 _APPLIED = Verdict.APPLIED
 _DONE = Status.DONE
-
-
-def check(settlements: Sequence[Settlement]) -> None:
-    """Refuse a status that no run can end in."""
-    for settlement in settlements:
-        if settlement.status not in SETTLED:
-            raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
 
 
 def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
