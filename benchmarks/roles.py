@@ -96,16 +96,18 @@ async def drainer(url: str, batch: int) -> Figures:
         return {"done": runner.counts[Status.DONE], "began": began, "ended": time.monotonic_ns()}
 
 
-async def idle(url: str, seconds: float) -> Figures:
-    """A worker with nothing to do: the percentage of one core it takes."""
+async def idle(url: str, seconds: float, rounds: int) -> Figures:
+    """A worker with nothing to do: the percentage of one core it takes, in each of several stretches."""
     app = make_app(engine_from_url(url), timeline=True)
+    percents: list[float] = []
     async with app, Worker(app):
         await begin()
         await asyncio.sleep(1.0)
-        cpu, wall = time.process_time(), time.perf_counter()
-        await asyncio.sleep(seconds)
-        percent = (time.process_time() - cpu) / (time.perf_counter() - wall) * 100
-    return {"percent": percent}
+        for _ in range(rounds):
+            cpu, wall = time.process_time(), time.perf_counter()
+            await asyncio.sleep(seconds)
+            percents.append((time.process_time() - cpu) / (time.perf_counter() - wall) * 100)
+    return {"percents": percents}
 
 
 async def keeper(path: str, seconds: float, lease: float) -> Figures:

@@ -15,6 +15,7 @@ from benchmarks.grounds import NAMES, Name, Place
 from benchmarks.rows import Row, absolute, at_most
 from benchmarks.session import Session
 from benchmarks.stats import percentile
+from benchmarks.worker_life import at_rest
 from stoker.model.job import Draft
 from stoker.registry import mint
 
@@ -56,12 +57,11 @@ async def _one_by_one(place: Place, n: int) -> list[float]:
 
 def idle(session: Session, name: Name) -> Iterator[Row]:
     """A worker on an empty queue, with everything it does now and then."""
-    ground, seconds = session.ground(name), session.sized(4, 10)
+    ground = session.ground(name)
     place = ground.waiting(0)
-    with Child("idle", url=place.url, seconds=seconds) as child:
-        percent = child.figures()["percent"]
+    percent, note = at_rest(session, place.url)
     ground.drop(place)
-    yield Row(f"{name}.idle", "% CPU", percent, note=f"over {seconds} s")
+    yield Row(f"{name}.idle", "% CPU", percent, note=note)
 
 
 BENCHMARKS = [

@@ -35,7 +35,7 @@ def test_defaults() -> None:
     worker = resolve(WorkerSettings)
     assert worker == WorkerSettings()
     assert (worker.lease, worker.renew_every, worker.shutdown_grace) == (15 * SECOND, 5 * SECOND, 30 * SECOND)
-    assert (worker.poll, worker.slots, worker.queues) == (SECOND // 2, 10, None)
+    assert (worker.poll, worker.slots, worker.queues) == (SECOND, 10, None)
     assert (worker.unknown_task_grace, worker.long_running) == (HOUR, 5 * MINUTE)
     timeline = resolve(TimelineSettings)
     assert (timeline.event_buffer, timeline.event_flush, timeline.event_chunk) == (50_000, 2 * SECOND, 100)
@@ -62,8 +62,8 @@ def test_a_keyword_beats_the_query_beats_the_environment_beats_the_default() -> 
     assert resolve(WorkerSettings, None, None, environ).lease == 20 * SECOND
     assert resolve(WorkerSettings, None, None, {"STOKER_LEASE": ""}).lease == 15 * SECOND
     assert resolve(WorkerSettings, {"lease": None}, None, environ).lease == 20 * SECOND
-    assert resolve(WorkerSettings, {"slots": 3}, {"lease": "30"}, {"STOKER_POLL": "1"}) == WorkerSettings(
-        slots=3, lease=30 * SECOND, poll=SECOND
+    assert resolve(WorkerSettings, {"slots": 3}, {"lease": "30"}, {"STOKER_POLL": "2"}) == WorkerSettings(
+        slots=3, lease=30 * SECOND, poll=2 * SECOND
     )
 
 

@@ -59,7 +59,7 @@ class WorkerSettings:
     shutdown_grace: Span = duration(30 * SECOND)
     """How long running handlers may finish after a stop was asked for; then they are handed back."""
 
-    poll: Span = duration(500 * MILLISECOND, low=10 * MILLISECOND, high=HOUR)
+    poll: Span = duration(SECOND, low=10 * MILLISECOND, high=HOUR)
     """How often an idle worker looks for work that no wake-up announced."""
 
     claim_batch: int = whole(100, low=1, high=1_000)

@@ -35,6 +35,23 @@ PROMPT_REAP = 0.5
 """Seconds between looks for the dead, where the store knows at once who is."""
 
 
+class Turn:
+    """When something that is done every so often is due again, told by one who looks every `nap` seconds."""
+
+    def __init__(self, every: float, nap: float, *, first: float = 1.0) -> None:
+        self._every = every
+        self._slack = nap / 2
+        self._due = time.monotonic() + every * first
+
+    def has_come(self) -> bool:
+        """Is it due, now rather than at the next look? Then the next turn is counted from here."""
+        now = time.monotonic()
+        if now < self._due - self._slack:
+            return False
+        self._due = now + self._every
+        return True
+
+
 class Chores:
     """The loops around the exchange."""
 
@@ -45,29 +62,35 @@ class Chores:
         self._settings = worker.settings
         self._notes: dict[JobId, Note] = {}
         self._noting = threading.Lock()
+        self._tending = asyncio.Event()
         self._warned: set[JobId] = set()
 
     async def listen(self) -> None:
         """Sleep until a queue is woken, or poll: a lost wake-up costs no more than the poll interval.
 
-        Between two naps it looks for the dead as well: an idle worker should wake as seldom as it can.
+        Between two naps it looks for the dead as well and says when the small chores are due: an idle worker should
+        wake as seldom as it can.
         """
         queues = [queue for lane in self._worker.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
         third = self._settings.lease / 3 / SECOND
         pause = min(PROMPT_REAP, third) if Gives.SIGN_OF_LIFE in self._engine.gives else third
-        reap_at = time.monotonic() + pause * random()  # so that workers do not reap in step
+        nap = min(poll, pause, TEND_EVERY)
+        look, tend = Turn(poll, nap), Turn(TEND_EVERY, nap)
+        reap = Turn(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step
         while True:
             try:
-                woken = await self._engine.wait(queues, min(poll, pause))
+                woken = await self._engine.wait(queues, nap)
             except StokerError:
-                await asyncio.sleep(poll)
+                await asyncio.sleep(nap)
                 woken = frozenset()
-            self._worker.fetcher.wake(woken or None)
-            self._worker.exchange.bell.set()
-            if time.monotonic() >= reap_at:
+            if look.has_come() or woken:
+                self._worker.fetcher.wake(woken or None)
+                self._worker.exchange.bell.set()
+            if tend.has_come():
+                self._tending.set()
+            if reap.has_come():
                 await self._reap()
-                reap_at = time.monotonic() + pause * (0.9 + 0.1 * random())
 
     async def _reap(self) -> None:
         """Take over from the dead."""
@@ -102,7 +125,8 @@ class Chores:
             except StokerError as error:
                 logger.warning("a chore failed: %s Trying again.", error)
             tick += 1
-            await asyncio.sleep(TEND_EVERY)
+            await self._tending.wait()
+            self._tending.clear()
 
     async def attune(self) -> None:
         """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""

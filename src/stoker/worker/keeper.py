@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.worker")
 
 BLOCKED_AFTER = 1.0
+IDLE_NAP = 2.0
+"""Seconds between two looks at the worker's loop while it runs jobs, and while it runs none."""
 AGAIN_AFTER = 1.0
 """Seconds after which a renewal that failed is tried again, unless the next one is due before."""
 
@@ -123,7 +125,9 @@ class Keeper:
         due = time.monotonic() + pause
         while True:
             try:
-                await asyncio.wait_for(self._nudge.wait(), min(max(0.0, due - time.monotonic()), BLOCKED_AFTER))
+                nap = BLOCKED_AFTER if self._worker.custody.runs else IDLE_NAP
+                async with asyncio.timeout(min(max(0.0, due - time.monotonic()), nap)):
+                    await self._nudge.wait()
             except TimeoutError:
                 self._watch_loop()
                 if time.monotonic() < due:

@@ -218,6 +218,22 @@ async def test_a_token_taken_by_nobody_goes_back(engine: RedisEngine, redis_url:
         await other.close()
 
 
+@pytest.mark.spec("REDIS-15")
+async def test_whoever_waits_again_blocks_on_the_same_connection(engine: RedisEngine, client: redis.Redis) -> None:
+    """A connection for every wake-up would cost more than everything else about a job."""
+    seen = set()
+    for _ in range(3):
+        waiting_ = asyncio.create_task(engine.wait(["mail"], 5))
+        blocked: set[str] = set()
+        while not blocked:
+            await asyncio.sleep(0.001)
+            blocked = {one["id"] for one in client.client_list() if one["cmd"] == "blpop"}
+        seen |= blocked
+        await engine.wake(["mail"])
+        assert await waiting_ == {"mail"}
+    assert len(seen) == 1
+
+
 @pytest.mark.spec("REDIS-07")
 async def test_the_last_of_many_claims_wakes_the_next_worker(engine: RedisEngine) -> None:
     """A worker that took all it could leaves a token when there is more; one that emptied the queue leaves none."""

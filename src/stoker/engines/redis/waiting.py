@@ -23,7 +23,7 @@ from stoker.model.errors import EngineError, EngineUnavailable
 
 LONGEST_BLOCK = 20
 LINGER = 0.2
-"""A block goes on this long without a waiter: fetchers mostly come back for the same queues at once."""
+"""A block and its connection are kept this long without a waiter: fetchers mostly come back for the same queues."""
 
 LONGEST_SILENCE = 20.0
 LONGEST_UNBLOCK = 1.0
@@ -141,9 +141,9 @@ class Hub:
         """Take tokens for as long as somebody wants them."""
         line = Line(self._connection, self._home.key("jobs"))
         try:
-            while topics := self._wanted():
+            while await self._somebody():
                 try:
-                    await self._block(line, topics)
+                    await self._block(line, self._wanted())
                 except EngineError:
                     await line.close()
                     await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
@@ -170,13 +170,17 @@ class Hub:
 
     async def _still(self, topics: frozenset[str]) -> bool:
         """Is the block that goes on the one that is wanted?"""
+        return await self._somebody() and self._wanted() <= topics
+
+    async def _somebody(self) -> bool:
+        """Does anybody wait for a queue, now or soon?"""
         if not self._wanted():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
                     while not self._wanted() and not self._closing:
                         self._changed.clear()
                         await self._changed.wait()
-        return bool(self._wanted()) and self._wanted() <= topics
+        return bool(self._wanted())
 
     # --- control ------------------------------------------------------------------------------------------------
 

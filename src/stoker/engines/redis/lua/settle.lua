@@ -75,9 +75,10 @@ local function put(id, state)
   sets[c - 1], sets[c] = id, state
 end
 
+-- A state that is complete but for when it ended and expires.
 local function ended(id, t, state)
-  put(id, state .. t.tail)
-  e = e + 2
+  c, e = c + 2, e + 2
+  sets[c - 1], sets[c] = id, state .. t.tail
   ends[e - 1], ends[e] = t.score, id
 end
 
@@ -121,8 +122,9 @@ for i = 1, n do
   end
   if after then
     verdict = 'a'
-    local f = #fence
-    ended(id, t, after .. sub(state, f + 35, f + 44))
+    c, e = c + 2, e + 2
+    sets[c - 1], sets[c] = id, after .. sub(state, #fence + 35, #fence + 44) .. t.tail
+    ends[e - 1], ends[e] = t.score, id
     if more[i] and more[i].result then results[#results + 1] = more[i] end
     trouble[t.label.kind] = ''
   else
