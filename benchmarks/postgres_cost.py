@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import asyncpg
 
@@ -17,8 +18,11 @@ from benchmarks.session import Session
 from benchmarks.stats import Meter, Pair, pace_row
 from benchmarks.worker_cost import run_dry
 from stoker.engines.base import Engine
+from stoker.model.job import Status
+from stoker.model.query import Retention
 from stoker.model.time import DAY
 from stoker.registry import mint
+from stoker.worker import janitor
 
 BATCH = 100
 
@@ -146,8 +150,8 @@ _COUNTED = (
 PORTION = 250_000
 
 
-async def _build(place: Place, done: int, ready: int) -> None:
-    """Finished jobs of yesterday and a backlog that is due, as so many calls would have left them."""
+async def _build(place: Place, done: int, ready: int, *, kept: int = 7) -> None:
+    """Finished jobs of yesterday, kept for some days, and a backlog that is due: as so many calls would leave them."""
     link = await asyncpg.connect(place.server)
     start = time.time_ns() // 1000 - DAY
     try:
@@ -161,7 +165,7 @@ async def _build(place: Place, done: int, ready: int) -> None:
                 last = min(first + PORTION - 1, n)
                 await link.execute(text(_BODIES), start, QUEUE, NOOP, PAYLOAD.decode(), first, last)
                 if mark == "0180":
-                    await link.execute(text(_DONE), 7 * DAY, first, last)
+                    await link.execute(text(_DONE), kept * DAY, first, last)
                 else:
                     await link.execute(text(_READY), first, last)
         await link.execute(_COUNTED.format(schema=place.part), QUEUE, NOOP, ready, done, done + ready)
@@ -204,8 +208,68 @@ def history(session: Session) -> Iterator[Row]:
     yield pace_row("postgres.history", pairs, at_least(0.80), note)
 
 
+# --- pruning ----------------------------------------------------------------------------------------------------
+
+
+class Pruner:
+    """A worker's janitor beside the work, for as long as it is entered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tidying: asyncio.Task[int] | None = None
+
+    async def __aenter__(self) -> None:
+        self._tidying = asyncio.create_task(janitor.tidy(self._engine, Retention()))
+        await asyncio.sleep(0.05)
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._tidying is not None
+        if self._tidying.done():
+            raise RuntimeError("everything was removed before the measurement was over: its store was too small")
+        self._tidying.cancel()
+        await asyncio.gather(self._tidying, return_exceptions=True)
+
+
+async def _beside_pruning(place: Place, rounds: int, jobs: int) -> tuple[list[Pair[Meter]], int]:
+    """Pairs of work with and without pruning, and how many jobs the pruner removed."""
+    engine, other = place.engine(), place.engine()
+    await engine.open()
+    await other.open()
+    try:
+        lives, pruner, pairs = Lives(engine), Pruner(other), []
+        await lives.run(jobs)
+        before = await _finished(engine)
+        for number in range(rounds):
+            meters = {}
+            for pruning in (True, False) if number % 2 else (False, True):
+                async with pruner if pruning else nullcontext():
+                    meters[pruning] = await lives.run(jobs)
+            pairs.append(Pair(meters[True], meters[False]))
+        return pairs, before + rounds * 2 * jobs - await _finished(engine)
+    finally:
+        await other.close()
+        await engine.close()
+
+
+async def _finished(engine: Engine) -> int:
+    return (await engine.census()).by_status()[Status.DONE]
+
+
+def pruning(session: Session) -> Iterator[Row]:
+    """Enqueue, claim and settle while a janitor removes finished jobs as fast as it may, against the same without."""
+    done, rounds = session.sized(100_000, 400_000), session.sized(8, 24)
+    ground = session.ground("postgres")
+    place = ground.waiting(0)
+    asyncio.run(_build(place, done, 0, kept=0))
+    pairs, removed = asyncio.run(_beside_pruning(place, rounds, 2_000))
+    ground.drop(place)
+    pruned = removed / sum(pair.value.wall for pair in pairs)
+    yield pace_row("postgres.pruning", pairs, at_least(0.80), f"{pruned:,.0f} jobs/s were removed meanwhile")
+
+
 BENCHMARKS = [
     Benchmark("postgres.wal", ("postgres",), log),
     Benchmark("postgres.snapshot", ("postgres",), snapshot),
     Benchmark("postgres.history", ("postgres",), history),
+    Benchmark("postgres.pruning", ("postgres",), pruning),
 ]

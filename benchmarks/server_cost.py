@@ -6,9 +6,11 @@ A part of the work is the server's, so these rows go by the clock. Both sides ta
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import median
 
 from benchmarks import doors
 from benchmarks.app import make_app
@@ -18,7 +20,7 @@ from benchmarks.grounds import NAMES, Bare, Name, Place
 from benchmarks.rows import Row, at_least
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import BATCHES
-from benchmarks.stats import Meter, Pair, in_turns, pace_row
+from benchmarks.stats import Cores, Meter, Pair, in_turns, pace_row
 from benchmarks.worker_cost import run_dry
 from stoker.model.ids import JobId
 from stoker.registry import mint
@@ -143,7 +145,8 @@ async def _dry_bare(place: Place, batch: int) -> Meter:
 
 def two(session: Session, name: Name) -> Iterator[Row]:
     """Two workers, each a process, on one store, against one."""
-    ground, jobs = session.ground(name), session.sized(10_000, 40_000)
+    ground, jobs = session.ground(name), session.sized(20_000, 40_000)
+    shares: dict[int, list[float]] = {1: [], 2: []}
 
     def dry(processes: int) -> Meter:
         place = ground.waiting(jobs)
@@ -152,9 +155,11 @@ def two(session: Session, name: Name) -> Iterator[Row]:
             for child in children:
                 child.ready()
             cpu = time.process_time()
-            for child in children:
-                child.go()
-            figures = [child.figures() for child in children]
+            with Cores() as cores:
+                for child in children:
+                    child.go()
+                figures = [child.figures() for child in children]
+            shares[processes].append(cores.share)
         finally:
             for child in children:
                 child.close()
@@ -167,7 +172,10 @@ def two(session: Session, name: Name) -> Iterator[Row]:
 
     pairs = in_turns(session.sized(5, 7), partial(dry, 2), partial(dry, 1))
     bar = at_least(1.3) if name == "postgres" else None
-    yield pace_row(f"{name}.worker.two", pairs, bar, "two processes against one")
+    note = (
+        f"the machine's {os.cpu_count()} cores, the server's too, were busy by {median(shares[1]):.0%} with one worker"
+    )
+    yield pace_row(f"{name}.worker.two", pairs, bar, f"{note} and by {median(shares[2]):.0%} with two")
 
 
 BENCHMARKS = [

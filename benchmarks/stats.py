@@ -11,6 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -65,6 +66,29 @@ class Meter:
     def rate(self) -> float:
         """Jobs per second of wall time."""
         return self.jobs / self.wall
+
+
+class Cores:
+    """How busy the machine's cores are while it is entered, whoever keeps them busy."""
+
+    def __enter__(self) -> Self:
+        self._before = _core_time()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        after = _core_time()
+        passed = after[1] - self._before[1]
+        self.share = (after[0] - self._before[0]) / passed if passed else math.nan
+
+
+def _core_time() -> tuple[float, float]:
+    """Ticks in which a core had something to do, and all ticks; zeros where the system does not tell."""
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
+    except OSError:
+        return 0.0, 0.0
+    waited = ticks[3] + ticks[4]  # idle, and idle while a disk is written to
+    return float(sum(ticks) - waited), float(sum(ticks))
 
 
 def in_turns(rounds: int, value: Callable[[], T], limit: Callable[[], T]) -> list[Pair[T]]:

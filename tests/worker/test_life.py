@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import threading
 import time
+import uuid
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +22,9 @@ from stoker.model.errors import InvalidInput, InvalidOption, StokerError
 from stoker.model.events import Window
 from stoker.model.job import Status
 from stoker.model.outcome import Snooze
-from stoker.worker import Worker
+from stoker.model.query import Expired, Retention
+from stoker.model.time import MILLISECOND
+from stoker.worker import Worker, janitor
 from stoker.worker import worker as worker_module
 from tests.rig import becomes, drain, until, working
 
@@ -458,3 +463,72 @@ async def test_a_job_enqueued_to_an_idle_worker_starts_at_once(jobs: Stoker) -> 
             waits.append(await (await work.enqueue()).result(5) - began)
     assert sorted(waits)[5] < 0.1
     assert max(waits) < 2, "no wake-up is lost: the poll would come after a minute"
+
+
+# --- cleaning ---------------------------------------------------------------------------------------------------
+
+
+def cleaner(jobs: Stoker) -> Worker:
+    """A worker that cleans more often than anybody may ask for."""
+    worker = Worker(jobs)
+    worker.retention = dataclasses.replace(worker.retention, clean_every=20 * MILLISECOND)
+    return worker
+
+
+@pytest.mark.spec("WORKER-32")
+async def test_a_worker_removes_what_is_past_its_time(jobs: Stoker) -> None:
+    @jobs.task(keep=0.01)
+    def brief() -> None: ...
+
+    @jobs.task
+    def lasting() -> None: ...
+
+    async with cleaner(jobs):
+        gone, stays = await brief.enqueue(), await lasting.enqueue()
+        engine = await jobs.engine()
+        async with asyncio.timeout(10):
+            while await engine.get([uuid.UUID(gone.id).bytes]) != [None]:
+                await asyncio.sleep(0.01)
+        assert (await stays.refresh()).status is Status.DONE
+
+
+@pytest.mark.spec("WORKER-32")
+async def test_long_cleaning_holds_up_no_other_chore(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, cleaning = asyncio.Event(), asyncio.Event()
+
+    @jobs.task
+    async def work() -> None:
+        current().progress(0.5)
+        await go.wait()
+
+    async def endless(_engine: Engine, _retention: Retention) -> int:
+        cleaning.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(janitor, "tidy", endless)
+    async with cleaner(jobs):
+        await asyncio.wait_for(cleaning.wait(), 10)
+        job = await work.enqueue()
+        async with asyncio.timeout(10):
+            while (await job.refresh()).progress != 0.5:
+                await asyncio.sleep(0.01)
+        go.set()
+
+
+@pytest.mark.spec("WORKER-32")
+async def test_between_two_batches_the_store_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, pauses = [100.0], list[float]()
+
+    class Slow(MemoryEngine):
+        async def expire(self, retention: Retention) -> Expired:
+            clock[0] += 0.25
+            return Expired(jobs=retention.limit if len(pauses) < 2 else 3)
+
+    async def rest(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(janitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(janitor, "asyncio", SimpleNamespace(sleep=rest))
+    assert await janitor.tidy(Slow(), Retention(limit=10)) == 23
+    assert pauses == [0.25, 0.25]

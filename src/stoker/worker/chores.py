@@ -107,9 +107,8 @@ class Chores:
         return len(claims) == limit
 
     async def tend(self) -> None:
-        """Once a second: notes, stale buffers, long runs; less often: presence and tuning, events, retention."""
+        """Once a second: notes, stale buffers, long runs; less often: presence and tuning, events."""
         tick = 0
-        clean_every = max(1, self._worker.retention.clean_every // SECOND)
         while True:
             try:
                 await self.write_notes()
@@ -120,13 +119,21 @@ class Chores:
                     await self.attune()
                 if tick % 2 == 0:
                     await self.write_events()
-                if tick % clean_every == clean_every // 2:
-                    await janitor.tidy(self._engine, self._retention())
             except StokerError as error:
                 logger.warning("a chore failed: %s Trying again.", error)
             tick += 1
             await self._tending.wait()
             self._tending.clear()
+
+    async def clean(self) -> None:
+        """Now and then remove what is past its time; it may take long, so nobody waits for it."""
+        pause = self._worker.retention.clean_every / SECOND
+        while True:
+            await asyncio.sleep(pause * (0.5 + 0.5 * random()))  # so that workers do not clean in step
+            try:
+                await janitor.tidy(self._engine, self._retention())
+            except StokerError as error:
+                logger.warning("could not remove what is past its time: %s Trying again later.", error)
 
     async def attune(self) -> None:
         """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""

@@ -147,6 +147,7 @@ class Worker:
             self.pump,
             self._spawn(self.chores.listen(), "listen"),
             self._spawn(self.chores.tend(), "tend"),
+            self._spawn(self.chores.clean(), "clean"),
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
