@@ -53,9 +53,9 @@ def server(session: Session) -> Iterator[Row]:
     """Enqueue, claim and settle by 100: the server's time in the scripts."""
     ground = session.ground("redis")
     rounds = []
-    for _ in range(session.sized(3, 5)):
+    for _ in range(session.sized(6, 12)):
         place = ground.place()
-        rounds.append(asyncio.run(_server_time(place, session.sized(10_000, 50_000))))
+        rounds.append(asyncio.run(_server_time(place, session.sized(10_000, 30_000))))
         ground.drop(place)
     scripts, main = min(rounds)
     note = f"best of {len(rounds)} rounds; CPU of the server's main thread {main:.1f} µs/job, sockets and log included"

@@ -16,9 +16,10 @@ from benchmarks.catalog import Benchmark
 from benchmarks.children import Child
 from benchmarks.rows import Row, absolute, at_most
 from benchmarks.session import Session
-from benchmarks.sqlite_cost import empty
+from benchmarks.sqlite_cost import WORDS, Durability, empty
 from benchmarks.stats import percentile
 from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.url import engine_from_url
 from stoker.model.job import Draft
 from stoker.registry import mint
 
@@ -74,24 +75,26 @@ async def _enqueue(path: Path, kind: str, payload: bytes, n: int) -> None:
     await engine.close()
 
 
-def pickup(session: Session) -> Iterator[Row]:
+def pickup(session: Session, durability: Durability) -> Iterator[Row]:
     """From the enqueue call in one process to the handler's first line in an idle worker's."""
-    with session.copies(empty(session), 2) as [path, other], Child("worker", url=f"sqlite:///{path}") as child:
-        calls, commits = asyncio.run(_one_by_one(path, other, session.sized(60, 200)))
-        waits: list[float] = child.stop()["stamps"]
+    with session.copies(empty(session), 2) as [path, other]:
+        url = f"sqlite:///{path}?durability={durability}"
+        with Child("worker", url=url) as child:
+            calls, commits = asyncio.run(_one_by_one(url, other, durability, session.sized(60, 200)))
+            waits: list[float] = child.stop()["stamps"]
     note = (
         f"p99 {percentile(waits, 99):.1f} ms of {len(waits)}; the enqueue call itself took p50 {median(calls):.2f} ms, "
         f"a bare commit at this pace {median(commits):.2f} ms"
     )
-    yield absolute("worker.pickup", "ms p50", median(waits), at_most(2.0), note)
+    yield absolute(f"worker.pickup.{WORDS[durability]}", "ms p50", median(waits), at_most(2.0), note)
 
 
-async def _one_by_one(path: Path, other: Path, n: int) -> tuple[list[float], list[float]]:
+async def _one_by_one(url: str, other: Path, durability: Durability, n: int) -> tuple[list[float], list[float]]:
     """Enqueue now and then; how long each call took, and each bare commit in between on another store, in ms."""
-    engine = SqliteEngine(path)
+    engine = engine_from_url(url)
     await engine.open()
     calls, commits = [], []
-    with Bare(other, "power") as bare:
+    with Bare(other, durability) as bare:
         for _ in range(n):
             await asyncio.sleep(0.02)
             began = time.monotonic_ns()
@@ -122,7 +125,10 @@ def memory(session: Session) -> Iterator[Row]:
 
 
 BENCHMARKS = [
-    Benchmark("worker.pickup", ("worker",), pickup),
+    *(
+        Benchmark(f"worker.pickup.{word}", ("worker",), partial(pickup, durability=durability))
+        for durability, word in WORDS.items()
+    ),
     Benchmark("worker.idle", ("worker",), idle),
     Benchmark("worker.keeper.busy", ("worker",), partial(keeper, name="worker.keeper.busy", burn=0.0)),
     Benchmark("worker.keeper.burn", ("worker",), partial(keeper, name="worker.keeper.burn", burn=0.02)),

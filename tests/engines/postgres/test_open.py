@@ -31,7 +31,7 @@ from stoker.model.outcome import Rejected
 pytestmark = pytest.mark.engine("postgres")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
-NOTHING: dict[str, Any] = {"schema": "stoker", "migrate": "manual", "pooler": "auto", "direct": None, "timeout": 5.0}
+NOTHING: dict[str, Any] = dict.fromkeys(("schema", "migrate", "pooler", "direct", "timeout"))
 
 
 # --- options ----------------------------------------------------------------------------------------------------
@@ -44,7 +44,8 @@ def test_what_is_ours_in_a_url_is_taken_out_of_it() -> None:
     found = options(url, clock=None, given=NOTHING)
     assert found.url == "postgresql://u:p%40ss@host:1/db?sslmode=require"
     assert (found.schema, found.patience, found.pooler, found.migrate) == ("jobs", 3.0, "transaction", "manual")
-    assert options(url, clock=None, given={**NOTHING, "schema": "mine"}).schema == "mine"
+    for said in ("mine", "stoker"):
+        assert options(url, clock=None, given={**NOTHING, "schema": said}).schema == said, "the default too, if said"
 
 
 @pytest.mark.spec("PGOPEN-01")

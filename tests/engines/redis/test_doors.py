@@ -287,6 +287,8 @@ def test_options_come_from_the_keyword_or_the_url() -> None:
     assert isinstance(found, RedisEngine)
     assert (found._options.prefix, found._options.timeout, found._options.patience) == ("other", 2.5, 1.0)
     assert "prefix" not in found._options.address.url
+    said = RedisEngine("redis://localhost/0?timeout=2.5&prefix=shop", timeout=5.0, prefix="stoker")
+    assert (said._options.prefix, said._options.timeout) == ("stoker", 5.0), "a default counts too, if somebody says it"
     with pytest.raises(InvalidOption, match="timeout"):
         engine_from_url("redis://localhost/0?timeout=soon")
     with pytest.raises(InvalidOption, match="patiense"):

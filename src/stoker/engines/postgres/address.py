@@ -24,11 +24,9 @@ CHOICES = {"migrate": ("auto", "manual"), "pooler": typing.get_args(Pooler)}
 
 
 def options(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Options:
-    """Options by keyword, else from the URL's query, else the default."""
+    """Options by keyword (None: not given), else from the URL's query, else the default."""
     bare, found = split(url)
-    wanted = {
-        name: given[name] if given[name] != default else found.get(name, default) for name, default in DEFAULTS.items()
-    }
+    wanted = {**DEFAULTS, **found, **{name: value for name, value in given.items() if value is not None}}
     for name, choices in CHOICES.items():
         if wanted[name] not in choices:
             raise InvalidOption(name, wanted[name], f"must be one of {', '.join(choices)}")

@@ -30,7 +30,6 @@ from stoker.engines.postgres import (
 )
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
-from stoker.engines.postgres.texts import DEFAULT_SCHEMA
 from stoker.engines.samples import Samples, timed
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
@@ -59,11 +58,11 @@ class PostgresEngine:
         url: str,
         *,
         clock: Clock | None = None,
-        schema: str = DEFAULT_SCHEMA,
-        migrate: Literal["auto", "manual"] = "manual",
-        pooler: Pooler = "auto",
+        schema: str | None = None,
+        migrate: Literal["auto", "manual"] | None = None,
+        pooler: Pooler | None = None,
         direct: str | None = None,
-        timeout: float = 5.0,
+        timeout: float | None = None,
     ) -> None:
         given = {"schema": schema, "migrate": migrate, "pooler": pooler, "direct": direct, "timeout": timeout}
         self._furnish(address.options(url, clock=clock, given=given))

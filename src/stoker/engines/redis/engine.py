@@ -51,9 +51,9 @@ class RedisEngine:
         url: str,
         *,
         clock: Clock | None = None,  # noqa: ARG004 - the options are for __init__
-        prefix: str = PREFIX,  # noqa: ARG004
-        timeout: float = TIMEOUT,  # noqa: ARG004
-        patience: float = PATIENCE,  # noqa: ARG004
+        prefix: str | None = None,  # noqa: ARG004
+        timeout: float | None = None,  # noqa: ARG004
+        patience: float | None = None,  # noqa: ARG004
     ) -> Self:
         """An engine for a cluster where the URL says so."""
         cluster = cls is RedisEngine and url.lower().startswith("redis+cluster:")
@@ -64,20 +64,20 @@ class RedisEngine:
         url: str,
         *,
         clock: Clock | None = None,
-        prefix: str = PREFIX,
-        timeout: float = TIMEOUT,
-        patience: float = PATIENCE,
+        prefix: str | None = None,
+        timeout: float | None = None,
+        patience: float | None = None,
     ) -> None:
         address = read_url(url, OWN_OPTIONS)
         if isinstance(self, RedisClusterEngine) and not address.cluster:
             raise InvalidOption("the Redis URL", "…", "must begin with redis+cluster:// for a cluster")
         given = address.options
-        if prefix == PREFIX:
-            prefix = given.get("prefix", prefix)
-        if timeout == TIMEOUT and "timeout" in given:
-            timeout = _seconds("timeout", given["timeout"])
-        if patience == PATIENCE and "patience" in given:
-            patience = _seconds("patience", given["patience"])
+        if prefix is None:
+            prefix = given.get("prefix", PREFIX)
+        if timeout is None:
+            timeout = _seconds("timeout", given.get("timeout", TIMEOUT))
+        if patience is None:
+            patience = _seconds("patience", given.get("patience", PATIENCE))
         check_name("prefix", prefix)
         self.samples = Samples()
         self._build(Options(address, prefix, clock, timeout, patience))
@@ -280,7 +280,7 @@ def _type_name(tx: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _seconds(name: str, given: str) -> float:
+def _seconds(name: str, given: str | float) -> float:
     try:
         found = float(given)
     except ValueError:
