@@ -21,12 +21,17 @@ from click.testing import CliRunner
 from stoker import settings
 from stoker.cli.command import stoker
 from stoker.engines.base import Gives
+from stoker.engines.postgres.address import DEFAULTS as POSTGRES
+from stoker.engines.redis.engine import DEFAULTS as REDIS
 from stoker.engines.url import SCHEMES
 from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 
 ROOT = Path(__file__).resolve().parent.parent
+DEFAULTS = {"postgres": POSTGRES, "redis": REDIS, "redis+cluster": REDIS}
+"""Of engines on servers, whose options may stand in the URL: a constructor tells only that they were not given."""
+
 PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -62,10 +67,19 @@ def engine_options() -> str:
     rows = []
     for engine in engines():
         hints = typing.get_type_hints(engine.__init__)
+        defaults = DEFAULTS.get(engine.name, {})
         for name, parameter in inspect.signature(engine).parameters.items():
             if parameter.default is not inspect.Parameter.empty:
-                rows.append([f"`{engine.name}`", f"`{name}`", _choices(hints[name]), f"`{parameter.default!r}`"])
+                default = defaults.get(name, parameter.default)
+                hint = hints[name] if default is None else _given(hints[name])
+                rows.append([f"`{engine.name}`", f"`{name}`", _choices(hint), f"`{default!r}`"])
     return table(["Engine", "Option", "Values", "Default"], rows)
+
+
+def _given(hint: Any) -> Any:
+    """A hint without the None that stands for an option that was not given."""
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    return parts[0] if len(parts) == 1 and type(None) in typing.get_args(hint) else hint
 
 
 def _choices(hint: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
 from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
@@ -29,8 +29,8 @@ from stoker.model.query import Census, Change, Expired, Page, Query, Retention, 
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
-OWN_OPTIONS = ("prefix", "timeout", "patience")
-PREFIX, TIMEOUT, PATIENCE = "stoker", 5.0, 2.0
+DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0}
+"""What counts when neither a keyword nor the URL says otherwise."""
 
 
 class RedisEngine:
@@ -68,16 +68,16 @@ class RedisEngine:
         timeout: float | None = None,
         patience: float | None = None,
     ) -> None:
-        address = read_url(url, OWN_OPTIONS)
+        address = read_url(url, tuple(DEFAULTS))
         if isinstance(self, RedisClusterEngine) and not address.cluster:
             raise InvalidOption("the Redis URL", "…", "must begin with redis+cluster:// for a cluster")
-        given = address.options
+        given = {**DEFAULTS, **address.options}
         if prefix is None:
-            prefix = given.get("prefix", PREFIX)
+            prefix = given["prefix"]
         if timeout is None:
-            timeout = _seconds("timeout", given.get("timeout", TIMEOUT))
+            timeout = _seconds("timeout", given["timeout"])
         if patience is None:
-            patience = _seconds("patience", given.get("patience", PATIENCE))
+            patience = _seconds("patience", given["patience"])
         check_name("prefix", prefix)
         self.samples = Samples()
         self._build(Options(address, prefix, clock, timeout, patience))
