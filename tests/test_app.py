@@ -622,6 +622,21 @@ async def test_a_synchronous_handle_needs_no_loop_not_even_inside_one(tmp_path: 
             work.using(tx=other).enqueue_sync(3)
 
 
+@pytest.mark.spec("SYNC-04")
+async def test_the_engine_of_this_loop_is_the_one_whose_transaction_is_joined(tmp_path: Path) -> None:
+    """Another loop's engine, opened before, would not know it."""
+    app = Stoker(f"sqlite:///{tmp_path}/jobs.db", durability="process")
+
+    @app.task
+    async def work() -> None: ...
+
+    await asyncio.to_thread(app.run, app.open())
+    async with app:
+        async with (await app.engine()).transaction() as tx:
+            kept = work.using(tx=tx).enqueue_sync()
+        assert (await kept.refresh()).status == "pending"
+
+
 @pytest.mark.spec("TASK-06")
 def test_a_draft_cannot_carry_a_transaction(app: Stoker) -> None:
     @app.task

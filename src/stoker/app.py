@@ -142,7 +142,7 @@ class Stoker(Registry):
         from stoker.engines.sql.handles import drive
 
         with self._naming_the_holder():
-            [receipt] = drive(_coroutine(self._homes.root().insert([draft], tx=tx)))
+            [receipt] = drive(_coroutine(self._homes.nearby().insert([draft], tx=tx)))
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:

@@ -94,6 +94,21 @@ class Homes:
                 self._root = self._make()
             return self._root
 
+    def nearby(self) -> Engine:
+        """An engine for a call that needs no loop: an open one if there is one, this loop's first.
+
+        Only an open engine can tell others of what a user commits later.
+        """
+        if self._given is not None or self._pid != os.getpid():
+            return self.root()
+        try:
+            here = id(asyncio.get_running_loop())
+        except RuntimeError:
+            here = 0
+        with self._lock:
+            homes = sorted(self._homes.items(), key=lambda item: item[0] != here)
+            return next((home.engine for _, home in homes if home.is_open and not home.loop.is_closed()), self.root())
+
     async def here(self) -> Home:
         """The home of the running loop, open."""
         loop = asyncio.get_running_loop()

@@ -17,6 +17,8 @@ import psycopg
 import pytest
 import redis
 
+from tests.django_house import unconfigured
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -63,6 +65,11 @@ def test_the_blocks_of_a_page_run(
             monkeypatch.setenv(variable, request.getfixturevalue(fixture))
     page = ModuleType("__page__")  # dataclasses and models look their module up
     monkeypatch.setitem(sys.modules, page.__name__, page)
+    with unconfigured():
+        run(path, page)
+
+
+def run(path: Path, page: ModuleType) -> None:
     for line, block in blocks(path.read_text(encoding="utf-8")):
         # Blank lines in front make a traceback point to the line of the page.
         exec(compile("\n" * line + block, str(path), "exec"), vars(page))

@@ -1,4 +1,4 @@
-"""Every kind of handle a user may give as `tx=`, opened on a Postgres database."""
+"""Every kind of handle a user may give as `tx=`, opened on a Postgres database; Django's has its own tests."""
 
 from __future__ import annotations
 
@@ -95,54 +95,10 @@ async def alchemy_async_psycopg(url: str) -> AsyncIterator[Any]:
     await engine.dispose()
 
 
-class BaseDatabaseWrapper:
-    """What Django's connection is to us: a class of that module and name with the raw connection inside."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.connection: psycopg.Connection | None = None
-        self.in_atomic_block = True
-        self._callbacks: list[Callable[[], None]] = []
-
-    def on_commit(self, call: Callable[[], None]) -> None:
-        self._callbacks.append(call)
-
-    def ensure_connection(self) -> None:
-        if self.connection is None:
-            self.connection = psycopg.connect(self.url, autocommit=True)
-            self.connection.execute("BEGIN")
-
-    def commit(self) -> None:
-        assert self.connection
-        self.connection.execute("COMMIT")
-        self.connection.execute("BEGIN")
-        called, self._callbacks = self._callbacks, []
-        for call in called:
-            call()
-
-    def rollback(self) -> None:
-        assert self.connection
-        self._callbacks.clear()
-        self.connection.execute("ROLLBACK")
-        self.connection.execute("BEGIN")
-
-
-BaseDatabaseWrapper.__module__ = "django.db.backends.base.base"
-
-
-@asynccontextmanager
-async def django(url: str) -> AsyncIterator[Any]:
-    wrapper = BaseDatabaseWrapper(url)
-    yield wrapper
-    if wrapper.connection:
-        wrapper.connection.close()
-
-
 SYNCHRONOUS: dict[str, Opener] = {
     "psycopg": plain,
     "sqlalchemy-connection": alchemy,
     "sqlalchemy-session": alchemy_session,
-    "django": django,
 }
 ASYNCHRONOUS: dict[str, Opener] = {
     "psycopg-async": plain_async,
@@ -151,7 +107,7 @@ ASYNCHRONOUS: dict[str, Opener] = {
     "sqlalchemy-async-session": alchemy_async_session,
     "sqlalchemy-async-psycopg": alchemy_async_psycopg,
 }
-TELLING = ("django", *(name for name in (*SYNCHRONOUS, *ASYNCHRONOUS) if name.startswith("sqlalchemy")))
+TELLING = tuple(name for name in (*SYNCHRONOUS, *ASYNCHRONOUS) if name.startswith("sqlalchemy"))
 """Those whose library tells of a commit."""
 
 OPENERS = SYNCHRONOUS | ASYNCHRONOUS

@@ -1,4 +1,4 @@
-"""Every kind of handle a user may give as `tx=`, opened on a SQLite file."""
+"""Every kind of handle a user may give as `tx=`, opened on a SQLite file; Django's has its own tests."""
 
 from __future__ import annotations
 
@@ -86,49 +86,12 @@ async def alchemy_async_session(path: Path, **options: Any) -> AsyncIterator[Any
     await engine.dispose()
 
 
-class BaseDatabaseWrapper:
-    """What Django's connection is to us: a class of that module and name with the raw connection inside."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.connection: sqlite3.Connection | None = None
-
-    def ensure_connection(self) -> None:
-        if self.connection is None:
-            self.connection = sqlite3.connect(self.path, isolation_level=None)
-            self.connection.execute("BEGIN")
-
-    def commit(self) -> None:
-        self._end("COMMIT")
-
-    def rollback(self) -> None:
-        self._end("ROLLBACK")
-
-    def _end(self, how: str) -> None:
-        """As at the end of one atomic block and the beginning of the next."""
-        assert self.connection
-        self.connection.execute(how)
-        self.connection.execute("BEGIN")
-
-
-BaseDatabaseWrapper.__module__ = "django.db.backends.base.base"
-
-
-@asynccontextmanager
-async def django(path: Path) -> AsyncIterator[Any]:
-    wrapper = BaseDatabaseWrapper(path)
-    yield wrapper
-    if wrapper.connection:
-        wrapper.connection.close()
-
-
 SYNCHRONOUS: dict[str, Opener] = {
     "sqlite3": plain,
     "sqlalchemy-connection": alchemy,
     "sqlalchemy-session": alchemy_session,
     "sqlalchemy-scoped": alchemy_scoped,
     "sqlalchemy-explicit": alchemy_explicit,
-    "django": django,
 }
 ASYNCHRONOUS: dict[str, Opener] = {
     "aiosqlite": aio,

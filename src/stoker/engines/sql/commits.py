@@ -35,7 +35,8 @@ def after_commit(handle: Any, listener: Listener) -> bool:
             case ("sqlalchemy", "AsyncConnection"):
                 _join(handle.sync_connection, _on_connection, listener)
             case ("django", "BaseDatabaseWrapper" | "ConnectionProxy") if getattr(handle, "in_atomic_block", False):
-                handle.on_commit(lambda: listener(0.0))
+                # A savepoint that is rolled back takes it along; an error in it would keep the user's own from running.
+                handle.on_commit(lambda: listener(0.0), robust=True)
             case _:
                 continue
         return True

@@ -25,6 +25,7 @@ from stoker.engines.sql.adapters import (
     describe_handle,
 )
 from stoker.engines.sql.alchemy import Alchemy, AlchemySession, AsyncAlchemy, AsyncAlchemySession
+from stoker.engines.sql.django import Django
 from stoker.model.errors import EngineRefused
 
 __all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file"]
@@ -79,17 +80,22 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def adapt(handle: Any) -> Adapter:
     """The adapter for a handle; anything unknown is refused by name."""
+    adapter = known(handle)
+    if adapter is None:
+        raise EngineRefused(f"tx= cannot be a {describe_handle(handle)}. Accepted are: {ACCEPTED}. Nothing was stored")
+    return adapter
+
+
+def known(handle: Any) -> Adapter | None:
     for kind in type(handle).__mro__:
         adapter = ADAPTERS.get((kind.__module__.partition(".")[0], kind.__name__))
         if adapter is not None:
             return adapter(handle)
-    raise EngineRefused(f"tx= cannot be a {describe_handle(handle)}. Accepted are: {ACCEPTED}. Nothing was stored")
+    return None
 
 
 def django(handle: Any) -> Adapter:
-    """Django's wrapper rewrites placeholders; the connection below it takes statements as they are."""
-    handle.ensure_connection()
-    return adapt(handle.connection)
+    return Django(handle, known)
 
 
 ADAPTERS: dict[tuple[str, str], Callable[[Any], Adapter]] = {

@@ -25,11 +25,12 @@ from stoker.model.time import Instant
 T = TypeVar("T")
 
 _HIGH = sql("now")
+_HIGH_WRITING = sql("now_writing")
 
 
-def whole(unit: Unit, door: Steps[T]) -> Steps[T]:
-    """A door with the beginning and the end of its unit."""
-    yield from unit.begin()
+def whole(unit: Unit, door: Steps[T], clock: str = _HIGH) -> Steps[T]:
+    """A door with the beginning and the end of its unit. `clock` is the statement that reads the store's clock."""
+    yield from unit.begin(clock)
     answer = yield from door
     yield from unit.end()
     return answer
@@ -98,9 +99,13 @@ class Own:
 
 
 async def on_theirs(path: str, handle: Any, unit: Unit, door: Steps[T]) -> T:
-    """Play a door on a user's handle, inside the transaction that they will end."""
+    """Play a door on a user's handle, inside the transaction that they will end.
+
+    A transaction that was begun with a plain BEGIN and reads first is refused every write once somebody else has
+    written. So the first statement writes: it waits for its turn, and what is read after it stays true.
+    """
     await check(path, handle)
-    steps = whole(unit, door)
+    steps = whole(unit, door, _HIGH_WRITING)
     send: Callable[[Any], Any] = steps.send
     answer: Any = None
     try:

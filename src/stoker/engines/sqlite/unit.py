@@ -109,9 +109,9 @@ class Unit:
 
     # --- beginning and end --------------------------------------------------------------------------------------
 
-    def begin(self) -> Steps[None]:
+    def begin(self, clock: str = _HIGH) -> Steps[None]:
         """Never show an instant before one that was shown, unless that one was clearly wrong."""
-        [(self.high,)] = yield _HIGH, ()
+        [(self.high,)] = yield clock, ()
         ahead = self.high - self.now
         if ahead > FURTHEST_AHEAD:
             self.dropped = ahead

@@ -1,0 +1,1 @@
+UPDATE stoker_clock SET high = high RETURNING high
