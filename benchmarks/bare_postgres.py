@@ -18,6 +18,7 @@ from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.connection import DOORS, Connection
+from stoker.engines.postgres.insert import COPIED
 from stoker.engines.postgres.marks import FEW, SLACK
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
@@ -127,6 +128,8 @@ class Noted:
 
 async def learn(url: str, schema: str, batch: int) -> Lesson:
     """What the engine sends for a batch, once it knows how fast its line is."""
+    if batch >= COPIED:
+        raise ValueError(f"a batch of {batch} is copied, and a copy is no statement that could be sent again")
     scratch = f"{schema}_scratch"
     engine = PostgresEngine(url, schema=scratch)
     await engine.open()

@@ -27,6 +27,7 @@ from stoker.model.ids import Mint
 from stoker.model.job import Demand, Draft, Note, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Rejected
+from tests.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -75,6 +76,20 @@ async def test_no_message_shows_a_password() -> None:
         await PostgresEngine("postgresql://user:secret@127.0.0.1:9/db", timeout=2.0).open()
     assert "127.0.0.1:9/db" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.spec("PGOPEN-09")
+async def test_a_server_that_falls_silent_leaves_the_outcome_open(postgres_url: str, postgres_schema: str) -> None:
+    """Whether a call took effect that was not answered in time nobody knows, and so says the error."""
+    with Proxy(postgres_url) as proxy:
+        engine = PostgresEngine(proxy.url, schema=postgres_schema, timeout=0.5)
+        await engine.open()
+        try:
+            proxy.blackhole()
+            with pytest.raises(EngineUnavailable, match=r"within 0\.5 s\. Whether the call took effect is not known"):
+                await engine.insert([Draft(mint(), "work")])
+        finally:
+            await engine.close()
 
 
 @pytest.mark.spec("PGOPEN-03")

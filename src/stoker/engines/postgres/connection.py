@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 from asyncpg.exceptions import (
@@ -27,18 +27,12 @@ from asyncpg.exceptions import (
     UniqueViolationError,
 )
 
+from stoker.engines.postgres.refusals import GONE, sqlstate, translated
 from stoker.engines.sql.steps import Row
-from stoker.model.errors import (
-    EngineBusy,
-    EngineError,
-    EngineFull,
-    EngineReadOnly,
-    EngineRefused,
-    EngineUnavailable,
-    SchemaMismatch,
-)
+from stoker.model.errors import EngineError, EngineUnavailable
 
 Pooler: TypeAlias = Literal["auto", "none", "transaction"]
+T = TypeVar("T")
 
 DriverError = (PostgresError, InterfaceError, InternalClientError, OSError)
 """What asyncpg raises; a lost socket is an OSError, a killed one an InternalClientError."""
@@ -111,6 +105,12 @@ class _Link(asyncpg.Connection):  # type: ignore[misc]
         self._count += 1
         return f"stoker_{prefix}_{self._prefix}_{self._count}"
 
+    def _cleanup(self) -> None:
+        # A COPY that waits until it may write more does not notice by itself that nobody reads any more.
+        if self._protocol is not None:
+            self._protocol.resume_writing()
+        super()._cleanup()
+
 
 class Connection:
     """A session, or what a pooler makes of one. Belongs to whoever took it out of the store's hands."""
@@ -147,10 +147,19 @@ class Connection:
         return self._link
 
     async def run(self, text: str, values: Sequence[Any], patience: float) -> list[Row]:
-        """Run one statement. What the driver raises leaves as ours; a connection in doubt is not used again."""
+        """Run one statement."""
+        return await self._answer(self._link.fetch(text, *values), patience)
+
+    async def copy(self, schema: str, table: str, columns: Sequence[str], rows: Sequence[Row], patience: float) -> None:
+        """Append rows to a table, with these of its columns."""
+        copied = self._link.copy_records_to_table(table, schema_name=schema, columns=columns, records=rows)
+        await self._answer(copied, patience)
+
+    async def _answer(self, asked: Awaitable[T], patience: float) -> T:
+        """What the driver raises leaves as ours; a connection in doubt is not used again."""
         try:
             async with asyncio.timeout(patience):
-                return await self._link.fetch(text, *values)  # type: ignore[no-any-return]
+                return await asked
         except UniqueViolationError as error:
             raise Conflict from error
         except (DeadlockDetectedError, SerializationError) as error:
@@ -164,17 +173,13 @@ class Connection:
             # Prepared before a migration. Nothing was run.
             self._link.terminate()
             raise Retriable(str(error)) from error
+        except TimeoutError as error:  # an OSError, so before the driver's
+            raise self._silent(patience) from error
         except DriverError as error:
             if isinstance(error, InterfaceError) and self.usable:
                 raise EngineError(f"{self.where}: the driver refused a value: {error}. Nothing was sent") from error
             self._doubt(error)
             raise translated(error, self.where) from error
-        except TimeoutError as error:
-            self._link.terminate()
-            raise EngineUnavailable(
-                f"{self.where} did not answer within {patience:g} s. Whether the call took effect is not known; it may "
-                "be repeated safely. Stoker connects anew at the next call"
-            ) from error
         except asyncio.CancelledError:
             # The server may still be at work for us: whoever comes next must not find its answer.
             self._link.terminate()
@@ -187,15 +192,22 @@ class Connection:
                 await self._link.execute(text)
         except (DeadlockDetectedError, SerializationError) as error:
             raise Retriable(str(error)) from error
+        except TimeoutError as error:
+            raise self._silent(patience) from error
         except DriverError as error:
             self._doubt(error)
             raise translated(error, self.where) from error
-        except TimeoutError as error:
-            self._link.terminate()
-            raise EngineUnavailable(f"{self.where} did not answer within {patience:g} s") from error
         except asyncio.CancelledError:
             self._link.terminate()
             raise
+
+    def _silent(self, patience: float) -> EngineUnavailable:
+        """No answer in time: the connection is given up, and nobody knows what became of the call."""
+        self._link.terminate()
+        return EngineUnavailable(
+            f"{self.where} did not answer within {patience:.3g} s. Whether the call took effect is not known; it may be "
+            "repeated safely. Stoker connects anew at the next call"
+        )
 
     async def rollback(self) -> None:
         """Give up a transaction; a connection that cannot do even that is not used again."""
@@ -264,36 +276,3 @@ async def _unless_it_fails(link: Any, patience: float) -> AsyncIterator[None]:
     except BaseException:
         link.terminate()
         raise
-
-
-# --- errors -----------------------------------------------------------------------------------------------------
-
-GONE = frozenset({"25006", "42P05"})
-BUSY = frozenset({"55P03", "57014", "40P01", "40001"})
-ABSENT = frozenset({"42P01", "3F000", "42703", "42883"})
-
-
-def sqlstate(error: BaseException) -> str:
-    """The five characters every driver of Postgres carries."""
-    return str(getattr(error, "sqlstate", None) or "")
-
-
-def translated(error: BaseException, where: str) -> EngineError:
-    """A driver's error in our words. Works for psycopg's errors too: they carry the same code."""
-    state = sqlstate(error)
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if state in BUSY:
-        return EngineBusy(f"{where} was held by somebody else for too long: {said}. Nothing was stored; try again")
-    if state == "25006":
-        return EngineReadOnly(
-            f"{where} refuses writes: {said}. It may be a standby; Stoker connects anew at the next call"
-        )
-    if state in {"53100", "53200"} or state.startswith("54"):
-        return EngineFull(f"{where} has no room: {said}. Nothing was stored. Make room, and try again")
-    if state in ABSENT:
-        return SchemaMismatch(f"{where} has no such schema, or an older one: {said}. Run: stoker migrate")
-    if state == "42501" or state.startswith("28") or state == "3D000":
-        return EngineRefused(f"{where} refused: {said}. Check the role, its password and its grants")
-    if not state or state[:2] in ("08", "57", "53") or state in GONE:
-        return EngineUnavailable(f"{where} cannot be reached: {said}. Nothing acknowledged is lost; Stoker tries again")
-    return EngineError(f"{where} answered {state}: {said}. The call changed nothing")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.base import Description
-from stoker.engines.postgres.notify import CANNOT_LISTEN
+from stoker.engines.postgres.listening import CANNOT_LISTEN
 from stoker.engines.postgres.texts import sql
 from stoker.engines.sql.steps import Row, Steps
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 UNDER_WAY = 2
 """Statements of a tray on their way at once: one waits for the disk while the next is made."""
 
+MOST = 5 * LARGEST_BATCH
+"""Drafts without keys that are stored together: the calls of an import that come side by side fill a COPY."""
+
 Request: TypeAlias = tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]
 
 
@@ -29,8 +32,8 @@ class Inbox:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._plain = Tray(store, together)
-        self._keyed = Tray(store, in_rounds)
+        self._plain = Tray(store, together, MOST)
+        self._keyed = Tray(store, in_rounds, LARGEST_BATCH)
 
     async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """Store drafts; receipts in their order."""
@@ -49,11 +52,14 @@ class Inbox:
 
 
 class Tray:
-    """Calls that are stored together. Lives on the engine's loop."""
+    """Calls that are stored together, `most` drafts at once. Lives on the engine's loop."""
 
-    def __init__(self, store: Store, put: Callable[[Store, Sequence[Draft]], Awaitable[list[Receipt]]]) -> None:
+    def __init__(
+        self, store: Store, put: Callable[[Store, Sequence[Draft]], Awaitable[list[Receipt]]], most: int
+    ) -> None:
         self._store = store
         self._put = put
+        self._most = most
         self._waiting: deque[Request] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._armed = False
@@ -76,7 +82,7 @@ class Tray:
         self._armed = False
         group: list[Request] = []
         weight = 0
-        while self._waiting and (not group or weight + len(self._waiting[0][0]) <= LARGEST_BATCH):
+        while self._waiting and (not group or weight + len(self._waiting[0][0]) <= self._most):
             request = self._waiting.popleft()
             # Whoever gave up before anything was done wants nothing done.
             if not request[1].done():

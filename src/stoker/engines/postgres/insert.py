@@ -1,18 +1,19 @@
 """The first door: drafts become pending jobs.
 
-Fresh drafts without keys go in as one statement. Whatever is not that simple (a key, an id that is stored already, a
-user's transaction) goes in rounds: a statement stores everything that meets nobody, and each draft that met a holder
-does what `unique.meet` says about it, until every draft has its receipt.
+Fresh drafts without keys go in as one statement, a large batch of them by COPY. Whatever is not that simple (a key, an
+id that is stored already, a user's transaction) goes in rounds: a statement stores everything that meets nobody, and
+each draft that met a holder does what `unique.meet` says about it, until every draft has its receipt.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.postgres import keys
 from stoker.engines.postgres.texts import sql
-from stoker.engines.postgres.unit import Unit
+from stoker.engines.postgres.unit import NEVER_SETTLED, PENDING, Unit
 from stoker.engines.sql.packing import pack_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import Duplicate, InvalidPayload
@@ -22,9 +23,11 @@ from stoker.model.time import Instant
 from stoker.model.unique import Meeting, Mode, Unique, meet
 
 if TYPE_CHECKING:
+    from stoker.engines.postgres.connection import Connection
     from stoker.engines.postgres.store import Store
 
 _INSERT = sql("insert")
+_COUNT = sql("insert_count")
 _NEW = sql("insert_new")
 _KNOWN = sql("known")
 _REPLACE = sql("replace")
@@ -33,17 +36,48 @@ _INSERTED, _EXISTING, _REPLACED = Stored.INSERTED, Stored.EXISTING, Stored.REPLA
 SLOWEST = 2_000_000
 """Bytes of payload a second that a server stores in any case."""
 
+COPIED = 2_000
+"""So many drafts are worth a transaction of five round trips instead of one statement.
+
+A copied row is 104 bytes less of the server's log (495 instead of 599 with a payload of 110). Measured in turns with
+the statement: 1,000 drafts take 5 to 16 % longer, 2,000 take as long or a fifth less, 5,000 take 22 to 30 % less.
+"""
+
+JOB = ("id", "created", "due", "budget", "priority", "queue", "kind", "payload", "tenant", "options")
+READY = ("due", "token", "id", "attempts", "priority", "status", "settled", "past", "queue")
+
 
 # --- together ---------------------------------------------------------------------------------------------------
 
 
 async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     """All at once, or `Conflict` when one of the ids is stored already."""
-    extra = sum(len(draft.payload) for draft in drafts) / SLOWEST
+    if len(drafts) >= COPIED:
+        return await _by_copy(store, drafts)
+    extra = _extra(drafts)
     [(now,)] = await store.once("write", _INSERT, (store.now(), *columns(drafts)), extra=extra)
     woken = {draft.queue for draft in drafts if due_at(draft, now) <= now}
     if woken:
         store.told(woken)
+    return [Receipt(draft.id, _INSERTED) for draft in drafts]
+
+
+async def _by_copy(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
+    """The same rows without a plan: what the server writes to its log for a row is shorter."""
+    # What cannot be stored is refused before anything is sent.
+    bodies = [text(draft) for draft in drafts]
+    counts = Counter([(draft.queue, draft.kind) for draft in drafts])
+
+    async def work(connection: Connection, unit: Unit) -> None:
+        schema, patience = store.options.schema, store.options.patience + _extra(drafts)
+        now = unit.now
+        dues = [due_at(draft, now) for draft in drafts]
+        await connection.copy(schema, "job", JOB, job_rows(drafts, bodies, dues, now), patience)
+        await connection.copy(schema, "ready", READY, ready_rows(drafts, dues), patience)
+        unit.woken |= {draft.queue for draft, due in zip(drafts, dues, strict=True) if due <= now}
+
+    queues, kinds = [queue for queue, _ in counts], [kind for _, kind in counts]
+    await store.transact(work, first=(_COUNT, (queues, kinds, list(counts.values()))))
     return [Receipt(draft.id, _INSERTED) for draft in drafts]
 
 
@@ -158,6 +192,36 @@ def _replace(unit: Unit, holder: JobId, draft: Draft, slot: str, unique: Unique)
     return bool(rows)
 
 
+# --- drafts as rows ---------------------------------------------------------------------------------------------
+
+
+def job_rows(drafts: Sequence[Draft], bodies: list[str], dues: list[Instant], now: Instant) -> list[Row]:
+    """Drafts as rows of `job`."""
+    return [
+        (
+            draft.id,
+            now,
+            due,
+            draft.attempts,
+            draft.priority,
+            draft.queue,
+            draft.kind,
+            body,
+            draft.tenant,
+            None if draft.options is PLAIN else wishes(draft.options),
+        )
+        for draft, body, due in zip(drafts, bodies, dues, strict=True)
+    ]
+
+
+def ready_rows(drafts: Sequence[Draft], dues: list[Instant]) -> list[Row]:
+    """Drafts as rows of `ready`: no run yet, nothing settled, no past."""
+    return [
+        (due, 0, draft.id, 0, draft.priority, PENDING, NEVER_SETTLED, False, draft.queue)
+        for draft, due in zip(drafts, dues, strict=True)
+    ]
+
+
 # --- drafts as columns ------------------------------------------------------------------------------------------
 
 
@@ -214,6 +278,11 @@ def wishes(options: Options) -> str | None:
     """Options as the store keeps them."""
     packed = pack(options)
     return None if packed is None else packed.decode()
+
+
+def _extra(drafts: Sequence[Draft]) -> float:
+    """Seconds that so much payload may take beyond the usual."""
+    return sum(len(draft.payload) for draft in drafts) / SLOWEST
 
 
 def due_at(draft: Draft, now: Instant) -> Instant:

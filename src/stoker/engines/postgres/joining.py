@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from stoker.engines.postgres import settle as closing
-from stoker.engines.postgres.connection import Connection, DriverError, Retriable, translated
+from stoker.engines.postgres.connection import Connection, DriverError, Retriable
 from stoker.engines.postgres.insert import admit
+from stoker.engines.postgres.refusals import translated
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql import commits, handles

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Connection, Unit], Awaitable[T]]
 
 TRIES = 6
 """How often a transaction that the server gave up is begun again."""
@@ -74,6 +75,7 @@ class Store:
         async with self._opening:
             if self._home is not None and self._home[0] == os.getpid():
                 return
+            self.ears = Ears(self)
             self._idle = {"doors": [], "desk": []}
             self._lanes = {lane: asyncio.Semaphore(n) for lane, n in LANES.items()}
             connection = await self.connect("doors")
@@ -165,22 +167,18 @@ class Store:
     async def once(self, lane: str, name: str, values: Sequence[Any], *, extra: float = 0.0) -> list[Row]:
         """Run one statement as a transaction of its own. What is large may take some seconds extra."""
         text, patience = self.texts[name], self.options.patience + extra
-        for turn in range(TRIES):
-            async with self.lend(lane) as connection:
-                try:
-                    return await connection.run(text, values, patience)
-                except Retriable as error:
-                    if turn + 1 == TRIES:
-                        raise self._gave_up(error) from error
-            await breather(turn)
-        raise AssertionError
+        return await self._persist(lane, lambda connection: connection.run(text, values, patience))
 
     async def each(self, lane: str, make: Callable[[], Steps[T]]) -> T:
         """Run steps on one connection, every statement a transaction of its own."""
+        return await self._persist(lane, lambda connection: self.play(connection, make()))
+
+    async def _persist(self, lane: str, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Begin again what the server gave up for another one's sake, some times."""
         for turn in range(TRIES):
             async with self.lend(lane) as connection:
                 try:
-                    return await self.play(connection, make())
+                    return await work(connection)
                 except Retriable as error:
                     if turn + 1 == TRIES:
                         raise self._gave_up(error) from error
@@ -193,28 +191,28 @@ class Store:
         self, make: Callable[[Unit], Steps[T]], *, lane: str = "write", lax: bool = False, tell: bool = True
     ) -> T:
         """Run steps in one transaction. `lax` does not wait for the disk. Who was woken is told after the commit."""
-        for turn in range(TRIES):
-            async with self.lend(lane) as connection:
-                try:
-                    unit, answer = await self._transact(connection, make, lax=lax)
-                except Retriable as error:
-                    if turn + 1 == TRIES:
-                        raise self._gave_up(error) from error
-                else:
-                    if tell and unit.woken:
-                        self.told(unit.woken)
-                    return answer
-            await breather(turn)
-        raise AssertionError
+        return await self.transact(
+            lambda connection, unit: self.play(connection, make(unit)),
+            lane=lane,
+            first=(_NOW_LAX if lax else _NOW, ()),
+            tell=tell,
+        )
 
-    async def _transact(self, connection: Connection, make: Callable[[Unit], Steps[T]], *, lax: bool) -> tuple[Unit, T]:
-        patience = self.options.patience
+    async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], tell: bool = True) -> T:
+        """Work in one transaction, whose first statement answers the clock."""
+        unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first))
+        if tell and unit.woken:
+            self.told(unit.woken)
+        return answer
+
+    async def _transact(self, connection: Connection, work: Work[T], first: tuple[str, Row]) -> tuple[Unit, T]:
+        patience, (name, values) = self.options.patience, first
         await connection.command("BEGIN", patience)
         try:
-            [row] = await connection.run(self.texts[_NOW_LAX if lax else _NOW], (), patience)
+            [row] = await connection.run(self.texts[name], values, patience)
             now = self.now()
             unit = Unit(row[0] if now is None else now)
-            answer = await self.play(connection, make(unit))
+            answer = await work(connection, unit)
             await self.play(connection, unit.end())
             await connection.command("COMMIT", patience)
         except BaseException:
