@@ -35,7 +35,7 @@ class Room:
 
 CHECKS = Room("checks", 60)
 MODEL = Room("model", 40, "tests/model")
-UNIT = Room("unit", 40, "tests")
+UNIT = Room("unit", 40, "tests", "test_services.py")
 APART = (
     Room("engines", 90, "tests/engines", "postgres"),
     Room("conformance", 180, "tests/conformance", "test_postgres.py"),
@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="stoker-test-") as scratch:
         enter(run, CHECKS, [[str(ROOT / "scripts" / "check")]])
         enter(run, MODEL, model_commands(arguments, Path(scratch)), Path(scratch))
-        enter(run, UNIT, [unit_command(arguments)], Path(scratch))
+        with alongside(run, UNIT, arguments, Path(scratch)) as ignored:
+            enter(run, UNIT, [[*unit_command(arguments), *ignored]], Path(scratch))
         for room in APART:
             if (ROOT / room.folder).is_dir():
                 with alongside(run, room, arguments, Path(scratch)) as ignored:

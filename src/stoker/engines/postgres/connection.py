@@ -205,8 +205,8 @@ class Connection:
         """No answer in time: the connection is given up, and nobody knows what became of the call."""
         self._link.terminate()
         return EngineUnavailable(
-            f"{self.where} did not answer within {patience:.3g} s. Whether the call took effect is not known; it may be "
-            "repeated safely. Stoker connects anew at the next call"
+            f"{self.where} did not answer within {patience:.3g} s. Whether the call took effect is not known; it may "
+            "be repeated safely. Stoker connects anew at the next call"
         )
 
     async def rollback(self) -> None:

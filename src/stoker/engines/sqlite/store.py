@@ -179,7 +179,7 @@ class Store:
             inside.listening = True
             inside.bell.listen(self._heard, control_only=not queues)
         if not inside.watching and queues:
-            inside.watching = inside.stirred = True  # what was committed before anybody watched is looked for now
+            inside.watching = True
             inside.bell.hear_all()
             inside.bell.watch(self.path, self._stirred, inside.probe)
 
