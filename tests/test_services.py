@@ -277,6 +277,8 @@ def inner(folder: Path, source: str, **environment: str) -> subprocess.Popen[str
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell lets what it runs in the background ignore it, and whoever is started from there too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
