@@ -531,4 +531,4 @@ async def test_between_two_batches_the_store_is_left_alone(monkeypatch: pytest.M
     monkeypatch.setattr(janitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(janitor, "asyncio", SimpleNamespace(sleep=rest))
     assert await janitor.tidy(Slow(), Retention(limit=10)) == 23
-    assert pauses == [0.25, 0.25]
+    assert pauses == [0.5, 0.5]

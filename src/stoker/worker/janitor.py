@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
+REST = 2.0
+"""For so many times as long as a batch took, the next one waits: most of the time the store belongs to the work."""
+
 
 @cache
 def version() -> str:
@@ -54,8 +57,7 @@ async def tidy(engine: Engine, retention: Retention) -> int:
         removed += expired.jobs
         if expired.jobs < retention.limit and expired.events < retention.limit:
             break
-        # As long as that took: the store belongs to those who work for half of the time at least.
-        await asyncio.sleep(time.monotonic() - began)
+        await asyncio.sleep((time.monotonic() - began) * REST)
     if removed:
         logger.info("removed %d finished jobs whose retention has passed", removed)
     return removed
