@@ -8,8 +8,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,15 +24,12 @@ from stoker.engines.postgres.connection import Connection
 from stoker.model.ids import JobId
 from stoker.model.query import Cancel, Selection
 from stoker.worker import Worker
+from tests.engines.postgres.sleepers import SOON, Make, until, woken
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 
 T = TypeVar("T")
-Make = Callable[..., Awaitable[PostgresEngine]]
-
-SOON = 20.0
-"""Real seconds within which what was said has to arrive; never waited in full unless it is lost."""
 
 LISTENERS = "select pid from pg_stat_activity where datname = current_database() and query ~* '^(listen|select 1$)'"
 
@@ -106,20 +102,6 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 
 @pytest.fixture
-async def make(postgres_url: str, postgres_schema: str) -> AsyncIterator[Make]:
-    """Opens engines on one schema, and closes them."""
-    async with AsyncExitStack() as stack:
-
-        async def opened(url: str = postgres_url, **options: Any) -> PostgresEngine:
-            engine = PostgresEngine(url, **{"schema": postgres_schema, **options})
-            await engine.open()
-            stack.push_async_callback(engine.close)
-            return engine
-
-        yield opened
-
-
-@pytest.fixture
 def database(postgres_url: str) -> Iterator[str]:
     """A database of the test's own: whoever listens there belongs to the test."""
     name = f"ear_{uuid.uuid4().hex}"
@@ -141,17 +123,6 @@ def threads() -> set[threading.Thread]:
 def place(engine: PostgresEngine) -> listening.Hearer:
     assert engine._store.ears._place is not None
     return engine._store.ears._place[1]
-
-
-async def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.01)
-
-
-async def woken(engine: PostgresEngine, *topics: str) -> frozenset[str]:
-    return await asyncio.wait_for(engine.wait(topics, 2 * SOON), SOON)
 
 
 async def opened(engine: PostgresEngine, *topics: str) -> None:

@@ -6,9 +6,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
@@ -16,16 +13,14 @@ import psycopg
 import pytest
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine, listening
+from stoker.engines.postgres import listening
 from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft
 from stoker.model.time import SECOND
+from tests.engines.postgres.sleepers import SOON, Make, until, woken
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
-
-SOON = 20.0
-"""Real seconds within which what was said has to arrive; never waited in full unless it is lost."""
 
 PRODUCER = """
 import asyncio, os, sys
@@ -40,20 +35,6 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-async def make(postgres_url: str, postgres_schema: str) -> AsyncIterator[Callable[..., Awaitable[PostgresEngine]]]:
-    """Opens engines on one schema, and closes them."""
-    async with AsyncExitStack() as stack:
-
-        async def opened(url: str = postgres_url, **options: Any) -> PostgresEngine:
-            engine = PostgresEngine(url, **{"schema": postgres_schema, **options})
-            await engine.open()
-            stack.push_async_callback(engine.close)
-            return engine
-
-        yield opened
-
-
 def draft(job: int, **options: Any) -> Draft:
     return Draft(JobId(job.to_bytes(16)), "work", **options)
 
@@ -65,20 +46,9 @@ def listeners(url: str) -> set[int]:
         return {pid for (pid,) in rows}
 
 
-async def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
-
-
-async def woken(engine: PostgresEngine, *topics: str) -> frozenset[str]:
-    return await asyncio.wait_for(engine.wait(topics, 2 * SOON), SOON)
-
-
 @pytest.mark.spec("PGOP-01")
 async def test_an_insert_in_another_process_wakes_a_sleeper(
-    make: Callable[..., Awaitable[PostgresEngine]], postgres_url: str, postgres_schema: str
+    make: Make, postgres_url: str, postgres_schema: str
 ) -> None:
     engine = await make()
     assert await engine.wait(["mail"], 0) == frozenset()
@@ -89,7 +59,7 @@ async def test_an_insert_in_another_process_wakes_a_sleeper(
 
 
 @pytest.mark.spec("PGOP-01")
-async def test_a_wake_up_is_for_one_schema(make: Callable[..., Awaitable[PostgresEngine]], postgres_url: str) -> None:
+async def test_a_wake_up_is_for_one_schema(make: Make, postgres_url: str) -> None:
     here, elsewhere = await make(), await make(schema="stoker_elsewhere", migrate="auto")
     try:
         await here.wait([CONTROL], 0)
@@ -107,9 +77,7 @@ async def test_a_wake_up_is_for_one_schema(make: Callable[..., Awaitable[Postgre
 
 
 @pytest.mark.spec("PGOP-02")
-async def test_many_wake_ups_at_once_are_said_once(
-    make: Callable[..., Awaitable[PostgresEngine]], postgres_url: str, postgres_schema: str
-) -> None:
+async def test_many_wake_ups_at_once_are_said_once(make: Make, postgres_url: str, postgres_schema: str) -> None:
     engine = await make()
     heard: list[str] = []
     ear = await asyncpg.connect(postgres_url)
@@ -134,7 +102,7 @@ async def test_many_wake_ups_at_once_are_said_once(
 
 @pytest.mark.spec("PGOP-02")
 async def test_more_than_fits_into_a_message_wakes_everybody(
-    make: Callable[..., Awaitable[PostgresEngine]],
+    make: Make,
 ) -> None:
     engine, other = await make(), await make()
     await engine.wait(["mail"], 0)
@@ -146,9 +114,7 @@ async def test_more_than_fits_into_a_message_wakes_everybody(
 
 
 @pytest.mark.spec("PGOP-03")
-async def test_a_listener_that_was_ended_listens_again(
-    make: Callable[..., Awaitable[PostgresEngine]], postgres_url: str
-) -> None:
+async def test_a_listener_that_was_ended_listens_again(make: Make, postgres_url: str) -> None:
     engine, other = await make(), await make()
     before = listeners(postgres_url)
     await engine.wait([CONTROL], 0)
@@ -165,7 +131,7 @@ async def test_a_listener_that_was_ended_listens_again(
 
 @pytest.mark.spec("PGOP-03")
 async def test_a_listener_nobody_answers_is_given_up(
-    make: Callable[..., Awaitable[PostgresEngine]], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket stays open and nothing comes: the pulse notices, and the next connection listens."""
     assert 2 * listening.PULSE <= 10
@@ -185,7 +151,7 @@ async def test_a_listener_nobody_answers_is_given_up(
 
 @pytest.mark.spec("PGOP-04")
 async def test_behind_a_pooler_it_is_said_once_in_a_process_that_nobody_can_listen(
-    make: Callable[..., Awaitable[PostgresEngine]],
+    make: Make,
     postgres_pooler_url: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +176,7 @@ async def test_behind_a_pooler_it_is_said_once_in_a_process_that_nobody_can_list
 
 @pytest.mark.spec("PGOP-04")
 async def test_a_direct_url_leads_past_the_pooler(
-    make: Callable[..., Awaitable[PostgresEngine]],
+    make: Make,
     postgres_pooler_url: str,
     postgres_url: str,
     caplog: pytest.LogCaptureFixture,
@@ -225,7 +191,7 @@ async def test_a_direct_url_leads_past_the_pooler(
 
 
 @pytest.mark.spec("PGOP-05")
-async def test_a_sleeper_wakes_when_the_next_job_is_due(make: Callable[..., Awaitable[PostgresEngine]]) -> None:
+async def test_a_sleeper_wakes_when_the_next_job_is_due(make: Make) -> None:
     """Nobody says anything when time makes a job due: whoever waits knows it beforehand."""
     engine = await make()
     await engine.insert(
@@ -242,7 +208,7 @@ async def test_a_sleeper_wakes_when_the_next_job_is_due(make: Callable[..., Awai
 
 
 @pytest.mark.spec("PGOP-06")
-async def test_closing_sends_sleepers_home(make: Callable[..., Awaitable[PostgresEngine]], postgres_url: str) -> None:
+async def test_closing_sends_sleepers_home(make: Make, postgres_url: str) -> None:
     engine = await make()
     before = listeners(postgres_url)
     await engine.wait(["mail"], 0)
