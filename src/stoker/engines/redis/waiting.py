@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from stoker.engines.base import CONTROL
 from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
-from stoker.model.errors import EngineError, EngineUnavailable
+from stoker.model.errors import EngineError
 
 LONGEST_BLOCK = 20
 LINGER = 0.2
@@ -56,8 +55,10 @@ class Hub:
         self._connection = connection
         self._home = home
         self._waiters: dict[Waiter, None] = {}
-        self._changed = asyncio.Event()
+        self._came = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
+        self._block: Block | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._listener: asyncio.Task[None] | None = None
         self._subscribed = asyncio.Event()
         self._remembered = False
@@ -74,7 +75,7 @@ class Hub:
                 return frozenset({CONTROL})
         waiter = Waiter(topics)
         self._waiters[waiter] = None
-        self._stir(waiter.topics)
+        self._arrived(waiter.topics - {CONTROL})
         timer = asyncio.get_running_loop().call_later(max(timeout, 0), waiter.release)
         try:
             await waiter.future
@@ -85,7 +86,7 @@ class Hub:
         finally:
             timer.cancel()
             self._waiters.pop(waiter, None)
-            self._changed.set()
+            self._left()
         return frozenset() if waiter.heard is None else frozenset({waiter.heard})
 
     async def close(self) -> None:
@@ -94,7 +95,8 @@ class Hub:
         for waiter in list(self._waiters):
             waiter.release()
         self._waiters.clear()
-        self._changed.set()
+        self._came.set()
+        self._end_block()
         for task in (self._pump, self._listener):
             if task is not None:
                 if task is self._listener:
@@ -132,10 +134,31 @@ class Hub:
 
     # --- queues -------------------------------------------------------------------------------------------------
 
-    def _stir(self, topics: frozenset[str]) -> None:
-        self._changed.set()
-        if topics - {CONTROL} and (self._pump is None or self._pump.done()):
+    def _arrived(self, queues: frozenset[str]) -> None:
+        """Somebody waits for these: a block that is not about all of them gives way to one that is."""
+        if not queues:
+            return
+        self._came.set()
+        self._stay()
+        if self._pump is None or self._pump.done():
             self._pump = asyncio.get_running_loop().create_task(self._run())
+        elif self._block is not None and not queues <= self._block.topics:
+            self._end_block()
+
+    def _left(self) -> None:
+        """Whoever waited comes back in a moment, or nobody needs the block any more."""
+        if self._block is not None and self._idle is None and not self._wanted():
+            self._idle = asyncio.get_running_loop().call_later(LINGER, self._end_block)
+
+    def _stay(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _end_block(self) -> None:
+        self._stay()
+        if self._block is not None:
+            self._block.end()
 
     async def _run(self) -> None:
         """Take tokens for as long as somebody wants them."""
@@ -143,34 +166,25 @@ class Hub:
         try:
             while await self._somebody():
                 try:
-                    await self._block(line, self._wanted())
+                    await self._take(line, self._wanted())
                 except EngineError:
                     await line.close()
                     await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
         finally:
             await line.close()
+        if self._wanted():  # somebody came while the line was being closed
+            self._pump = asyncio.get_running_loop().create_task(self._run())
 
-    async def _block(self, line: Line, topics: frozenset[str]) -> None:
+    async def _take(self, line: Line, topics: frozenset[str]) -> None:
         keys = {self._home.of_queue(WAKE, topic).encode(): topic for topic in sorted(topics)}
-        block = asyncio.create_task(line.pop(list(keys)))
+        self._block = Block(line, topics)
         try:
-            while not block.done():
-                self._changed.clear()
-                stir = asyncio.create_task(self._changed.wait())
-                await asyncio.wait({block, stir}, return_when=asyncio.FIRST_COMPLETED)
-                stir.cancel()
-                if not block.done() and not await self._still(topics):
-                    await line.unblock(block)
-            found = await block
+            found = await line.pop(list(keys))
         finally:
-            if not block.done():
-                block.cancel()
+            block, self._block = self._block, None
+            await block.over()
         if found is not None and not self._give(keys[found]):
             await self._put_back(keys[found])
-
-    async def _still(self, topics: frozenset[str]) -> bool:
-        """Is the block that goes on the one that is wanted?"""
-        return await self._somebody() and self._wanted() <= topics
 
     async def _somebody(self) -> bool:
         """Does anybody wait for a queue, now or soon?"""
@@ -178,8 +192,8 @@ class Hub:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
                     while not self._wanted() and not self._closing:
-                        self._changed.clear()
-                        await self._changed.wait()
+                        self._came.clear()
+                        await self._came.wait()
         return bool(self._wanted())
 
     # --- control ------------------------------------------------------------------------------------------------
@@ -218,6 +232,39 @@ class Hub:
                     await hang_up(socket)
 
 
+class Block:
+    """One call that waits for a token of some queues, until it is ended."""
+
+    def __init__(self, line: Line, topics: frozenset[str]) -> None:
+        self.topics = topics
+        self._line = line
+        self._over = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """Have it answer soon: with the token that it had taken by then, else with nothing."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def over(self) -> None:
+        """It has answered."""
+        self._over.set()
+        if self._ending is not None:
+            await self._ending
+
+    async def _end(self) -> None:
+        """Again and again: the order may overtake the block. One that does not end hangs on a dead connection."""
+        try:
+            async with asyncio.timeout(LONGEST_UNBLOCK):
+                while not self._over.is_set():
+                    await self._line.unblock()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.005):
+                            await self._over.wait()
+        except (EngineError, TimeoutError):
+            await self._line.close()
+
+
 class Line:
     """The connection an engine blocks on, and a second one to end the block."""
 
@@ -236,19 +283,15 @@ class Line:
         found = await blocking(self._socket, ("BLPOP", *keys, LONGEST_BLOCK), LONGEST_BLOCK)
         return None if found is None else found[0]
 
-    async def unblock(self, block: asyncio.Task[bytes | None]) -> None:
-        """End a block; what it had taken by then is its answer. One that does not end hangs on a dead connection."""
-        give_up = time.monotonic() + LONGEST_UNBLOCK
-        while not block.done():
-            if time.monotonic() > give_up:
-                raise EngineUnavailable("the connection on which Stoker waits for wake-ups is dead; another is made")
-            if self._id is not None:
-                if self._second is None:
-                    self._second = await self._connection.dedicated(self._key)
-                await blocking(self._second, ("CLIENT", "UNBLOCK", self._id), 0)
-            await asyncio.wait({block}, timeout=0.005)
+    async def unblock(self) -> None:
+        """End a block, if there is one."""
+        if self._id is not None:
+            if self._second is None:
+                self._second = await self._connection.dedicated(self._key)
+            await blocking(self._second, ("CLIENT", "UNBLOCK", self._id), 0)
 
     async def close(self) -> None:
+        """Hang up; whoever blocks is told that the connection is lost."""
         sockets, self._socket, self._second, self._id = (self._socket, self._second), None, None, None
         for socket in sockets:
             if socket is not None:
