@@ -63,8 +63,8 @@ def test_engines_live_in_lock_step(factory: Factory, request: pytest.FixtureRequ
     run_state_machine_as_test(
         engine_machine(factory(request)),
         settings=settings(
-            max_examples=1_000 if campaign else 30,
-            stateful_step_count=80 if campaign else 40,
+            max_examples=200 if campaign else 30,
+            stateful_step_count=60 if campaign else 40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             # Explaining a failure runs very many more lives; the shrunk one says enough.
