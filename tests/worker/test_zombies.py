@@ -19,6 +19,8 @@ EACH = 5
 """Worker processes of each of the two workers."""
 
 SLOTS = 4
+STAYING = ("wait", "watch")
+"""Kinds of jobs that stay until they are stopped."""
 
 
 class Sleep:
@@ -38,7 +40,8 @@ class Sleep:
         """Stop them, the supervisor first, so that it sees nothing.
 
         Who is frozen in the middle of a write holds up everybody else on the file: that is another story, so they
-        are thawed at once and frozen at another moment.
+        are thawed at once and frozen at another moment. So they are when a handler was just passing through: it comes
+        to its end in the moment it is thawed, and nobody could stop it.
         """
         self.frozen = [*([self.command.process.pid] if whole else []), *self.pids]
         while True:
@@ -48,10 +51,17 @@ class Sleep:
             probe = threading.Thread(target=self.crowd.put, args=("nap", [{"seconds": 0.0}]))
             probe.start()
             probe.join(0.3)
-            if not probe.is_alive():
+            self.runs = [run for pid in self.pids for run in self.crowd.look().running(pid)]
+            if not probe.is_alive() and not self.passing():
                 return at
             self.thaw()
             probe.join()
+            until(lambda: self.crowd.occupy(self.pids, *STAYING), what="each of them has something to do")
+
+    def passing(self) -> bool:
+        """Is a handler among them that does not stay? One of each kind does in a process, in its first try."""
+        kept = {(run.pid, run.kind): run for run in reversed(self.runs) if run.attempt == 1}
+        return any(kept.get((run.pid, run.kind)) is not run or run.kind not in STAYING for run in self.runs)
 
     def thaw(self) -> float:
         for pid in self.frozen:
@@ -83,10 +93,8 @@ class Sleep:
 
     def pass_by(self, *, whole: bool) -> None:
         """Fall asleep at work, be taken for dead, wake up, give in, and go on."""
-        until(lambda: self.crowd.occupy(self.pids, "wait", "watch"), what="each of them has something to do")
+        until(lambda: self.crowd.occupy(self.pids, *STAYING), what="each of them has something to do")
         frozen = self.freeze(whole=whole)
-        self.crowd.look()
-        self.runs = [run for pid in self.pids for run in self.crowd.running(pid)]
         try:
             until(self.taken_over, what="others took over")
         finally:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -457,3 +458,25 @@ async def test_other_files_in_the_folder_do_not_matter(tmp_path: Path, make: Cal
         await asyncio.sleep(0)
     await asyncio.sleep(0.02)
     assert asked == 1
+
+
+@pytest.mark.spec("SQLITE-51")
+async def test_a_write_brings_the_next_look_near_however_far_off_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks after one write grow seldom; a second write must not wait for the last of them, nor put off the first."""
+    kernel, other = os.pipe()
+    told = SimpleNamespace(fd=kernel, touched=lambda: True)
+    monkeypatch.setattr(watch.Inotify, "on", lambda _path: told)
+    loop = asyncio.get_running_loop()
+    watching = watch.Watch(tmp_path / "jobs.db", loop, lambda: None, lambda: None)
+    try:
+        watching._timer = loop.call_later(watch.LAST_PAUSE, watching._look)
+        watching._stirred()
+        assert watching._timer.when() <= loop.time() + watch.FIRST_PAUSE
+        near = watching._timer
+        watching._stirred()
+        assert watching._timer is near
+    finally:
+        watching.close()
+        os.close(other)

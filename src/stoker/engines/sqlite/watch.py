@@ -4,8 +4,8 @@ Used by `wake.Bell.watch` alone. On Linux the kernel tells (inotify) when the da
 nothing runs while nothing happens; elsewhere, or when the kernel has no watch left, the probe is asked every 50 ms.
 
 Rule: a write is not yet a commit. SQLite writes the log, waits for the disk, and only then makes the commit visible,
-without touching a file again. So a write only starts a series of looks, at once and then ever more seldom for a
-quarter of a second after the last write, and what counts is that the probe's answer changed.
+without touching a file again. So a write only starts a series of looks, a moment later and then ever more
+seldom for a quarter of a second after the last write, and what counts is that the probe's answer changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 PERIOD = 0.05
 CALM = 0.004
-"""After a write the kernel is not listened to until the second look: a busy database must not keep the loop busy."""
+"""After a write the kernel is not listened to until the first look: a busy database must not keep the loop busy."""
 LINGER = 0.25
 FIRST_PAUSE, LAST_PAUSE = 0.004, 0.25
 """Between looks. Most commits ring: whoever heard of one is not to be held up by a look while it claims."""
@@ -76,8 +76,12 @@ class Watch:
         self._rest = self._loop.call_later(CALM, self._listen_again)
         self._pause = FIRST_PAUSE
         self._until = self._loop.time() + LINGER
+        # The next look of an earlier series may be far off. One that is near stays: a busy database would put it off.
+        if self._timer is not None and self._timer.when() > self._loop.time() + FIRST_PAUSE:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_later(self._pause, self._look)
+            self._timer = self._loop.call_later(FIRST_PAUSE, self._look)
 
     def _listen_again(self) -> None:
         if self._kernel:
