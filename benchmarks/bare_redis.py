@@ -28,14 +28,14 @@ class Call(NamedTuple):
     """A call of the engine as it goes over the wire, and which of its words depend on the jobs."""
 
     words: list[Any]
-    jobs: list[tuple[int, int]]
+    jobs: list[tuple[int, list[int]]]
     fences: list[int]
 
     def about(self, ids: Sequence[JobId], fence: bytes = b"") -> list[Any]:
         """The same about other jobs."""
         words = self.words.copy()
-        for place, number in self.jobs:
-            words[place] = ids[number]
+        for place, numbers in self.jobs:
+            words[place] = b"".join([ids[number] for number in numbers])
         for place in self.fences:
             words[place] = fence
         return words
@@ -80,7 +80,9 @@ async def learn(url: str, prefix: str, batch: int) -> Lesson:
 
     def call(words: list[Any]) -> Call:
         renamed = [word.replace(scratch, prefix) if isinstance(word, str) else word for word in words]
-        jobs = [(place, places[word]) for place, word in enumerate(words) if isinstance(word, bytes) and word in places]
+        # Ids come alone and in lots.
+        lots = [(place, records.ids_of(word)) for place, word in enumerate(words) if isinstance(word, bytes)]
+        jobs = [(place, [places[job] for job in lot]) for place, lot in lots if lot and places.keys() >= set(lot)]
         return Call(renamed, jobs, [place for place, word in enumerate(words) if word == fence])
 
     inserting, claiming, settling = (call(words) for words in sent)

@@ -15,9 +15,9 @@ from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Event, EventType, Window
 from stoker.model.ids import JobId, Mint
-from stoker.model.job import Demand, Draft, Status
+from stoker.model.job import Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Failed
+from stoker.model.outcome import Done, Failed, Snoozed
 from stoker.model.query import Cancel, Delete, Move, Query, Retention, Selection, Tally
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
@@ -132,6 +132,20 @@ async def test_a_move_takes_everything_along(bench: Bench) -> None:
     await bench.engine.renew("w", [])
     [again] = await bench.engine.claim(Demand("w", (("from", 5), ("to", 5))))
     assert (again.id, again.attempt, again.token > claim.token) == (job, 2, True)
+
+
+@pytest.mark.spec("REDISOPS-32")
+async def test_a_move_takes_the_past_of_a_job_along_that_waits_as_if_it_were_new(bench: Bench) -> None:
+    [job] = await bench.add("from")
+    await bench.engine.renew("w", [], first=True)
+    [claim] = await bench.engine.claim(Demand("w", (("from", 1),)))
+    await bench.engine.settle([conclude(claim, Snoozed(after=SECOND))])
+    assert (await bench.alter(Move("to"), job)).changed == 1
+    bench.clock.set(bench.clock() + SECOND)
+    [again] = await bench.engine.claim(Demand("w", (("from", 5), ("to", 5))))
+    assert (again.id, again.queue, again.token > claim.token) == (job, "to", True)
+    [verdict] = (await bench.engine.settle([conclude(claim, Done())])).verdicts
+    assert verdict is Verdict.LOST
 
 
 @pytest.mark.spec("REDISOPS-33")

@@ -1,21 +1,27 @@
 """Letting go of what is kept no longer.
 
 Whatever stands in the set of finished jobs is finished, with its expiry as the score, so a script can remove jobs
-without asking anybody. It takes few at a time: while a script runs, the server does nothing else.
+without asking anybody. Jobs that ended in the same step share an entry. A script takes few at a time: while it runs,
+the server does nothing else.
 """
 
 from __future__ import annotations
 
 from stoker.engines.redis import timeline, transit
-from stoker.engines.redis.control import scored
+from stoker.engines.redis.control import pairs, scored
 from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.questions import counts_of
+from stoker.engines.redis.records import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE
 from stoker.model.query import Expired, Retention
+from stoker.model.time import Instant
 
 AT_ONCE = 250
 SWEPT_AT_ONCE = 5_000
+LOTS_AT_ONCE = 100
 
 _EXPIRE = script("expire")
 _SWEEP = script("sweep")
@@ -60,14 +66,12 @@ async def _remove(store: Store, shard: Shard, limit: int, ids: list[JobId]) -> t
 
 async def _surplus(store: Store, shards: list[Shard], kept: int, limit: int) -> tuple[int, int]:
     """Remove the jobs nearest to their expiry, beyond the number that is kept."""
-    sizes = [await store.connection.call("ZCARD", shard.key("ends")) for shard in shards]
-    surplus = min(sum(sizes) - kept, limit)
+    surplus = min(sum([await _finished(store, shard) for shard in shards]) - kept, limit)
     if surplus <= 0:
         return 0, 0
-    nearest: list[tuple[float, JobId, int]] = []
+    nearest: list[tuple[Instant, JobId, int]] = []
     for place, shard in enumerate(shards):
-        flat = await store.connection.call("ZRANGE", shard.key("ends"), 0, surplus - 1, "WITHSCORES")
-        nearest += [(score, job, place) for job, score in scored(flat)]
+        nearest += [(expires, job, place) for expires, job in await _nearest(store, shard, surplus)]
     nearest = sorted(nearest)[:surplus]
     jobs = events = 0
     for place, shard in enumerate(shards):
@@ -76,6 +80,30 @@ async def _surplus(store: Store, shards: list[Shard], kept: int, limit: int) -> 
             gone, crossed = await _remove(store, shard, AT_ONCE, ids[start : start + AT_ONCE])
             jobs, events = jobs + len(gone), events + crossed
     return jobs, events
+
+
+async def _finished(store: Store, shard: Shard) -> int:
+    fields = await store.connection.call("HGETALL", shard.key("counts"))
+    return sum(one.n for one in counts_of(pairs(fields)) if one.status not in ACTIVE)
+
+
+async def _nearest(store: Store, shard: Shard, n: int) -> list[tuple[Instant, JobId]]:
+    """The next n jobs to expire, and those that expire together with the last of them."""
+    found: list[tuple[Instant, JobId]] = []
+    start = 0
+    while lots := await ending(store, shard, start, LOTS_AT_ONCE):
+        for expires, lot in lots:
+            if len(found) >= n and expires > found[-1][0]:
+                return found
+            found += [(expires, job) for job in ids_of(lot)]
+        start += len(lots)
+    return found
+
+
+async def ending(store: Store, shard: Shard, start: int, n: int) -> list[tuple[Instant, bytes]]:
+    """Lots of finished jobs in the order of their expiry, from a place on."""
+    flat = await store.connection.call("ZRANGE", shard.key("ends"), start, start + n - 1, "WITHSCORES")
+    return [(int(expires), lot) for lot, expires in scored(flat)]
 
 
 async def _sweep(store: Store, retention: Retention) -> list[int]:

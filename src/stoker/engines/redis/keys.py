@@ -33,7 +33,7 @@ FIXED = (
 
 WAIT, AGAIN, WAKE = "wait", "again", "wake"
 HELD = "held"
-"""Once per worker: the ids of the jobs it runs."""
+"""Once per worker: the jobs it runs, by token."""
 
 
 class Shard:
@@ -55,7 +55,7 @@ class Shard:
         return f"{self.tag}:{name}:{queue}"
 
     def held(self, worker: str) -> str:
-        """The full name of the set of jobs a worker runs."""
+        """The full name of what a worker runs."""
         return f"{self.tag}:{HELD}:{worker}"
 
     def all_keys(self, queues: Sequence[str]) -> list[str]:

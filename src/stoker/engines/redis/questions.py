@@ -195,7 +195,7 @@ async def census(store: Store) -> Census:
     for answer in await spread(await store.shards(), lambda shard: _counted(store, shard)):
         told, fields, sums, lines, claims = answer
         at = max(at, store.seen(told))
-        counts += _counts(fields)
+        counts += counts_of(_by(fields, 2))
         for queue, later, due in _by(lines, 3):
             if int(later) > 0:
                 scheduled[queue.decode()] = min(int(later), COUNT_LIMIT)
@@ -235,8 +235,9 @@ async def held_keys(store: Store, shard: Shard) -> list[str]:
 _ORDER = {status: place for place, status in enumerate(Status)}
 
 
-def _counts(fields: list[bytes]) -> Iterable[Count]:
-    for field, n in _by(fields, 2):
+def counts_of(fields: Iterable[tuple[bytes, Any]]) -> Iterable[Count]:
+    """The counters that are not zero."""
+    for field, n in fields:
         queue, kind, char = field.split(b"/")
         if int(n) > 0:
             yield Count(queue.decode(), kind.decode(), STATUSES[char], int(n))

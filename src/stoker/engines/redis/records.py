@@ -27,7 +27,7 @@ from stoker.engines.redis.bodies import (
     tail,
 )
 from stoker.model.errors import CorruptRecord
-from stoker.model.ids import text
+from stoker.model.ids import JobId, text
 from stoker.model.job import LONGEST_HISTORY, Job, Mishap, Status
 from stoker.model.time import Instant
 from stoker.model.unique import Holder
@@ -35,7 +35,7 @@ from stoker.model.unique import Holder
 __all__ = [
     "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATUSES", "Notes", "Record", "apply_state", "as_job",
     "body", "drafted", "eight", "fence", "grip", "history", "mishap", "place", "read_body", "read_mishap",
-    "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
+    "ids_of", "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
 ]  # fmt: skip
 
 _FENCE = struct.Struct(">cQH")
@@ -138,9 +138,15 @@ def fence(worker: str, token: int) -> bytes:
 # --- small things -----------------------------------------------------------------------------------------------
 
 
-def place(record: Record) -> bytes:
-    """Where a waiting record stands in its queue's line; lines are in byte order."""
-    return _U2.pack(record.priority + HIGHEST) + _U8.pack(record.scheduled_at) + record.id
+def place(record: Record, *, stated: bool) -> bytes:
+    """Where a waiting record stands in its queue's line; lines are in byte order. `stated`: it has a state."""
+    place = _U2.pack(record.priority + HIGHEST) + _U8.pack(record.scheduled_at) + record.id
+    return place + b"+" if stated else place
+
+
+def ids_of(lot: bytes) -> list[JobId]:
+    """The jobs of a lot: those that were claimed, or ended, in the same step (see `lua/_lots.lua`)."""
+    return [lot[at : at + 16] for at in range(0, len(lot), 16)]
 
 
 def read_mishap(stored: bytes) -> Mishap:

@@ -6,9 +6,11 @@ that what was found is still there.
 
 from __future__ import annotations
 
+from stoker.engines.redis.control import pairs
+from stoker.engines.redis.expiry import ending
 from stoker.engines.redis.keys import AGAIN, WAIT
 from stoker.engines.redis.questions import held_keys, names
-from stoker.engines.redis.records import CHARS, ODD, Record
+from stoker.engines.redis.records import CHARS, ODD, Record, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
 from stoker.model.ids import JobId
@@ -31,14 +33,18 @@ async def scrap(store: Store, unit: Work, record: Record) -> None:
         unit.write("ZREM", unit.shard.of_queue(AGAIN, queue), job)
         status = Status.PENDING if again is None else Status.RETRYING
     for held in await held_keys(store, unit.shard):
-        if await store.connection.call("SISMEMBER", held, job):
-            unit.write("SREM", held, job)
-            status = Status.RUNNING
+        lots = await store.connection.call("HGETALL", held)
+        for token, lot in pairs(lots):
+            if job in ids_of(lot):
+                unit.write("LET_GO", held, token, job)
+                status = Status.RUNNING
     for odd in sorted(ODD):
         if await store.connection.call("ZSCORE", key("odd"), CHARS[odd] + job) is not None:
             unit.write("ZREM", key("odd"), CHARS[odd] + job)
             status = odd
-    unit.write("ZREM", key("ends"), job)
+    expires = await _ended(store, unit, job)
+    if expires is not None:
+        unit.write("UNEND", key("ends"), expires, job)
     if record.kind:
         unit.write("HINCRBY", key("counts"), f"{record.queue}/{record.kind}/{CHARS[status].decode()}", -1)
     if record.unique is not None:
@@ -55,10 +61,23 @@ async def _waiting(store: Store, unit: Work, job: JobId) -> tuple[str, bytes] | 
         while True:
             line = await store.connection.call("ZRANGE", unit.shard.of_queue(WAIT, queue), start, start + STEP - 1)
             for entry in line:
-                if entry[10:] == job:
+                if entry[10:26] == job:
                     return queue, entry
             if len(line) < STEP:
                 break
             # Lines move on while one walks along them: look at some of it twice rather than miss anything.
             start += STEP // 2
     return None
+
+
+async def _ended(store: Store, unit: Work, job: JobId) -> int | None:
+    """When a job is said to expire, by the lot it stands in."""
+    start = 0
+    while True:
+        lots = await ending(store, unit.shard, start, STEP)
+        for expires, lot in lots:
+            if job in ids_of(lot):
+                return expires
+        if len(lots) < STEP:
+            return None
+        start += STEP // 2

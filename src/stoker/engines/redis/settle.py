@@ -21,6 +21,7 @@ from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
 from stoker.engines.redis.work import Work
 from stoker.model.errors import EngineBusy
+from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, check_settlements, deletes
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
@@ -172,19 +173,27 @@ class Call:
         units: list[Work] = []
         body: list[Any] = []
         fences: dict[tuple[str, int], bytes] = {}
+        lot: list[JobId] = []
+        last_fence: bytes | None = None
+        last_label = 0
         for one, ref in given:
             fence = fences.get((one.worker, one.token))
             if fence is None:
                 fence = fences[one.worker, one.token] = records.fence(one.worker, one.token)
             label = labels[ref[0], ref[1]]
             if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
-                body += (one.id, fence, _plain_traits(label))
+                if fence is not last_fence or label != last_label:
+                    lot, last_fence, last_label = [], fence, label
+                    body += (lot, fence, _plain_traits(label))
+                lot.append(one.id)
             else:
+                last_fence = None
                 body += (one.id, fence, *await self._arguments(one, ref, label, keys, units))
         workers = dict.fromkeys(one.worker for one, _ in given)
         holders = [part for worker in workers for part in (worker, keys.number(self._shard.held(worker)))]
         args = [self._store.arg_now(), 0, KEEP_DONE, KEEP_DEAD, DECAY_GRACE, MOST_EVENTS, len(labels), *head]
-        args += (len(workers), *holders, *body)
+        args += (len(workers), *holders)
+        args += [b"".join(part) if type(part) is list else part for part in body]
         if demand is not None and wanted:
             args[1] = len(args) + 1
             args += claims.arguments(self._shard, keys, demand.worker, claims.limit(demand), wanted)

@@ -21,7 +21,6 @@ from stoker.engines.redis.records import Record, eight
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
 from stoker.model.ids import JobId
-from stoker.model.job import Status
 from stoker.model.time import DAY
 
 MARKS_KEPT = DAY
@@ -77,8 +76,6 @@ async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Work) -> None:
     unit.expect_hash(marks, mark, None)
     unit.write("HSET", marks, mark, eight(unit.now))
     unit.create(record, new=False)
-    if record.status is Status.PENDING:
-        unit.write("HSET", unit.shard.key("state"), job, records.state(record))
     if parcel.last is not None:
         unit.write("HSET", unit.shard.key("last"), job, parcel.last)
     if parcel.notes is not None:

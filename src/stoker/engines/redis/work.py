@@ -44,6 +44,7 @@ class Work:
         self._queues: dict[str, Queue] = {}
         self._places: dict[JobId, tuple[str, bytes]] = {}
         self._touched: dict[JobId, Record] = {}
+        self._placed: set[JobId] = set()
         self._created: set[JobId] = set()
         self._forgotten: set[JobId] = set()
         self._rewritten: set[JobId] = set()
@@ -64,7 +65,7 @@ class Work:
         for job, record in zip(wanted, found, strict=True):
             self._records[job] = record
             if record is not None and record.raw is None:
-                self._places[job] = (record.queue, records.place(record))
+                self._places[job] = (record.queue, records.place(record, stated=False))
 
     async def load_keys(self, slots: Iterable[str]) -> None:
         """Read who holds these keys, with their records."""
@@ -109,6 +110,7 @@ class Work:
     def place(self, record: Record) -> None:
         """Put a record where its status belongs."""
         self._touched[record.id] = record
+        self._placed.add(record.id)
         self._move(record, add=True)
         if record.status in ACTIVE and record.unique is not None:
             self._slots[record.unique.slot(record.kind)] = record.id
@@ -190,15 +192,25 @@ class Work:
         shard, job, status = self.shard, record.id, record.status
         self._counts[f"{record.queue}/{record.kind}/{CHARS[status].decode()}"] += 1 if add else -1
         if status in WAITING:
-            self._member(add, shard.of_queue(WAIT, record.queue), 0, records.place(record))
+            stated = record.raw is not None or (job in self._placed and self._has_state(record))
+            place = records.place(record, stated=stated)
+            self._member(add, shard.of_queue(WAIT, record.queue), 0, place)
             if status is Status.RETRYING:
                 self._member(add, shard.of_queue(AGAIN, record.queue), record.scheduled_at, job)
         elif status is Status.RUNNING:
-            self.write("SADD" if add else "SREM", shard.held(record.worker or ""), job)
+            token = records.eight(record.token)
+            self.write("HOLD" if add else "LET_GO", shard.held(record.worker or ""), token, job)
+        elif add:
+            self.write("ZADD", shard.key("ends"), record.expires_at or 0, job)
         else:
-            self._member(add, shard.key("ends"), record.expires_at or 0, job)
+            self.write("UNEND", shard.key("ends"), record.expires_at or 0, job)
         if status in ODD:
             self._member(add, shard.key("odd"), 0, CHARS[status] + job)
+
+    def _has_state(self, record: Record) -> bool:
+        """Does a record that was placed have a state? Of a new one that waits the body says everything."""
+        fresh = record.id in self._created and record.raw is None
+        return not fresh or record.status is not Status.PENDING
 
     def _member(self, add: bool, key: str, score: int, member: bytes) -> None:
         if add:
@@ -277,7 +289,7 @@ class Work:
                 writes.append(("ZREMRANGEBYLEX", key("jobs"), (b"[" + job, b"(" + job + b"\1")))
             if job in self._created or job in self._rewritten:
                 writes.append(("ZADD", key("jobs"), (0, records.body(record))))
-            if job not in self._created or record.status is not Status.PENDING:
+            if self._has_state(record):
                 record.version += 1
                 writes.append(("HSET", key("state"), (job, records.state(record))))
         for slot, holder in self._slots.items():

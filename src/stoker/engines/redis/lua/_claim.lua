@@ -29,14 +29,17 @@ local function due_of(wait, n)
 end
 
 local function take(queue, name, places, worker, mine, jobs)
-  local n, ids = #places, {}
-  for i = 1, n do ids[i] = sub(places[i], 11) end
-  local states = call('HMGET', STATE, unpack(ids))
+  local n, ids, states = #places, {}, {}
+  for i = 1, n do
+    local place = places[i]
+    ids[i] = sub(place, 11, 26)
+    if #place > 26 then states[i] = call('HGET', STATE, ids[i]) end
+  end
   -- Jobs mostly leave in the order they came: then one walk finds all bodies.
   local bodies = n > 1 and call('ZRANGEBYLEX', JOBS, '[' .. ids[1], '+', 'LIMIT', 0, n) or {}
   local w = pack('>I2', #worker) .. worker
   local fresh = 'r' .. now8 .. w .. pack('>c1I4I4I4I4I4I4I8c1', '0', 1, 0, 0, 0, 0, 0, now, '-')
-  local set, held, s, h = {}, {}, 0, 0
+  local set, lot, s, h = {}, {}, 0, 0
   local j, kind, pending = #jobs, nil, {}
   for i = 1, n do
     local id, place, state, body = ids[i], places[i], states[i], bodies[i]
@@ -47,7 +50,7 @@ local function take(queue, name, places, worker, mine, jobs)
       pending[kind] = (pending[kind] or 0) + 1
       s, h, j = s + 2, h + 1, j + 1
       set[s - 1], set[s] = id, fresh .. sub(place, 1, 10)
-      held[h] = id
+      lot[h] = id
       jobs[j] = body
     else
       local r = kind and names_of(body) and read_state(state)
@@ -60,9 +63,9 @@ local function take(queue, name, places, worker, mine, jobs)
         end
         r.status, r.worker, r.cancel, r.settled, r.tail = 'r', worker, '0', '-', ''
         r.token, r.attempts, r.started = math.max(now, r.token + 1), r.attempts + 1, now
-        s, h, j = s + 2, h + 1, j + 1
+        s, j = s + 2, j + 1
         set[s - 1], set[s] = id, write_state(r)
-        held[h] = id
+        hold(mine, pack('>I8', r.token), id)
         jobs[j] = {body, set[s], call('HGET', LAST, id), call('HGET', NOTES, id)}
       else
         kind = body and names_of(body)
@@ -72,10 +75,8 @@ local function take(queue, name, places, worker, mine, jobs)
       end
     end
   end
-  if s > 0 then
-    call('HSET', STATE, unpack(set))
-    call('SADD', mine, unpack(held))
-  end
+  if s > 0 then call('HSET', STATE, unpack(set)) end
+  if h > 0 then hold(mine, now8, table.concat(lot)) end
   for kind_, c in pairs(pending) do
     count(name .. '/' .. kind_ .. '/p', -c)
     count(name .. '/' .. kind_ .. '/r', c)

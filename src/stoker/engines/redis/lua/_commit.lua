@@ -1,5 +1,6 @@
 -- Compare and set. From ARGV[at]: how many checks, each (kind, key number, field, value); then how many writes, each
--- (command, key number, how many arguments, arguments…). Checks first, writes after: nothing is ever half done.
+-- (command, key number, how many arguments, arguments…); besides the server's commands there are WAKE, HOLD (token, id),
+-- LET_GO (token, id) and UNEND (score, id). Checks first, writes after: nothing is ever half done.
 -- Kinds: '=' hash field has this value, '-' hash field is absent, 'z' member is in the sorted set, 'm' no such job.
 local function checked(at)
   local n = tonumber(ARGV[at])
@@ -28,6 +29,12 @@ local function written(at)
     at = at + 3
     if command == 'WAKE' then
       if call('LLEN', key) == 0 then call('RPUSH', key, '1') end
+    elseif command == 'HOLD' then
+      hold(key, ARGV[at], ARGV[at + 1])
+    elseif command == 'LET_GO' then
+      let_go(key, ARGV[at], {[ARGV[at + 1]] = true}, 1)
+    elseif command == 'UNEND' then
+      unend(ARGV[at], ARGV[at + 1])
     else
       call(command, key, unpack(ARGV, at, at + size - 1))
     end

@@ -70,8 +70,8 @@ local function write_state(r)
       r.priority, r.due) .. r.tail
 end
 
--- Where a waiting job stands in its queue's line.
-local function place_of(priority, due, id) return pack('>I2I8', priority, due) .. id end
+-- Where a waiting job stands in its queue's line. One that has a state says so: the others need not be asked.
+local function place_of(priority, due, id) return pack('>I2I8', priority, due) .. id .. '+' end
 
 -- Counters are summed up and written once.
 local sums, sums_list = {}, {}

@@ -1,3 +1,4 @@
+-- with: _lots
 -- Every count at one instant. KEYS end with what each worker holds. ARGV: now, the names of the queues whose keys are
 -- given, in their order.
 -- Answers {now, counts, totals, lines, running}: lines are queue, how many pending jobs are not due, and since when the
@@ -14,7 +15,7 @@ local function first_pending(wait, again, p)
   while steps < MOST_STEPS do
     local got = call('ZRANGEBYLEX', wait, start, '(' .. p .. after, 'LIMIT', 0, 100)
     for _, place in ipairs(got) do
-      if not call('ZSCORE', again, sub(place, 11)) then return parse('>I8', place, 3) end
+      if not call('ZSCORE', again, sub(place, 11, 26)) then return parse('>I8', place, 3) end
     end
     if #got < 100 then return nil end
     start, steps = '(' .. got[#got], steps + 100
@@ -49,7 +50,7 @@ for i = 1, #counts, 2 do
   end
 end
 for i = 18 + 3 * (#ARGV - 1), #KEYS do
-  for _, id in ipairs(call('SMEMBERS', KEYS[i])) do
+  for _, id in ipairs(held_by(KEYS[i])) do
     local state = call('HGET', STATE, id)
     local r = state and read_state(state)
     local _, queue = names_of(r and body_of(id) or '')

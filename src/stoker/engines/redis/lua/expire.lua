@@ -1,9 +1,7 @@
--- with: _events
+-- with: _lots, _events
 -- Remove finished jobs and all that belongs to them. ARGV: now, how many at most, and their ids; without ids, those
 -- whose time is over. Answers {ids of those that went, how many events went with them}.
-local ids = {unpack(ARGV, 3)}
-if #ids == 0 then ids = call('ZRANGEBYSCORE', ENDS, '-inf', '(' .. int(now), 'LIMIT', 0, ARGV[2]) end
-local gone, events = {}, 0
+local limit, gone, events = tonumber(ARGV[2]), {}, 0
 -- Of workers that were reaped long ago nobody needs the names: one that is not known is as good as reaped.
 call('ZREMRANGEBYRANK', RETIRED, 0, -1001)
 -- Counts of engines that left without a farewell, after a day.
@@ -23,23 +21,41 @@ local function drop_key(body, kind, queue, id)
   end
 end
 
-for _, id in ipairs(ids) do
-  -- Whoever stands here is finished: a job that was requeued meanwhile is left alone.
-  if call('ZREM', ENDS, id) == 1 then
-    gone[#gone + 1] = id
-    local body, state = body_of(id), call('HGET', STATE, id)
-    local r = state and read_state(state)
-    local kind, queue = names_of(body or '')
-    if r then
-      call('ZREM', ODD, r.status .. id)
-      for k = 0, math.min(r.errors, 32) - 1 do call('HDEL', ERRORS, id .. string.char(k)) end
-    end
-    if kind then
-      drop_key(body, kind, queue, id)
-      if r then count(queue .. '/' .. kind .. '/' .. r.status, -1) end
-    end
-    if body then call('ZREM', JOBS, body) end
-    events = events + cross_out(id)
+-- It has left ENDS.
+local function remove(id, r)
+  gone[#gone + 1] = id
+  local body = body_of(id)
+  local kind, queue = names_of(body or '')
+  if r then
+    call('ZREM', ODD, r.status .. id)
+    for k = 0, math.min(r.errors, 32) - 1 do call('HDEL', ERRORS, id .. string.char(k)) end
+  end
+  if kind then
+    drop_key(body, kind, queue, id)
+    if r then count(queue .. '/' .. kind .. '/' .. r.status, -1) end
+  end
+  if body then call('ZREM', JOBS, body) end
+  events = events + cross_out(id)
+end
+
+local function state_of(id)
+  local state = call('HGET', STATE, id)
+  return state and read_state(state)
+end
+
+for i = 3, #ARGV do
+  -- Whoever stands in ENDS is finished: a job that was requeued meanwhile is left alone.
+  local r = state_of(ARGV[i])
+  if r and #r.tail >= 16 and unend(int(parse('>I8', r.tail, 9)), ARGV[i]) then remove(ARGV[i], r) end
+end
+if #ARGV == 2 then
+  for _, lot in ipairs(call('ZRANGEBYSCORE', ENDS, '-inf', '(' .. int(now), 'LIMIT', 0, limit)) do
+    local room = 16 * (limit - #gone)
+    if room == 0 then break end
+    local expires = call('ZSCORE', ENDS, lot)
+    call('ZREM', ENDS, lot)
+    if #lot > room then call('ZADD', ENDS, expires, sub(lot, room + 1)) end
+    for _, id in ipairs(members(sub(lot, 1, room))) do remove(id, state_of(id)) end
   end
 end
 if #gone > 0 then

@@ -1,4 +1,4 @@
--- with: _aside
+-- with: _lots, _aside
 -- KEYS[18…]: what the one who takes over holds, and each of the owners. ARGV[2..4]: who takes over, how many, how many of
 -- the owners are known to be dead; then the owners, those first. The others must have lapsed.
 -- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}.
@@ -11,16 +11,17 @@ for i = 5, #ARGV do
   local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, owner) or '+inf') < now
   if gone and owner ~= by and not named[owner] then
     named[owner] = 0
-    for _, id in ipairs(call('SMEMBERS', key)) do
+    local ids, tokens = held_by(key)
+    for k, id in ipairs(ids) do
       local state = call('HGET', STATE, id)
       local r = state and read_state(state)
       local body = body_of(id)
       local kind, queue = names_of(body or '')
       if r and kind and r.status == 'r' and r.worker == owner then
         named[owner] = named[owner] + 1
-        found[#found + 1] = {id = id, r = r, body = body, queue = queue, key = key}
+        found[#found + 1] = {id = id, r = r, body = body, queue = queue, key = key, token8 = tokens[k]}
       else
-        call('SREM', key, id)
+        let_go(key, tokens[k], {[id] = true}, 1)
         -- One that is not this worker's any more is none of our business; one that cannot be read holds nobody up.
         if not r or (r.status == 'r' and r.worker == owner) then
           count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
@@ -48,8 +49,8 @@ for i = 1, math.min(limit, #found) do
   r.tail = pack('>I8', r.started) .. r.worker
   r.worker, r.token, r.started = by, math.max(now, r.token + 1), now
   local state = write_state(r)
-  call('SREM', one.key, id)
-  call('SADD', KEYS[18], id)
+  let_go(one.key, one.token8, {[id] = true}, 1)
+  hold(KEYS[18], pack('>I8', r.token), id)
   call('HSET', STATE, id, state)
   claims[i] = {one.body, state, call('HGET', LAST, id), call('HGET', NOTES, id),
     call('HGET', QUEUES, one.queue .. '/curve'), call('HGET', QUEUES, one.queue .. '/count')}

@@ -1,3 +1,4 @@
+-- with: _lots
 -- KEYS[18]: what the worker holds. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; then the claims held, each (id, fence).
 -- Answers {now, known, lost, canceling, orphaned}: numbers of the claims held, and orphans as
 -- {body, state, last error, notes, curve, cool-down count}.
@@ -22,7 +23,7 @@ for i = 6, #ARGV, 2 do
   end
 end
 local orphaned = {}
-for _, id in ipairs(call('SMEMBERS', KEYS[18])) do
+for _, id in ipairs(held_by(KEYS[18])) do
   local state = not mine[id] and call('HGET', STATE, id)
   local r = state and read_state(state)
   if r and r.worker == worker and now - r.started > age then

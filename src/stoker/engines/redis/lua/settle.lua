@@ -1,8 +1,9 @@
--- with: _commit, _aside, _claim
+-- with: _lots, _commit, _aside, _claim
 -- The third door, and the second in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue nobody tuned, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number of
 -- the queue's keys, queue, kind); then how many workers, each (name, number of the key of what it holds). Then the
--- settlements, each job once: id, fence, traits, and what the traits announce.
+-- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence and traits
+-- that announce nothing come as one, with a lot of ids.
 -- Answers {now, verdicts, claims}. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when an attached
 -- compare-and-set met something else: the client looks again and sends that one anew.
 -- Everybody is looked at first: what does not apply changes nothing, and the first write is a removal.
@@ -14,7 +15,7 @@ for i = 1, tonumber(ARGV[7]) do
   at = at + 3
 end
 local mine = {}
-for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = {key = KEYS[tonumber(ARGV[i + 1])]} end
+for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = KEYS[tonumber(ARGV[i + 1])] end
 at = at + 1 + 2 * tonumber(ARGV[at])
 local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 local band = bit.band
@@ -30,7 +31,7 @@ end
 local known, all_traits = {}, {}
 local function traits_of(text)
   local status, flags, number, span = parse('>c1I2I2I8', text)
-  local found = {status = status, flags = flags, label = labels[number], span = span, n = 0}
+  local found = {status = status, flags = flags, label = labels[number], span = span, n = 0, ends = {}}
   if status ~= 'p' and status ~= 'a' then
     local expires = expiry(status, flags, found.label, span)
     found.score, found.tail = int(expires), now8 .. pack('>I8', expires)
@@ -46,10 +47,12 @@ end
 local ids, fences, traits, more, n = {}, {}, {}, {}, 0
 local last = demand > 0 and demand - 1 or #ARGV
 while at <= last do
-  local t = known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
+  local lot, fence, t = ARGV[at], ARGV[at + 1], known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
   local flags = t.flags
-  n = n + 1
-  ids[n], fences[n], traits[n] = ARGV[at], ARGV[at + 1], t
+  for i = 16, #lot, 16 do
+    n = n + 1
+    ids[n], fences[n], traits[n] = sub(lot, i - 15, i), fence, t
+  end
   at = at + 3
   if flags > 0 then
     local s = {id = ids[n], traits = t}
@@ -67,7 +70,7 @@ while at <= last do
 end
 local states = n > 0 and call('HMGET', STATE, unpack(ids)) or {}
 local word, rest, a = {}, {}, 0
-local sets, ends, c, e = {}, {}, 0, 0
+local sets, c = {}, 0
 local results, trouble = {}, {}
 
 local function put(id, state)
@@ -77,14 +80,13 @@ end
 
 -- A state that is complete but for when it ended and expires.
 local function ended(id, t, state)
-  c, e = c + 2, e + 2
-  sets[c - 1], sets[c] = id, state .. t.tail
-  ends[e - 1], ends[e] = t.score, id
+  put(id, state .. t.tail)
+  t.ends[#t.ends + 1] = id
 end
 
 -- Jobs claimed together have states that differ only in the last ten bytes, priority and due time: what such a state
 -- becomes by a plain success is worked out once, as text.
-local succeeded, fence_of, holders = {}, {}, {}
+local succeeded, fence_of, released = {}, {}, {}
 local function success(state, before, fence)
   local f = #fence
   if sub(before, 1, f) ~= fence or #before < f + 34 then return nil end
@@ -122,9 +124,10 @@ for i = 1, n do
   end
   if after then
     verdict = 'a'
-    c, e = c + 2, e + 2
+    c = c + 2
     sets[c - 1], sets[c] = id, after .. sub(state, #fence + 35, #fence + 44) .. t.tail
-    ends[e - 1], ends[e] = t.score, id
+    local ends = t.ends
+    ends[#ends + 1] = id
     if more[i] and more[i].result then results[#results + 1] = more[i] end
     trouble[t.label.kind] = ''
   else
@@ -140,9 +143,9 @@ for i = 1, n do
   if verdict == 'a' then
     a = a + 1
     t.n = t.n + 1
-    local holder = holders[fence]
-    if not holder then holder = mine[sub(fence, 12)]; holders[fence] = holder end
-    holder[#holder + 1] = id
+    local gone = released[fence]
+    if not gone then gone = {n = 0}; released[fence] = gone end
+    gone.n, gone[id] = gone.n + 1, true
   end
   word[i] = verdict
 end
@@ -205,15 +208,13 @@ local function conclude(s)
 end
 
 if a > 0 then
-  for _, holder in pairs(mine) do
-    if #holder > 0 then call('SREM', holder.key, unpack(holder)) end
-  end
+  for fence, gone in pairs(released) do let_go(mine[sub(fence, 12)], sub(fence, 2, 9), gone, gone.n) end
   for _, s in ipairs(rest) do conclude(s) end
   for _, s in ipairs(results) do call('HSET', RESULTS, s.id, s.result) end
   if c > 0 then call('HSET', STATE, unpack(sets)) end
-  if e > 0 then call('ZADD', ENDS, unpack(ends)) end
   for _, t in ipairs(all_traits) do
     local label, status = t.label, t.status
+    if #t.ends > 0 then call('ZADD', ENDS, t.score, table.concat(t.ends)) end
     if t.n > 0 then
       count(label.counts .. 'r', -t.n)
       if band(t.flags, DELETE) == 0 then count(label.counts .. status, t.n) end

@@ -1,0 +1,175 @@
+"""Ids that came to the same place in the same step share an entry there, and leave it one by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stoker.engines.redis import RedisEngine
+from stoker.engines.redis.control import pairs
+from stoker.engines.redis.records import ids_of
+from stoker.model.ids import JobId, Mint
+from stoker.model.job import Claim, Demand, Draft, Status, Verdict
+from stoker.model.lifecycle import KEEP_DONE, conclude
+from stoker.model.outcome import Done, Failed
+from stoker.model.query import Delete, Query, Retention, Selection
+from stoker.model.time import HOUR, SECOND
+from stoker.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.engine("redis")
+
+entropy = iter(range(1, 1 << 30))
+GARBAGE = b"\xff garbage"
+
+
+class Bench:
+    """An engine, and a look at its entries."""
+
+    def __init__(self, engine: RedisEngine, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
+        self.call = engine._store.connection.call
+        self.home = engine._store.home
+
+    async def claimed(self, n: int, worker: str = "w") -> list[Claim]:
+        await self.engine.insert([Draft(self.mint(), "work", b"{}") for _ in range(n)])
+        await self.engine.renew(worker, [], first=True, lease=HOUR)
+        claims = await self.engine.claim(Demand(worker, (("default", n),)))
+        assert len(claims) == n
+        return claims
+
+    async def finish(self, claims: list[Claim]) -> None:
+        settled = await self.engine.settle([conclude(claim, Done()) for claim in claims])
+        assert set(settled.verdicts) == {Verdict.APPLIED}
+
+    async def ended(self, n: int) -> list[JobId]:
+        """Jobs that ended in one step."""
+        claims = await self.claimed(n)
+        await self.finish(claims)
+        return [claim.id for claim in claims]
+
+    async def held(self, worker: str = "w") -> list[list[JobId]]:
+        return [ids_of(lot) for _, lot in pairs(await self.call("HGETALL", self.home.held(worker)))]
+
+    async def ends(self) -> list[list[JobId]]:
+        return [ids_of(lot) for lot in await self.call("ZRANGE", self.home.key("ends"), 0, -1)]
+
+    async def stored(self) -> list[JobId]:
+        return [job.id for job in (await self.engine.find(Query(order="oldest"))).jobs]
+
+
+@pytest.fixture
+async def bench(redis_url: str, redis_prefix: str) -> AsyncIterator[Bench]:
+    clock = VirtualClock(1_800_000_000_000_000)
+    engine = RedisEngine(redis_url, prefix=redis_prefix, clock=clock)
+    await engine.open()
+    yield Bench(engine, clock)
+    await engine.close()
+
+
+@pytest.mark.spec("LOT-01")
+async def test_what_is_claimed_in_one_step_is_one_entry_until_the_last_has_ended(bench: Bench) -> None:
+    claims = await bench.claimed(5)
+    ids = [claim.id for claim in claims]
+    assert await bench.held() == [ids]
+    await bench.finish([claims[1], claims[3]])
+    assert await bench.held() == [[ids[0], ids[2], ids[4]]]
+    await bench.finish([claims[4], claims[0], claims[2]])
+    assert await bench.held() == []
+
+
+@pytest.mark.spec("LOT-01")
+async def test_claims_of_the_same_instant_share_an_entry_and_end_for_themselves(bench: Bench) -> None:
+    """The clock may stand still: then two claims of a worker have the same token."""
+    first, second = await bench.claimed(2), await bench.claimed(3)
+    assert first[0].token == second[0].token
+    assert await bench.held() == [[claim.id for claim in (*first, *second)]]
+    await bench.finish([*first, second[1]])
+    assert await bench.held() == [[second[0].id, second[2].id]]
+
+
+@pytest.mark.spec("LOT-02")
+async def test_whoever_takes_over_some_of_a_lot_leaves_the_others_where_they_are(bench: Bench) -> None:
+    claims = await bench.claimed(4)
+    ids = [claim.id for claim in claims]
+    bench.clock.set(bench.clock() + 2 * HOUR)
+    await bench.engine.renew("heir", [], first=True)
+    taken = [claim.id for claim in await bench.engine.reap("heir", limit=3)]
+    assert taken == ids[:3]
+    assert await bench.held() == [ids[3:]]
+    assert sorted(job for lot in await bench.held("heir") for job in lot) == taken
+    settled = await bench.engine.settle([conclude(claim, Done()) for claim in claims])
+    assert settled.verdicts[:3] == [Verdict.LOST] * 3
+
+
+@pytest.mark.spec("LOT-03")
+async def test_what_ends_in_one_step_is_one_entry(bench: Bench) -> None:
+    ids = await bench.ended(3)
+    assert await bench.ends() == [ids]
+    claims = await bench.claimed(2)
+    bench.clock.set(bench.clock() + SECOND)
+    await bench.engine.settle(
+        [conclude(claims[0], Done()), conclude(claims[1], Failed("no", after=SECOND))],
+    )
+    assert await bench.ends() == [ids, [claims[0].id]]
+
+
+@pytest.mark.spec("LOT-04")
+async def test_one_that_is_removed_leaves_its_lot(bench: Bench) -> None:
+    ids = await bench.ended(3)
+    tally = await bench.engine.alter(Selection((ids[1],)), Delete())
+    assert tally.changed == 1
+    assert await bench.ends() == [[ids[0], ids[2]]]
+    assert await bench.stored() == [ids[0], ids[2]]
+
+
+@pytest.mark.spec("LOT-04")
+async def test_one_that_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
+    ids = await bench.ended(3)
+    await bench.call("HSET", bench.home.key("state"), ids[1], GARBAGE)
+    assert (await bench.engine.alter(Selection((ids[1],)), Delete())).changed == 1
+    assert await bench.ends() == [[ids[0], ids[2]]]
+
+
+@pytest.mark.spec("LOT-04")
+async def test_one_that_runs_and_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
+    claims = await bench.claimed(3)
+    await bench.call("HSET", bench.home.key("state"), claims[1].id, GARBAGE)
+    assert (await bench.engine.alter(Selection((claims[1].id,)), Delete())).changed == 1
+    assert await bench.held() == [[claims[0].id, claims[2].id]]
+
+
+@pytest.mark.spec("LOT-05")
+async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
+    first, second = await bench.ended(5), await bench.ended(3)
+    bench.clock.set(bench.clock() + KEEP_DONE + SECOND)
+    assert (await bench.engine.expire(Retention(limit=2))).jobs == 2
+    assert await bench.stored() == [*first[2:], *second]
+    assert (await bench.engine.expire(Retention(limit=4))).jobs == 4
+    assert await bench.stored() == second[1:]
+    assert (await bench.engine.expire(Retention(limit=4))).jobs == 2
+    assert await bench.ends() == []
+    assert (await bench.engine.census()).by_status().get(Status.DONE, 0) == 0
+
+
+@pytest.mark.spec("LOT-05")
+async def test_a_surplus_is_counted_in_jobs(bench: Bench) -> None:
+    first = await bench.ended(5)
+    bench.clock.set(bench.clock() + SECOND)
+    second = await bench.ended(3)
+    assert (await bench.engine.expire(Retention(finished=8))).jobs == 0
+    assert (await bench.engine.expire(Retention(finished=6))).jobs == 2
+    assert await bench.stored() == [*first[2:], *second]
+    assert (await bench.engine.expire(Retention(finished=2))).jobs == 4
+    assert await bench.stored() == second[1:]
+
+
+@pytest.mark.spec("LOT-05")
+async def test_of_those_that_expire_together_the_oldest_ids_go_first(bench: Bench) -> None:
+    claims = await bench.claimed(4)
+    await bench.finish([claims[0], claims[3]])
+    await bench.finish([claims[1], claims[2]])
+    assert (await bench.engine.expire(Retention(finished=2))).jobs == 2
+    assert await bench.stored() == [claims[2].id, claims[3].id]
