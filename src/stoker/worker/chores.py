@@ -87,6 +87,7 @@ class Chores:
             if look.has_come() or woken:
                 self._worker.fetcher.wake(woken or None)
                 self._worker.exchange.bell.set()
+                await asyncio.sleep(0)  # the call goes out before this goes on
             if tend.has_come():
                 self._tending.set()
             if reap.has_come():

@@ -168,12 +168,13 @@ def _replace(unit: Work, holder: Record, draft: Draft) -> None:
 
 
 class Gathering:
-    """Enqueues without keys that happen at the same moment, stored by one call."""
+    """Enqueues without keys that happen at the same moment, stored by one call; who comes first leaves at once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]] = []
         self._flights: set[asyncio.Task[None]] = set()
+        self._first = False
         self._scheduled = False
 
     async def insert(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -183,6 +184,12 @@ class Gathering:
             return await insert(self._store, drafts)
         if not drafts:
             return []
+        if not (self._first or self._flights or self._scheduled):
+            self._first = True
+            try:
+                return await insert(self._store, drafts)
+            finally:
+                self._first = False
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Receipt]] = loop.create_future()
         self._waiting.append((drafts, future))

@@ -143,8 +143,13 @@ class Hub:
 
     def _left(self) -> None:
         """Whoever waited comes back in a moment, or nobody needs the block any more."""
-        if self._block is not None and self._idle is None and not self._wanted():
-            self._idle = asyncio.get_running_loop().call_later(LINGER, self._end_block)
+        if self._idle is None and not self._closing and not self._wanted():
+            self._idle = asyncio.get_running_loop().call_later(LINGER, self._give_up)
+
+    def _give_up(self) -> None:
+        self._idle = None
+        self._came.set()
+        self._end_block()
 
     def _stay(self) -> None:
         if self._idle is not None:
@@ -163,6 +168,7 @@ class Hub:
             while await self._somebody():
                 try:
                     await self._take(line, self._wanted())
+                    await asyncio.sleep(0)  # whoever was woken goes first
                 except EngineError:
                     await line.close()
                     await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
@@ -183,13 +189,10 @@ class Hub:
             await self._put_back(keys[found])
 
     async def _somebody(self) -> bool:
-        """Does anybody wait for a queue, now or soon?"""
-        if not self._wanted():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LINGER):
-                    while not self._wanted() and not self._closing:
-                        self._came.clear()
-                        await self._came.wait()
+        """Does anybody wait for a queue, now or before those who left have stayed away for too long?"""
+        if self._idle is not None and not self._closing:
+            self._came.clear()
+            await self._came.wait()
         return bool(self._wanted())
 
     # --- control ------------------------------------------------------------------------------------------------
