@@ -34,6 +34,9 @@ LONGEST = 60.0
 WHOLE = {"postgres": 0.50, "redis": 0.45}
 """The part of the bare loop's speed that a whole worker must reach."""
 
+TWICE = 1.3
+"""Two workers must reach so many times as much of it."""
+
 
 async def drain_bare(bare: Bare, batch: int, jobs: int | None = None) -> Meter:
     """Claim and settle: everything there is, or so many jobs and the rest at another call."""
@@ -144,7 +147,7 @@ async def _dry_bare(place: Place, batch: int) -> Meter:
 
 
 def two(session: Session, name: Name) -> Iterator[Row]:
-    """Two workers, each a process, on one store, against one."""
+    """Two workers, each a process, on one store, against the bare loop, and beside it against one."""
     ground, jobs = session.ground(name), session.sized(20_000, 40_000)
     shares: dict[int, list[float]] = {1: [], 2: []}
 
@@ -170,12 +173,21 @@ def two(session: Session, name: Name) -> Iterator[Row]:
         meter.cpu = time.process_time() - cpu
         return meter
 
-    pairs = in_turns(session.sized(5, 7), partial(dry, 2), partial(dry, 1))
-    bar = at_least(1.3) if name == "postgres" else None
+    def limit() -> Meter:
+        place = ground.waiting(jobs)
+        meter = asyncio.run(_dry_bare(place, 100))
+        ground.drop(place)
+        return meter
+
+    rounds = session.sized(5, 7)
+    pairs, beside = in_turns(rounds, partial(dry, 2), limit), in_turns(rounds, partial(dry, 2), partial(dry, 1))
+    more = median(pair.limit.pace / pair.value.pace for pair in beside)
+    bar = at_least(TWICE * WHOLE[name]) if name == "postgres" else None
     note = (
-        f"the machine's {os.cpu_count()} cores, the server's too, were busy by {median(shares[1]):.0%} with one worker"
+        f"{more:.2f} times as fast as one; the machine's {os.cpu_count()} cores, the server's too, were busy by "
+        f"{median(shares[1]):.0%} with one worker and by {median(shares[2]):.0%} with two"
     )
-    yield pace_row(f"{name}.worker.two", pairs, bar, f"{note} and by {median(shares[2]):.0%} with two")
+    yield pace_row(f"{name}.worker.two", pairs, bar, note)
 
 
 BENCHMARKS = [
