@@ -20,12 +20,14 @@ from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
 from stoker.engines.postgres.marks import FEW, SLACK
+from stoker.engines.postgres.texts import STATEMENTS
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
 from stoker.model.time import HOUR
 from stoker.registry import mint
 
 PATIENCE = 60.0
+NOTIFY = STATEMENTS["notify"]
 
 Rows: TypeAlias = list[Any]
 Value: TypeAlias = Callable[[Rows, Sequence[JobId]], Any]
@@ -88,11 +90,13 @@ class Pupil:
     def __init__(self, scratch: str, schema: str) -> None:
         self._names = (f'"{scratch}".', f'"{schema}".')
         self.sent: list[tuple[str, Sequence[Any], Rows]] = []
+        self._claim = ""
 
     async def listen(self, engine: PostgresEngine) -> None:
         """Note the statements of doors, which is all that is run as one statement."""
         store: Any = engine._store  # noqa: SLF001 - what passes there is the point
         lend = store.lend
+        self._claim = store.texts["claim"]
 
         @asynccontextmanager
         async def lending(lane: str) -> AsyncIterator[Any]:
@@ -105,9 +109,13 @@ class Pupil:
         """What was sent since the last time, for the other schema."""
         sent, self.sent[:] = list(self.sent), []
         return [
-            Statement(text.replace(*self._names), [meaning(value, rows, ids) for value in values], len(found) > 1)
-            for text, values, found in sent
+            Statement(text.replace(*self._names), [meaning(value, rows, ids) for value in values], text == self._claim)
+            for text, values, _ in sent
         ]
+
+    def claimed(self) -> Rows:
+        """What the claim answered that was sent since the last time."""
+        return next(found for text, _, found in self.sent if text == self._claim)
 
 
 class Noted:
@@ -144,12 +152,12 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
         await engine.insert(drafts(ids))
         [insert] = pupil.take([], ids)
         claims = await engine.claim(demand)
-        rows = next(found for _, _, found in pupil.sent if len(found) == batch)
+        rows = pupil.claimed()
         [first] = pupil.take([])
         turn: list[Statement] = []
         for _ in range(FEW // batch + 2):
             claims = (await engine.settle(successes(claims), demand=demand)).claims
-            held, rows = rows, next(found for _, _, found in pupil.sent if len(found) == batch)
+            held, rows = rows, pupil.claimed()
             turn = pupil.take(held)
     finally:
         await engine.close()
@@ -165,6 +173,7 @@ class BarePostgres:
         self._schema = schema
         self._lessons: dict[int, Lesson] = {}
         self._held: Rows = []
+        self._news: asyncio.Event | None = None
 
     @classmethod
     @asynccontextmanager
@@ -175,7 +184,7 @@ class BarePostgres:
         await engine.close()
         opened = [
             await Connection.open(url, "the bare loop", settings=DOORS, pooler="none", patience=PATIENCE)
-            for _ in range(2)
+            for _ in range(3)
         ]
         try:
             yield cls([connection.link for connection in opened], url, schema)
@@ -206,6 +215,22 @@ class BarePostgres:
         rows: Rows = next((rows for rows, said in zip(answers, statements, strict=False) if said.answers), [])
         self._held = rows if len(rows) == batch else []
         return len(held)
+
+    async def ring(self) -> None:
+        """Say that something was stored, as the engine does: after it, and by itself."""
+        await self._links[1].fetch(NOTIFY, self._channel, "")
+
+    async def heard(self) -> None:
+        """Wait for a ring. From the first call on none is missed."""
+        if self._news is None:
+            news = self._news = asyncio.Event()
+            await self._links[2].add_listener(self._channel, lambda *_: news.set())
+        await self._news.wait()
+        self._news.clear()
+
+    @property
+    def _channel(self) -> str:
+        return f"bare_{self._schema}"
 
     @property
     def holding(self) -> bool:

@@ -18,6 +18,7 @@ from redis.asyncio import Connection
 from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.redis import RedisEngine, records
+from stoker.engines.redis.keys import WAKE, Shard
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
 from stoker.model.time import HOUR
@@ -89,6 +90,13 @@ async def learn(url: str, prefix: str, batch: int) -> Lesson:
     return Lesson(inserting, claiming, settling)
 
 
+async def _connected(url: str) -> Any:
+    parts = urlsplit(url)
+    connection: Any = Connection(host=parts.hostname or "localhost", port=parts.port or 6379, socket_timeout=60)
+    await connection.connect()
+    return connection
+
+
 class BareRedis:
     """One connection, one prefix."""
 
@@ -99,6 +107,7 @@ class BareRedis:
         self._lessons: dict[int, Lesson] = {}
         self._held: list[bytes] = []
         self._fence = b""
+        self._ear: Any = None
 
     @classmethod
     @asynccontextmanager
@@ -107,13 +116,13 @@ class BareRedis:
         await engine.open()
         await engine.renew(WORKER, [], first=True, lease=HOUR)
         await engine.close()
-        parts = urlsplit(url)
-        connection: Any = Connection(host=parts.hostname or "localhost", port=parts.port or 6379, socket_timeout=60)
-        await connection.connect()
+        connection = await _connected(url)
+        bare = cls(connection, url, prefix)
         try:
-            yield cls(connection, url, prefix)
+            yield bare
         finally:
-            await connection.disconnect()
+            for one in filter(None, (connection, bare._ear)):
+                await one.disconnect()
 
     async def prepare(self, batch: int) -> None:
         """Learn how batches of this size are sent."""
@@ -138,6 +147,16 @@ class BareRedis:
         self._held = jobs if len(jobs) == batch else []
         self._fence = records.fence(WORKER, int(told.partition(b":")[0]))  # behind the instant may stand a count
         return len(held)
+
+    async def ring(self) -> None:
+        """Whoever stores something has rung by that."""
+
+    async def heard(self) -> None:
+        """Wait for a ring."""
+        if self._ear is None:
+            self._ear = await _connected(self._url)
+        await self._ear.send_command("BLPOP", Shard(self._prefix).of_queue(WAKE, QUEUE), 0)
+        await self._ear.read_response(timeout=None)
 
     @property
     def holding(self) -> bool:

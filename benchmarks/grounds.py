@@ -31,6 +31,8 @@ class Bare(Protocol):
     async def prepare(self, batch: int) -> None: ...
     async def insert(self, ids: list[JobId]) -> None: ...
     async def turn(self, batch: int) -> int: ...
+    async def ring(self) -> None: ...
+    async def heard(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,17 @@ class Place:
         return self.open_bare(self.server, self.part)
 
 
+def open_bare(name: Name) -> Callable[[str, str], AbstractAsyncContextManager[Bare]]:
+    """How the plain loop on such a server is opened."""
+    if name == "postgres":
+        from benchmarks.bare_postgres import BarePostgres
+
+        return BarePostgres.open
+    from benchmarks.bare_redis import BareRedis
+
+    return BareRedis.open
+
+
 class Ground:
     """One server and the places on it."""
 
@@ -56,16 +69,11 @@ class Ground:
         from tests import services
 
         self.name = name
+        self._open_bare = open_bare(name)
         if name == "postgres":
-            from benchmarks.bare_postgres import BarePostgres
-
             self.server: Any = servers.enter_context(services.postgres_server(max_wal_size="4GB"))
-            self._open_bare: Any = BarePostgres.open
         else:
-            from benchmarks.bare_redis import BareRedis
-
             self.server = servers.enter_context(services.redis_server())
-            self._open_bare = BareRedis.open
 
     def place(self) -> Place:
         """A store nobody used before."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, SWITCH_INTERVAL, make_app, stamps
+from benchmarks.grounds import Bare, Name, open_bare
 from benchmarks.watched import Watched
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.url import engine_from_url
@@ -61,6 +62,29 @@ async def worker(url: str) -> Figures:
         await told()
         await runner.stop(grace=0)
     return {"done": runner.counts[Status.DONE], "stamps": stamps}
+
+
+async def bare_worker(name: Name, server: str, part: str) -> Figures:
+    """The plain loop as an idle worker, until told to stop; when it had each job in its hands."""
+    taken: list[int] = []
+
+    async def work(bare: Bare) -> None:
+        while True:
+            await bare.heard()
+            await bare.turn(1)
+            while bare.holding:
+                taken.append(time.monotonic_ns())
+                await bare.turn(1)
+
+    async with open_bare(name)(server, part) as bare:
+        await bare.prepare(1)
+        working = asyncio.create_task(work(bare))
+        await asyncio.sleep(0.5)
+        await begin()
+        await told()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+    return {"taken": taken}
 
 
 async def listener(path: str) -> Figures:
@@ -150,7 +174,7 @@ def private_memory() -> float:
 
 
 ROLES: dict[str, Callable[..., Awaitable[Figures]]] = {
-    role.__name__: role for role in (producer, worker, drainer, listener, idle, keeper, memory)
+    role.__name__: role for role in (producer, worker, bare_worker, drainer, listener, idle, keeper, memory)
 }
 
 

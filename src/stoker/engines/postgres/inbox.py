@@ -1,6 +1,6 @@
 """Where the inserts of one engine meet: calls that come at the same time are stored together.
 
-Whatever arrives while a statement is under way becomes the next one.
+Whoever comes first with little leaves at once; whatever arrives while a statement is under way becomes the next one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 UNDER_WAY = 2
 """Statements of a tray on their way at once: one waits for the disk while the next is made."""
+
+SMALL = 100
+"""A call with more drafts waits a moment for company: together they may be worth a COPY."""
 
 MOST = 5 * LARGEST_BATCH
 """Drafts without keys that are stored together: the calls of an import that come side by side fill a COPY."""
@@ -63,8 +66,11 @@ class Tray:
         self._waiting: deque[Request] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._armed = False
+        self._first: asyncio.Future[None] | None = None
 
     async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        if len(drafts) <= SMALL and self._first is None and not self._tasks and not self._armed:
+            return await self._at_once(drafts)
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
         self._waiting.append((drafts, future))
         if not self._armed and len(self._tasks) < UNDER_WAY:
@@ -72,7 +78,20 @@ class Tray:
             asyncio.get_running_loop().call_soon(self._send)
         return await future
 
+    async def _at_once(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Nobody else is there to share the way with."""
+        self._first = first = asyncio.get_running_loop().create_future()
+        try:
+            return await self._put(self._store, drafts)
+        except Conflict:
+            return await in_rounds(self._store, drafts)
+        finally:
+            self._first = None
+            first.set_result(None)
+
     async def close(self) -> None:
+        if self._first is not None:
+            await self._first
         while self._tasks or self._waiting:
             if not self._tasks:
                 self._send()
