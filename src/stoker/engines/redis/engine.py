@@ -17,6 +17,7 @@ from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
 from stoker.engines.redis.guard import Guard
 from stoker.engines.redis.insert import Gathering
+from stoker.engines.redis.notes import note
 from stoker.engines.redis.signs import Signs
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.samples import Samples, timed
@@ -163,7 +164,7 @@ class RedisEngine:
 
     @timed(write=True)
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
-        return await settle.note(self._store, notes)
+        return await note(self._store, notes)
 
     @timed(write=True)
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:

@@ -22,12 +22,11 @@ from stoker.engines.redis.store import MOST_TRIES, Store
 from stoker.engines.redis.work import Work
 from stoker.model.errors import EngineBusy
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
+from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, check_settlements, deletes
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
 _SETTLE = script("settle")
-_NOTE = script("note")
 _TRAITS = struct.Struct(">cHHQ")
 _REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP = (1 << n for n in range(10))
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
@@ -171,29 +170,11 @@ class Call:
             queues.setdefault(name, len(queues) + 1)
         keys = Keys(self._shard.all_keys(list(queues)))
         units: list[Work] = []
-        body: list[Any] = []
-        fences: dict[tuple[str, int], bytes] = {}
-        lot: list[JobId] = []
-        last_fence: bytes | None = None
-        last_label = 0
-        for one, ref in given:
-            fence = fences.get((one.worker, one.token))
-            if fence is None:
-                fence = fences[one.worker, one.token] = records.fence(one.worker, one.token)
-            label = labels[ref[0], ref[1]]
-            if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
-                if fence is not last_fence or label != last_label:
-                    lot, last_fence, last_label = [], fence, label
-                    body += (lot, fence, _plain_traits(label))
-                lot.append(one.id)
-            else:
-                last_fence = None
-                body += (one.id, fence, *await self._arguments(one, ref, label, keys, units))
+        body = await self._body(given, labels, keys, units)
         workers = dict.fromkeys(one.worker for one, _ in given)
         holders = [part for worker in workers for part in (worker, keys.number(self._shard.held(worker)))]
         args = [self._store.arg_now(), 0, KEEP_DONE, KEEP_DEAD, DECAY_GRACE, MOST_EVENTS, len(labels), *head]
-        args += (len(workers), *holders)
-        args += [b"".join(part) if type(part) is list else part for part in body]
+        args += (len(workers), *holders, *body)
         if demand is not None and wanted:
             args[1] = len(args) + 1
             args += claims.arguments(self._shard, keys, demand.worker, claims.limit(demand), wanted)
@@ -211,6 +192,33 @@ class Call:
                 if char == ord("a") and one.status in _WAITING and not one.after
             )
         return bytes(word)
+
+    async def _body(
+        self,
+        given: Sequence[tuple[Settlement, Ref]],
+        labels: dict[tuple[str, str], int],
+        keys: Keys,
+        units: list[Work],
+    ) -> list[Any]:
+        """Settlements as the script reads them; neighbours that say nothing but success are one."""
+        body: list[Any] = []
+        fences: dict[tuple[str, int], bytes] = {}
+        lot: list[JobId] = []
+        last: tuple[bytes, int] | None = None
+        for one, ref in given:
+            fence = fences.get((one.worker, one.token))
+            if fence is None:
+                fence = fences[one.worker, one.token] = records.fence(one.worker, one.token)
+            label = labels[ref[0], ref[1]]
+            if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
+                if last != (fence, label):
+                    lot, last = [], (fence, label)
+                    body += (lot, fence, _plain_traits(label))
+                lot.append(one.id)
+            else:
+                last = None
+                body += (one.id, fence, *await self._arguments(one, ref, label, keys, units))
+        return [b"".join(part) if type(part) is list else part for part in body]
 
     async def _arguments(self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Work]) -> list[Any]:
         """One settlement as the script reads it, behind its id and fence."""
@@ -259,35 +267,3 @@ class Call:
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
             await carefully(unit, await elsewhere.allowed(self._store, here, one.id), refuse=False)
         return unit
-
-
-# --- notes ------------------------------------------------------------------------------------------------------
-
-
-async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
-    """Write on running jobs what their handlers want to be known; one after the other."""
-    store.connection.inside()
-    return [await _note(store, one) for one in notes]
-
-
-async def _note(store: Store, one: Note) -> Verdict:
-    ref = one.ref if type(one.ref) is tuple else (await read_refs(store, [one]))[0]
-    if ref is None:
-        return Verdict.LOST
-    known = store.notes.get((one.id, one.token), ref[4])
-    for _ in range(MOST_TRIES):
-        before = records.salvaged(known)
-        progress = before.progress if one.progress is None else one.progress
-        log = (*before.log, *one.lines)[-LONGEST_LOG:]
-        after = records.write_notes(Notes(progress, noted(before.metadata, one.metadata), log))
-        fence = records.fence(one.worker, one.token)
-        told, word, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
-        store.seen(told)
-        if word == b"l":
-            store.notes.pop((one.id, one.token), None)
-            return Verdict.LOST
-        if word == b"a":
-            store.remember(one.id, one.token, after)
-            return Verdict.APPLIED
-        known = stored[0] or None
-    raise EngineBusy("others wrote on the same job a hundred times in a row; nothing was written")

@@ -200,23 +200,17 @@ class Work:
         elif status is Status.RUNNING:
             token = records.eight(record.token)
             self.write("HOLD" if add else "LET_GO", shard.held(record.worker or ""), token, job)
-        elif add:
-            self.write("ZADD", shard.key("ends"), record.expires_at or 0, job)
         else:
-            self.write("UNEND", shard.key("ends"), record.expires_at or 0, job)
+            self.write("ZADD" if add else "UNEND", shard.key("ends"), record.expires_at or 0, job)
         if status in ODD:
             self._member(add, shard.key("odd"), 0, CHARS[status] + job)
 
     def _has_state(self, record: Record) -> bool:
         """Does a record that was placed have a state? Of a new one that waits the body says everything."""
-        fresh = record.id in self._created and record.raw is None
-        return not fresh or record.status is not Status.PENDING
+        return record.id not in self._created or record.raw is not None or record.status is not Status.PENDING
 
     def _member(self, add: bool, key: str, score: int, member: bytes) -> None:
-        if add:
-            self.write("ZADD", key, score, member)
-        else:
-            self.write("ZREM", key, member)
+        self.write(*(("ZADD", key, score, member) if add else ("ZREM", key, member)))
 
     # --- other writes -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+"""What handlers want to be known of their jobs while they run: progress, metadata, log lines.
+
+Only a job's own worker writes on it, so the engine remembers what stands there; a write that met something else is
+merged with that and sent anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.engines.redis import records
+from stoker.engines.redis.records import Notes
+from stoker.engines.redis.scripts import script
+from stoker.engines.redis.settle import read_refs
+from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.model.errors import EngineBusy
+from stoker.model.job import LONGEST_LOG, Note, Verdict, noted
+
+_NOTE = script("note")
+
+
+async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
+    """Write on running jobs what their handlers want to be known; one after the other."""
+    store.connection.inside()
+    return [await _note(store, one) for one in notes]
+
+
+async def _note(store: Store, one: Note) -> Verdict:
+    ref = one.ref if type(one.ref) is tuple else (await read_refs(store, [one]))[0]
+    if ref is None:
+        return Verdict.LOST
+    known = store.notes.get((one.id, one.token), ref[4])
+    for _ in range(MOST_TRIES):
+        before = records.salvaged(known)
+        progress = before.progress if one.progress is None else one.progress
+        log = (*before.log, *one.lines)[-LONGEST_LOG:]
+        after = records.write_notes(Notes(progress, noted(before.metadata, one.metadata), log))
+        fence = records.fence(one.worker, one.token)
+        told, word, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
+        store.seen(told)
+        if word == b"l":
+            store.notes.pop((one.id, one.token), None)
+            return Verdict.LOST
+        if word == b"a":
+            store.remember(one.id, one.token, after)
+            return Verdict.APPLIED
+        known = stored[0] or None
+    raise EngineBusy("others wrote on the same job a hundred times in a row; nothing was written")
