@@ -25,7 +25,8 @@ from stoker.model.job import DEFAULT_ATTEMPTS
 from stoker.model.time import DAY
 
 WORKER = "bare"
-_ENLIST = "INSERT INTO stoker_workers (name, lease_until) VALUES (?, ?)"
+_ENLIST = "INSERT INTO stoker_workers (name, lease_until) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+_NUMBER = "SELECT wid FROM stoker_workers WHERE name = ?"
 LEVELS = {"power": FULL, "process": NORMAL}
 
 _HIGH, _MARK, _NUMBERS, _COUNT = sql("now"), sql("clock_mark"), sql("numbers"), sql("count")
@@ -33,6 +34,11 @@ _QUEUE, _QUEUE_BY_QID, _WORKER = sql("queue"), sql("queue_by_qid"), sql("worker"
 _BODY, _READY = sql("insert_body"), sql("insert_ready")
 _PRIORITY, _PICK, _TAKE, _DROP = sql("claim_priority"), sql("claim_pick"), sql("claim_take"), sql("claim_drop")
 _FENCE, _FINISH, _TROUBLE_OVER = sql("settle_fence"), sql("settle_finish"), sql("trouble_over")
+
+
+def bell_of(path: Path) -> str:
+    """Where whoever waits for jobs of a store is told that there are some."""
+    return f"{path}.bare"
 
 
 class Bare:
@@ -47,7 +53,8 @@ class Bare:
         self._next = self._end = 0
         self._known = False
         self._connection.pragma("synchronous", LEVELS[durability])
-        self._wid = self.raw.execute(_ENLIST, (WORKER, time.time_ns() // 1000 + DAY)).lastrowid
+        self.raw.execute(_ENLIST, (WORKER, time.time_ns() // 1000 + DAY))
+        [[self._wid]] = self.raw.execute(_NUMBER, (WORKER,)).fetchall()
         self._qid, self._keep = self.raw.execute("SELECT qid, keep_done FROM stoker_queues").fetchall()[0]
 
     def __enter__(self) -> Self:
@@ -121,6 +128,10 @@ class Bare:
             execute(_MARK, (now,)).fetchall()
         execute("COMMIT")
         return picked, now
+
+    def care(self, level: int) -> None:
+        """How much the next commits care for the disk."""
+        self.raw.execute(f"PRAGMA synchronous = {level}")
 
     def begin(self, batch: int) -> None:
         """Take the first batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, SWITCH_INTERVAL, make_app, stamps
-from benchmarks.grounds import Bare, Name, open_bare
+from benchmarks.bare import LEVELS, Bare, bell_of
+from benchmarks.grounds import Bare as BareServer
+from benchmarks.grounds import Name, open_bare
 from benchmarks.watched import Watched
 from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.sqlite.connection import NORMAL
 from stoker.engines.url import engine_from_url
 from stoker.model.job import Draft, Status
 from stoker.registry import mint
@@ -68,7 +72,7 @@ async def bare_worker(name: Name, server: str, part: str) -> Figures:
     """The plain loop as an idle worker, until told to stop; when it had each job in its hands."""
     taken: list[int] = []
 
-    async def work(bare: Bare) -> None:
+    async def work(bare: BareServer) -> None:
         while True:
             await bare.heard()
             await bare.turn(1)
@@ -84,6 +88,28 @@ async def bare_worker(name: Name, server: str, part: str) -> Figures:
         await told()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+    return {"taken": taken}
+
+
+async def bare_sqlite(path: str, durability: str) -> Figures:
+    """The same on an SQLite file: whoever rings has stored one job."""
+    taken: list[int] = []
+    with Bare(Path(path), durability) as bare, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(bell_of(Path(path)))
+
+        def work() -> None:
+            while ear.recv(16) != b"stop":
+                bare.care(NORMAL)  # a claim that is lost is only made again
+                held, claimed = bare.turn(1, [], 0)
+                taken.append(time.monotonic_ns())
+                bare.care(LEVELS[durability])
+                bare.turn(1, held, claimed)
+
+        working = asyncio.create_task(asyncio.to_thread(work))
+        await begin()
+        await told()
+        ear.sendto(b"stop", bell_of(Path(path)))
+        await working
     return {"taken": taken}
 
 
@@ -174,7 +200,8 @@ def private_memory() -> float:
 
 
 ROLES: dict[str, Callable[..., Awaitable[Figures]]] = {
-    role.__name__: role for role in (producer, worker, bare_worker, drainer, listener, idle, keeper, memory)
+    role.__name__: role
+    for role in (producer, worker, bare_worker, bare_sqlite, drainer, listener, idle, keeper, memory)
 }
 
 

@@ -126,6 +126,16 @@ async def test_one_that_is_removed_leaves_its_lot(bench: Bench) -> None:
 
 
 @pytest.mark.spec("LOT-04")
+async def test_several_that_are_removed_leave_their_lots_together(bench: Bench) -> None:
+    first = await bench.ended(4)
+    bench.clock.set(bench.clock() + SECOND)
+    second = await bench.ended(3)
+    assert (await bench.engine.alter(Selection((*first[:3], *second)), Delete())).changed == 6
+    assert await bench.ends() == [first[3:]]
+    assert await bench.stored() == first[3:]
+
+
+@pytest.mark.spec("LOT-04")
 async def test_one_that_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
     ids = await bench.ended(3)
     await bench.call("HSET", bench.home.key("state"), ids[1], GARBAGE)

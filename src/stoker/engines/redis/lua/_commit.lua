@@ -22,7 +22,7 @@ local function after_checks(at) return at + 1 + 4 * tonumber(ARGV[at]) end
 
 -- Answers where the next argument is.
 local function written(at)
-  local n = tonumber(ARGV[at])
+  local n, going = tonumber(ARGV[at]), {}
   at = at + 1
   for _ = 1, n do
     local command, key, size = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
@@ -34,12 +34,16 @@ local function written(at)
     elseif command == 'LET_GO' then
       let_go(key, ARGV[at], {[ARGV[at + 1]] = true}, 1)
     elseif command == 'UNEND' then
-      unend(ARGV[at], ARGV[at + 1])
+      -- Many of a lot may go: they leave it together, before anybody comes in.
+      going[ARGV[at]] = going[ARGV[at]] or {}
+      going[ARGV[at]][ARGV[at + 1]] = true
     else
+      if key == ENDS then unend(going); going = {} end
       call(command, key, unpack(ARGV, at, at + size - 1))
     end
     at = at + size
   end
+  unend(going)
   return at
 end
 

@@ -6,11 +6,11 @@ local function members(lot)
   return ids
 end
 
--- A lot without those of whom `gone` knows.
+-- A lot without those of whom `gone` knows; they are marked as found.
 local function without(lot, gone)
   local left, n = {}, 0
   for _, id in ipairs(members(lot)) do
-    if not gone[id] then n = n + 1; left[n] = id end
+    if gone[id] then gone[id] = 'found' else n = n + 1; left[n] = id end
   end
   return table.concat(left)
 end
@@ -40,15 +40,15 @@ local function held_by(held)
   return ids, tokens
 end
 
--- Whether it was among those that end then.
-local function unend(expires, id)
-  for _, lot in ipairs(call('ZRANGEBYSCORE', ENDS, expires, expires)) do
-    local left = without(lot, {[id] = true})
-    if #left < #lot then
-      call('ZREM', ENDS, lot)
-      if left ~= '' then call('ZADD', ENDS, expires, left) end
-      return true
+-- Take jobs out of ENDS: expiry -> those of it that go, who are marked as found.
+local function unend(going)
+  for expires, gone in pairs(going) do
+    for _, lot in ipairs(call('ZRANGEBYSCORE', ENDS, expires, expires)) do
+      local left = without(lot, gone)
+      if #left < #lot then
+        call('ZREM', ENDS, lot)
+        if left ~= '' then call('ZADD', ENDS, expires, left) end
+      end
     end
   end
-  return false
 end

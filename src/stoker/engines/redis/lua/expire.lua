@@ -43,12 +43,23 @@ local function state_of(id)
   return state and read_state(state)
 end
 
-for i = 3, #ARGV do
-  -- Whoever stands in ENDS is finished: a job that was requeued meanwhile is left alone.
-  local r = state_of(ARGV[i])
-  if r and #r.tail >= 16 and unend(int(parse('>I8', r.tail, 9)), ARGV[i]) then remove(ARGV[i], r) end
-end
-if #ARGV == 2 then
+if #ARGV > 2 then
+  local going, found = {}, {}
+  for i = 3, #ARGV do
+    local r = state_of(ARGV[i])
+    if r and #r.tail >= 16 then
+      local expires = int(parse('>I8', r.tail, 9))
+      going[expires] = going[expires] or {}
+      going[expires][ARGV[i]] = true
+      found[#found + 1] = {id = ARGV[i], r = r, gone = going[expires]}
+    end
+  end
+  unend(going)
+  -- Whoever stood in ENDS is finished: a job that was requeued meanwhile is left alone.
+  for _, one in ipairs(found) do
+    if one.gone[one.id] == 'found' then remove(one.id, one.r) end
+  end
+else
   for _, lot in ipairs(call('ZRANGEBYSCORE', ENDS, '-inf', '(' .. int(now), 'LIMIT', 0, limit)) do
     local room = 16 * (limit - #gone)
     if room == 0 then break end

@@ -41,7 +41,15 @@ local function older(a, b)
   return a4 < b4
 end
 table.sort(found, older)
-local claims = {}
+local claims, released = {}, {}
+for i = 1, math.min(limit, #found) do
+  local one = found[i]
+  local place = one.key .. one.token8
+  local gone = released[place] or {key = one.key, token8 = one.token8, n = 0, ids = {}}
+  released[place] = gone
+  gone.n, gone.ids[one.id] = gone.n + 1, true
+end
+for _, gone in pairs(released) do let_go(gone.key, gone.token8, gone.ids, gone.n) end
 for i = 1, math.min(limit, #found) do
   local one = found[i]
   local r, id = one.r, one.id
@@ -49,7 +57,6 @@ for i = 1, math.min(limit, #found) do
   r.tail = pack('>I8', r.started) .. r.worker
   r.worker, r.token, r.started = by, math.max(now, r.token + 1), now
   local state = write_state(r)
-  let_go(one.key, one.token8, {[id] = true}, 1)
   hold(KEYS[18], pack('>I8', r.token), id)
   call('HSET', STATE, id, state)
   claims[i] = {one.body, state, call('HGET', LAST, id), call('HGET', NOTES, id),
