@@ -19,15 +19,15 @@ from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
+from stoker.engines.postgres.listening import CHANNEL
 from stoker.engines.postgres.marks import FEW, SLACK
-from stoker.engines.postgres.texts import STATEMENTS
+from stoker.engines.postgres.notify import PAUSES
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
 from stoker.model.time import HOUR
 from stoker.registry import mint
 
 PATIENCE = 60.0
-NOTIFY = STATEMENTS["notify"]
 
 Rows: TypeAlias = list[Any]
 Value: TypeAlias = Callable[[Rows, Sequence[JobId]], Any]
@@ -56,6 +56,8 @@ def meaning(value: Any, rows: Rows, ids: Sequence[JobId]) -> Value:
     """Where a value came from: the ids to be stored, a column of the rows that are held, a mark, or nowhere."""
     if isinstance(value, list) and value and value == ids:
         return lambda _rows, ids: ids
+    if [value] == ids:
+        return lambda _rows, ids: ids[0]
     for column in range(len(rows[0]) if rows else 0):
         for source in (_last, _first, _every, _mark):
             if value == source(rows, column):
@@ -148,6 +150,7 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
         for _ in range(FEW // batch + 3):
             await engine.insert(drafts([mint() for _ in range(batch)]))
         await pupil.listen(engine)
+        await asyncio.sleep(2 * max(PAUSES))  # whoever has said nothing for a moment tells and stores by one call
         ids = [mint() for _ in range(batch)]
         await engine.insert(drafts(ids))
         [insert] = pupil.take([], ids)
@@ -216,21 +219,18 @@ class BarePostgres:
         self._held = rows if len(rows) == batch else []
         return len(held)
 
-    async def ring(self) -> None:
-        """Say that something was stored, as the engine does: after it, and by itself."""
-        await self._links[1].fetch(NOTIFY, self._channel, "")
-
     async def heard(self) -> None:
-        """Wait for a ring. From the first call on none is missed."""
+        """Wait until somebody tells that there are jobs. From the first call on nothing is missed."""
         if self._news is None:
-            news = self._news = asyncio.Event()
-            await self._links[2].add_listener(self._channel, lambda *_: news.set())
+            self._news = asyncio.Event()
+            await self._links[2].add_listener(CHANNEL, self._told)
         await self._news.wait()
         self._news.clear()
 
-    @property
-    def _channel(self) -> str:
-        return f"bare_{self._schema}"
+    def _told(self, _link: Any, _pid: int, _channel: str, message: str) -> None:
+        assert self._news is not None
+        if message.startswith(f"{self._schema}_scratch "):  # as it was learnt
+            self._news.set()
 
     @property
     def holding(self) -> bool:

@@ -148,11 +148,8 @@ class BareRedis:
         self._fence = records.fence(WORKER, int(told.partition(b":")[0]))  # behind the instant may stand a count
         return len(held)
 
-    async def ring(self) -> None:
-        """Whoever stores something has rung by that."""
-
     async def heard(self) -> None:
-        """Wait for a ring."""
+        """Wait for the token of whoever stored something."""
         if self._ear is None:
             self._ear = await _connected(self._url)
         await self._ear.send_command("BLPOP", Shard(self._prefix).of_queue(WAKE, QUEUE), 0)

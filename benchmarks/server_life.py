@@ -61,7 +61,6 @@ async def _one_by_one(place: Place, other: Place, n: int) -> tuple[list[float], 
             await asyncio.sleep(0.03)
             began.append(time.monotonic_ns())
             await bare.insert([mint()])
-            await bare.ring()
         await asyncio.sleep(0.5)
     await engine.close()
     return calls, began

@@ -14,6 +14,7 @@ import pytest
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.address import options, shown
 from stoker.engines.postgres.texts import MIGRATIONS, STATEMENTS, placed
+from stoker.engines.sql.migrations import Migration
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import (
     EngineClosed,
@@ -128,9 +129,9 @@ async def test_an_older_schema_is_refused_unless_asked_to_upgrade(
     """The refusal names what is missing and the command; with migrate="auto" it is applied at open."""
     await (first := PostgresEngine(postgres_url, schema=postgres_schema)).open()
     await first.close()
-    later = type(MIGRATIONS[0])(2, "later", "CREATE TABLE stoker.later (n int);")
+    later = Migration(MIGRATIONS[-1].number + 1, "later", "CREATE TABLE stoker.later (n int);")
     monkeypatch.setattr("stoker.engines.postgres.opening.MIGRATIONS", (*MIGRATIONS, later))
-    with pytest.raises(SchemaMismatch, match=r"0002_later.*stoker migrate"):
+    with pytest.raises(SchemaMismatch, match=rf"{later}.*stoker migrate"):
         await PostgresEngine(postgres_url, schema=postgres_schema).open()
     engine = PostgresEngine(postgres_url, schema=postgres_schema, migrate="auto")
     await engine.open()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.postgres import keys
+from stoker.engines.postgres.listening import CHANNEL
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import NEVER_SETTLED, PENDING, Unit
 from stoker.engines.sql.packing import pack_unique
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _INSERT = sql("insert")
 _COUNT = sql("insert_count")
 _NEW = sql("insert_new")
+_PUT = sql("put")
 _KNOWN = sql("known")
 _REPLACE = sql("replace")
 _INSERTED, _EXISTING, _REPLACED = Stored.INSERTED, Stored.EXISTING, Stored.REPLACED
@@ -52,6 +54,8 @@ READY = ("due", "token", "id", "attempts", "priority", "status", "settled", "pas
 
 async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     """All at once, or `Conflict` when one of the ids is stored already."""
+    if len(drafts) == 1:
+        return [await _alone(store, drafts[0])]
     if len(drafts) >= COPIED:
         return await _by_copy(store, drafts)
     extra = _extra(drafts)
@@ -60,6 +64,18 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     if woken:
         store.told(woken)
     return [Receipt(draft.id, _INSERTED) for draft in drafts]
+
+
+async def _alone(store: Store, draft: Draft) -> Receipt:
+    """One draft. Whoever waits for it is told by the server itself if nobody is telling anything now."""
+    said = store.first_word({draft.queue}) if draft.at is None and not draft.delay else None
+    options = None if draft.options is PLAIN else wishes(draft.options)
+    described = (draft.priority, draft.attempts, draft.id, text(draft), draft.delay or None, draft.at, draft.tenant)
+    values = (CHANNEL, said, store.now(), draft.queue, draft.kind, *described, options)
+    [(now,)] = await store.once("write", _PUT, values, extra=_extra([draft]))
+    if due_at(draft, now) <= now:
+        store.told({draft.queue}, said=said is not None)
+    return Receipt(draft.id, _INSERTED)
 
 
 async def _by_copy(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:

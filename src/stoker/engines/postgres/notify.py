@@ -104,22 +104,33 @@ class Ears:
 
     # --- speaking -----------------------------------------------------------------------------------------------
 
-    def told(self, topics: set[str]) -> None:
-        """Wake waiters here at once, and those elsewhere in a moment."""
+    def first_word(self, topics: set[str]) -> str | None:
+        """A message for whoever can say it without another trip, and then calls `told`. None: it is not the first."""
+        return self._message(topics) if self._silent else None
+
+    def told(self, topics: set[str], *, said: bool = False) -> None:
+        """Wake waiters here at once, and those elsewhere in a moment unless they are told already."""
         for topic in topics:
             self._hub.wake(topic)
-        self._unsaid |= topics
-        if self._speaker is None or self._speaker.done():
-            self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="stoker-notify")
+        if not said:
+            self._unsaid |= topics
+        if self._silent:
+            self._speaker = asyncio.get_running_loop().create_task(self._speak(said=said), name="stoker-notify")
 
-    async def _speak(self) -> None:
-        """Say what is unsaid; the first word at once, the next after a pause that grows while there is more."""
+    @property
+    def _silent(self) -> bool:
+        return self._speaker is None or self._speaker.done()
+
+    async def _speak(self, *, said: bool) -> None:
+        """Say what is unsaid; the first word at once (or it was said), the next after a pause that grows."""
         turn = 0
-        while self._unsaid:
-            topics, self._unsaid = self._unsaid, set()
-            # A hint that cannot be sent is not worth a word: whoever waits asks by itself before long.
-            with suppress(EngineError):
-                await self._store.once("notify", _NOTIFY, (CHANNEL, self._message(topics)))
+        while said or self._unsaid:
+            if not said:
+                topics, self._unsaid = self._unsaid, set()
+                # A hint that cannot be sent is not worth a word: whoever waits asks by itself before long.
+                with suppress(EngineError):
+                    await self._store.once("notify", _NOTIFY, (CHANNEL, self._message(topics)))
+            said = False
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), PAUSES[min(turn, len(PAUSES) - 1)])
             turn += 1

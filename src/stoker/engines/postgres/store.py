@@ -264,9 +264,13 @@ class Store:
 
     # --- waking -------------------------------------------------------------------------------------------------
 
-    def told(self, topics: set[str]) -> None:
-        """After a commit: wake who has something to do, here and elsewhere."""
-        self.ears.told(topics)
+    def first_word(self, topics: set[str]) -> str | None:
+        """The message that wakes others, if a statement may carry it because nobody is telling anything now."""
+        return self.ears.first_word(topics)
+
+    def told(self, topics: set[str], *, said: bool = False) -> None:
+        """After a commit: wake who has something to do, here and, unless that is said already, elsewhere."""
+        self.ears.told(topics, said=said)
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
         """Have something done on the engine's loop, from any thread; nothing when it is not open in this process."""

@@ -328,3 +328,40 @@ END
 $$;
 REVOKE ALL ON FUNCTION
 stoker.enqueue(text, json, text, interval, integer, integer, text, text, text, uuid) FROM PUBLIC;
+
+-- The first door for one draft without a key, the call that is made most: stores it and then tells who listens, so that
+-- nobody waits for a second trip of the caller's. It tells in a transaction of its own, which does not wait for the disk:
+-- those who tell pass one after the other. Nothing is told where there is nothing to say.
+CREATE PROCEDURE stoker.put(
+    channel text,
+    said text,
+    INOUT moment bigint,
+    queue text,
+    kind text,
+    priority smallint,
+    budget integer,
+    id uuid,
+    payload text,
+    delay bigint,
+    at bigint,
+    tenant text,
+    options text
+) LANGUAGE plpgsql AS
+$$
+#variable_conflict use_variable
+DECLARE
+    due bigint;
+BEGIN
+    moment := coalesce(moment, stoker.clock());
+    due := coalesce(at, moment + coalesce(delay, 0));
+    INSERT INTO stoker.ready (due, token, id, attempts, priority, status, settled, past, queue)
+    VALUES (due, 0, id, 0, priority, 0, -1, false, queue);
+    INSERT INTO stoker.delta (queue, kind, pending, enqueued) VALUES (queue, kind, 1, 1);
+    INSERT INTO stoker.job (id, created, due, budget, priority, queue, kind, payload, tenant, options)
+    VALUES (id, moment, due, budget, priority, queue, kind, payload, tenant, options);
+    IF said IS NOT NULL THEN
+        COMMIT;
+        PERFORM set_config('synchronous_commit', 'off', true), pg_notify(channel, said);
+    END IF;
+END
+$$;
