@@ -30,7 +30,7 @@ from stoker.model import ids
 from stoker.model.errors import EngineError
 from stoker.model.events import Transition
 from stoker.model.ids import JobId
-from stoker.model.job import FINISHED, Draft, Job, Status
+from stoker.model.job import FINISHED, Draft, Job, Settlement, Status, Verdict
 from stoker.model.retry import Fixed
 from stoker.model.time import MILLISECOND
 from stoker.testing.faults import Recorded, survey
@@ -57,6 +57,11 @@ class Witness(Recorded):
 
     def __getattr__(self, door: str) -> Any:
         return getattr(self.engine, door)
+
+    def leaves_open(self, settlement: Settlement, verdict: Verdict) -> bool:
+        """One that puts its job back and is repeated on its way is refused when the job was claimed in between."""
+        put_back = settlement.status in (Status.PENDING, Status.RETRYING)
+        return super().leaves_open(settlement, verdict) or (put_back and verdict is Verdict.LOST)
 
     def twin(self) -> Witness:
         return Witness(self.engine.twin(), self._write)

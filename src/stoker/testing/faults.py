@@ -51,6 +51,10 @@ class Recorded:
             self.note(op, call, phase="begun", **row)
         return call
 
+    def leaves_open(self, settlement: Settlement, verdict: Verdict) -> bool:
+        """Does a verdict not tell whether this call did it? It may have been repeated on its way."""
+        return verdict is Verdict.REPEATED
+
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
         rows = [{"job": draft.id.hex(), "key": draft.unique.key if draft.unique else ""} for draft in drafts]
         call = self.begin("insert", rows)
@@ -89,9 +93,8 @@ class Recorded:
         call = self.begin("settle", rows)
         fused = None if demand is None else self.begin("claim")
         settled = await self.engine.settle(settlements, demand=demand, **options)
-        for row, verdict in zip(rows, settled.verdicts, strict=True):
-            # One that applied before leaves open which call did it: this one may have been repeated on its way.
-            if verdict is not Verdict.REPEATED:
+        for one, row, verdict in zip(settlements, rows, settled.verdicts, strict=True):
+            if not self.leaves_open(one, verdict):
                 self.note("settle", call, phase="done" if verdict is Verdict.APPLIED else "refused", **row)
         if fused is not None:
             self._claimed("claim", fused, settled.claims)

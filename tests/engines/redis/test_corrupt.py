@@ -8,6 +8,7 @@ import pytest
 
 from stoker.engines.base import CORRUPT
 from stoker.engines.redis import RedisEngine
+from stoker.engines.redis.records import STATED, ids_of
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Job, Options, Status
 from stoker.model.lifecycle import conclude
@@ -55,10 +56,13 @@ class Bench:
     async def break_state(self, job: JobId) -> None:
         line = self.engine._store.home.of_queue("wait", "default")
         for place in await self.call("ZRANGE", line, 0, -1):
-            if place.endswith(job):
-                # It has none yet. One that has says so in its line.
+            ids = ids_of(place[10:])
+            if job in ids and not place.endswith(STATED):
+                # It has none yet. One that has stands by itself and says so.
                 await self.call("ZREM", line, place)
-                await self.call("ZADD", line, 0, place + b"+")
+                await self.call("ZADD", line, 0, place[:10] + job + STATED)
+                if rest := b"".join(one for one in ids if one != job):
+                    await self.call("ZADD", line, 0, place[:10] + rest)
         await self.call("HSET", self.key("state"), job, GARBAGE)
 
     async def break_options(self, job: JobId) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.control import pairs
-from stoker.engines.redis.records import ids_of
+from stoker.engines.redis.records import STATED, ids_of
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import KEEP_DONE, conclude
 from stoker.model.outcome import Done, Failed
-from stoker.model.query import Delete, Query, Retention, Selection
+from stoker.model.query import Cancel, Delete, Prioritize, Query, Retention, Selection
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
 
@@ -55,6 +56,21 @@ class Bench:
 
     async def ends(self) -> list[list[JobId]]:
         return [ids_of(lot) for lot in await self.call("ZRANGE", self.home.key("ends"), 0, -1)]
+
+    async def line(self) -> list[list[JobId]]:
+        """The jobs at each place of the line."""
+        places = await self.call("ZRANGE", self.home.of_queue("wait", "default"), 0, -1)
+        return [ids_of(place.removesuffix(STATED)[10:]) for place in places]
+
+    async def add(self, *drafts: Draft) -> list[JobId]:
+        return [receipt.id for receipt in await self.engine.insert(drafts)]
+
+    def drafts(self, n: int, **options: Any) -> list[Draft]:
+        return [Draft(self.mint(), "work", b"{}", **options) for _ in range(n)]
+
+    async def claim(self, n: int) -> list[JobId]:
+        await self.engine.renew("w", [], first=True, lease=HOUR)
+        return [claim.id for claim in await self.engine.claim(Demand("w", (("default", n),)))]
 
     async def stored(self) -> list[JobId]:
         return [job.id for job in (await self.engine.find(Query(order="oldest"))).jobs]
@@ -183,3 +199,94 @@ async def test_of_those_that_expire_together_the_oldest_ids_go_first(bench: Benc
     await bench.finish([claims[1], claims[2]])
     assert (await bench.engine.expire(Retention(finished=2))).jobs == 2
     assert await bench.stored() == [claims[2].id, claims[3].id]
+
+
+# --- in line ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("LOT-06")
+async def test_who_comes_together_stands_together(bench: Bench) -> None:
+    ids = await bench.add(*bench.drafts(120))
+    line = await bench.line()
+    assert [job for place in line for job in place] == ids
+    assert [len(place) for place in line] == [50, 50, 20]
+
+
+@pytest.mark.spec("LOT-06")
+@pytest.mark.parametrize("n", [1, 7, 50, 60, 130])
+async def test_claims_of_any_size_take_everybody_in_order(bench: Bench, n: int) -> None:
+    ids = await bench.add(*bench.drafts(120))
+    bench.clock.set(bench.clock() + SECOND)
+    ids += await bench.add(*bench.drafts(3))
+    found: list[JobId] = []
+    while some := await bench.claim(n):
+        assert len(some) == n or len(found) + len(some) == len(ids)
+        found += some
+        left = [job for place in await bench.line() for job in place]
+        assert left == ids[len(found) :], "what is not taken stays where it was"
+    assert found == ids
+
+
+@pytest.mark.spec("LOT-06")
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
+async def test_calls_whose_ids_are_mixed_are_claimed_in_order(bench: Bench, n: int) -> None:
+    """They were stored at the same instant, so the ids decide."""
+    drafts = bench.drafts(12)
+    await bench.add(*drafts[0:12:3])
+    await bench.add(*drafts[1:12:3])
+    await bench.add(*drafts[2:12:3])
+    found: list[JobId] = []
+    while some := await bench.claim(n):
+        found += some
+    assert found == [draft.id for draft in drafts]
+
+
+@pytest.mark.spec("LOT-06")
+async def test_ids_that_do_not_ascend_are_claimed_in_order(bench: Bench) -> None:
+    drafts = bench.drafts(5)
+    await bench.add(*reversed(drafts))
+    assert await bench.claim(3) == [draft.id for draft in drafts[:3]]
+    assert await bench.claim(3) == [draft.id for draft in drafts[3:]]
+
+
+@pytest.mark.spec("LOT-06")
+async def test_one_that_comes_back_to_a_place_of_the_same_instant_is_claimed_in_order(bench: Bench) -> None:
+    """A job that was put back has a state and stands by itself, between two of a lot."""
+    [first, second, third] = bench.drafts(3)
+    await bench.add(second)
+    await bench.engine.renew("w", [], first=True, lease=HOUR)
+    [claim] = await bench.engine.claim(Demand("w", (("default", 1),)))
+    await bench.engine.settle([conclude(claim, Failed("again", after=0))])
+    await bench.add(first, third)
+    assert await bench.claim(1) == [first.id]
+    assert await bench.claim(5) == [second.id, third.id]
+
+
+@pytest.mark.spec("LOT-06")
+async def test_each_priority_has_its_own_lots(bench: Bench) -> None:
+    low, high, usual = bench.drafts(3, priority=5), bench.drafts(3, priority=-5), bench.drafts(3)
+    await bench.add(*(draft for trio in zip(low, high, usual, strict=True) for draft in trio))
+    await bench.add(*bench.drafts(2, priority=-9, delay=HOUR))
+    wanted = [draft.id for draft in (*high, *usual, *low)]
+    assert await bench.claim(4) == wanted[:4]
+    assert await bench.claim(10) == wanted[4:]
+
+
+@pytest.mark.spec("LOT-07")
+async def test_one_that_is_changed_leaves_the_others_where_they_are(bench: Bench) -> None:
+    ids = await bench.add(*bench.drafts(4))
+    assert (await bench.engine.alter(Selection((ids[1],)), Cancel())).changed == 1
+    assert await bench.line() == [[ids[0], ids[2], ids[3]]]
+    assert (await bench.engine.alter(Selection((ids[0],)), Prioritize(3))).changed == 1
+    assert await bench.line() == [[ids[2], ids[3]], [ids[0]]]
+    assert (await bench.engine.alter(Selection((ids[2], ids[3])), Delete())).changed == 2
+    assert await bench.claim(5) == [ids[0]]
+
+
+@pytest.mark.spec("LOT-08")
+async def test_who_is_not_due_stands_alone(bench: Bench) -> None:
+    ids = await bench.add(*bench.drafts(3, delay=HOUR))
+    assert await bench.line() == [[job] for job in ids]
+    assert (await bench.engine.census()).scheduled == {"default": 3}
+    bench.clock.set(bench.clock() + HOUR)
+    assert await bench.claim(5) == ids

@@ -73,7 +73,7 @@ def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
     """Drafts as the script reads them, and the queues in the order of their keys."""
     queues: dict[str, int] = {}
     ids = [draft.id for draft in drafts]
-    args: list[Any] = [min(ids), max(ids)]
+    args: list[Any] = [min(ids), max(ids), "1" if ids == sorted(ids) else ""]
     lot: tuple[Any, ...] = ()
     size = 0
     for draft in drafts:

@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias, cast
 
 from stoker.engines.redis import records
-from stoker.engines.redis.keys import WAIT, Shard
+from stoker.engines.redis.control import pairs
+from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.records import CHARS, ODD, STATUSES, Record
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.work import WAITING
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
@@ -128,8 +130,9 @@ async def _active(store: Store, shard: Shard, active: frozenset[Status], query: 
     queues: list[str] = []
     if active != {Status.RUNNING}:
         queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
-        sizes = await store.connection.pipeline([("ZCARD", shard.of_queue(WAIT, name)) for name in queues])
-        if sum(sizes) > LONGEST_WALK:
+        counts = counts_of(pairs(await store.connection.call("HGETALL", shard.key("counts"))))
+        waiting = (one.n for one in counts if one.status in WAITING and one.queue in queues)
+        if sum(waiting) > LONGEST_WALK:
             return None
     held = await held_keys(store, shard) if Status.RUNNING in active else []
     found: list[JobId] = await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held)

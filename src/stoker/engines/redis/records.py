@@ -33,7 +33,7 @@ from stoker.model.time import Instant
 from stoker.model.unique import Holder
 
 __all__ = [
-    "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATUSES", "Notes", "Record", "apply_state", "as_job",
+    "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATED", "STATUSES", "Notes", "Record", "apply_state", "as_job",
     "body", "drafted", "eight", "fence", "grip", "history", "mishap", "place", "read_body", "read_mishap",
     "ids_of", "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
 ]  # fmt: skip
@@ -54,6 +54,9 @@ class Notes(msgspec.Struct, array_like=True, frozen=True):
 
 
 NO_NOTES = Notes()
+STATED = b"+"
+"""How the place of a job ends that has a state."""
+
 _write_notes = msgspec.json.Encoder().encode
 _read_notes = msgspec.json.Decoder(Notes).decode
 
@@ -141,7 +144,7 @@ def fence(worker: str, token: int) -> bytes:
 def place(record: Record, *, stated: bool) -> bytes:
     """Where a waiting record stands in its queue's line; lines are in byte order. `stated`: it has a state."""
     place = _U2.pack(record.priority + HIGHEST) + _U8.pack(record.scheduled_at) + record.id
-    return place + b"+" if stated else place
+    return place + STATED if stated else place
 
 
 def ids_of(lot: bytes) -> list[JobId]:

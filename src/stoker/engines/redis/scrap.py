@@ -10,7 +10,7 @@ from stoker.engines.redis.control import pairs
 from stoker.engines.redis.expiry import ending
 from stoker.engines.redis.keys import AGAIN, WAIT
 from stoker.engines.redis.questions import held_keys, names
-from stoker.engines.redis.records import CHARS, ODD, Record, ids_of
+from stoker.engines.redis.records import CHARS, ODD, STATED, Record, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
 from stoker.model.ids import JobId
@@ -28,7 +28,7 @@ async def scrap(store: Store, unit: Work, record: Record) -> None:
     status = Status.DONE
     if place is not None:
         queue, entry = place
-        unit.write("ZREM", unit.shard.of_queue(WAIT, queue), entry)
+        unit.write("LEAVE", unit.shard.of_queue(WAIT, queue), entry)
         again = await store.connection.call("ZSCORE", unit.shard.of_queue(AGAIN, queue), job)
         unit.write("ZREM", unit.shard.of_queue(AGAIN, queue), job)
         status = Status.PENDING if again is None else Status.RETRYING
@@ -55,14 +55,14 @@ async def scrap(store: Store, unit: Work, record: Record) -> None:
 
 
 async def _waiting(store: Store, unit: Work, job: JobId) -> tuple[str, bytes] | None:
-    """The line a job stands in, and its entry there."""
+    """The line a job stands in, and its place there."""
     for queue in await names(store, unit.shard):
         start = 0
         while True:
             line = await store.connection.call("ZRANGE", unit.shard.of_queue(WAIT, queue), start, start + STEP - 1)
             for entry in line:
-                if entry[10:26] == job:
-                    return queue, entry
+                if job in ids_of(entry[10:]):
+                    return queue, entry if entry.endswith(job + STATED) else entry[:10] + job
             if len(line) < STEP:
                 break
             # Lines move on while one walks along them: look at some of it twice rather than miss anything.

@@ -192,9 +192,10 @@ class Work:
         shard, job, status = self.shard, record.id, record.status
         self._counts[f"{record.queue}/{record.kind}/{CHARS[status].decode()}"] += 1 if add else -1
         if status in WAITING:
+            line = shard.of_queue(WAIT, record.queue)
             stated = record.raw is not None or (job in self._placed and self._has_state(record))
             place = records.place(record, stated=stated)
-            self._member(add, shard.of_queue(WAIT, record.queue), 0, place)
+            self.write(*(("ZADD", line, 0, place) if add else ("LEAVE", line, place)))
             if status is Status.RETRYING:
                 self._member(add, shard.of_queue(AGAIN, record.queue), record.scheduled_at, job)
         elif status is Status.RUNNING:
@@ -266,7 +267,7 @@ class Work:
             else:
                 queue, place = self._places[job]
                 checks.append(("-", key("state"), job, b""))
-                checks.append(("z", self.shard.of_queue(WAIT, queue), place, b""))
+                checks.append(("w", self.shard.of_queue(WAIT, queue), place, b""))
         for slot, holder in self._slots.items():
             if slot in self._found_slots and holder != self._found_slots[slot]:
                 found = self._found_slots[slot]

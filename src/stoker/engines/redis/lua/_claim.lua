@@ -1,40 +1,123 @@
 -- The second door. ARGV from `at`: worker, number of the key of what it holds, total, then for each queue: number of its keys, name, how many.
 -- Answers, for each queue that gave something: {number of its keys, curve, cool-down count, jobs}. A fresh job is its
 -- body alone (first attempt, token = now); another one is {body, state, last error, notes}.
--- The first jobs of a line that are due, at most n.
-local function due_of(wait, n)
-  local got = call('ZRANGE', wait, 0, n - 1)
-  local c = #got
-  if c == 0 then return got end
-  local last = got[c]
-  if sub(last, 1, 2) == sub(got[1], 1, 2) and parse('>I8', last, 3) <= now then
-    call('ZREMRANGEBYRANK', wait, 0, c - 1)
-    return got
+-- What a claim takes from a line: ids, the beginnings of their places, which of them have a state, and what goes back.
+local function new_batch() return {n = 0, ids = {}, heads = {}, stated = {}, back = {}} end
+
+local function last_at(place) return is_stated(place) and sub(place, 11, 26) or sub(place, -16) end
+
+-- Places of one priority and due time whose ids are mixed: everybody in order, and the rest goes back.
+local function untangle(batch, places, first, last, n)
+  local head, found, left = sub(places[first], 1, 10), {}, {}
+  for i = first, last do
+    for _, id in ipairs(ids_at(places[i])) do found[#found + 1] = {id, is_stated(places[i])} end
   end
-  -- Several priorities, or jobs of the future: each priority in turn, so that nobody is stepped over.
-  local out, priority, after = {}, 0, pack('>I8', now + 1)
-  while #out < n do
-    local head = call('ZRANGEBYLEX', wait, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
-    if not head then break end
-    priority = parse('>I2', head)
-    local p = sub(head, 1, 2)
-    got = call('ZRANGEBYLEX', wait, '[' .. p, '(' .. p .. after, 'LIMIT', 0, n - #out)
-    if #got > 0 then
-      call('ZREMRANGEBYLEX', wait, '[' .. got[1], '[' .. got[#got])
-      for _, m in ipairs(got) do out[#out + 1] = m end
+  table.sort(found, function(a, b) return earlier(a[1], b[1]) end)
+  for _, one in ipairs(found) do
+    if batch.n < n then
+      batch.n = batch.n + 1
+      batch.ids[batch.n], batch.heads[batch.n], batch.stated[batch.n] = one[1], head, one[2] or nil
+    elseif one[2] then
+      batch.back[#batch.back + 1] = head .. one[1] .. '+'
+    else
+      left[#left + 1] = one[1]
     end
-    priority = priority + 1
   end
-  return out
+  if #left > 0 then batch.back[#batch.back + 1] = head .. table.concat(left) end
 end
 
-local function take(queue, name, places, worker, mine, jobs)
-  local n, ids, states = #places, {}, {}
-  for i = 1, n do
-    local place = places[i]
-    ids[i] = sub(place, 11, 26)
-    if #place > 26 then states[i] = call('HGET', STATE, ids[i]) end
+-- The last of the places from i on whose ids are mixed with those before it.
+local function mixed_until(places, i)
+  local head, highest = sub(places[i], 1, 10), last_at(places[i])
+  while places[i + 1] and sub(places[i + 1], 1, 10) == head and earlier(sub(places[i + 1], 11, 26), highest) do
+    i = i + 1
+    local last = last_at(places[i])
+    if earlier(highest, last) then highest = last end
   end
+  return i
+end
+
+-- Take jobs from places until there are n. Behind the last place that is needed another one is known, if there is one.
+-- Answers from how many places.
+local function take_from(batch, places, n)
+  local ids, heads, back, i = batch.ids, batch.heads, batch.back, 1
+  while places[i] and batch.n < n do
+    local place = places[i]
+    local size, head = #place, sub(place, 1, 10)
+    local last = size > 27 and places[i + 1] and mixed_until(places, i) or i
+    if last > i then
+      untangle(batch, places, i, last, n)
+    else
+      local b = batch.n
+      -- What is no place goes, and nothing comes of it.
+      local room = is_stated(place) and 1 or size % 16 == 10 and math.min((size - 10) / 16, n - b) or 0
+      for k = 1, room do ids[b + k], heads[b + k] = sub(place, k * 16 - 5, k * 16 + 10), head end
+      batch.n = b + room
+      if is_stated(place) then batch.stated[b + 1] = true
+      elseif room > 0 and size > 10 + room * 16 then back[#back + 1] = head .. sub(place, 11 + room * 16) end
+    end
+    i = last + 1
+  end
+  return i - 1
+end
+
+local function put_back(wait, batch)
+  for _, place in ipairs(batch.back) do call('ZADD', wait, '0', place) end
+  batch.back = {}
+end
+
+-- Places with n jobs, if there are so many, and one more. `fetch` answers some from a number on; how many it takes is
+-- guessed from the size of the last one.
+local function places_of(fetch, n)
+  local places, found, wanted = {}, 0, 2
+  while true do
+    local more = fetch(#places, wanted)
+    local size = 0
+    for _, place in ipairs(more) do
+      size = math.max(1, math.floor((#place - 10) / 16))
+      places[#places + 1], found = place, found + size
+    end
+    if #more < wanted or found - size >= n then return places end
+    wanted = math.ceil(math.max(0, n - found) / size) + 1
+  end
+end
+
+-- The first jobs of a line that are due, at most n, and how many places were seen.
+local function due_of(wait, n)
+  local batch = new_batch()
+  local places = places_of(function(at, c) return call('ZRANGE', wait, at, at + c - 1) end, n)
+  if #places == 0 then return batch, 0 end
+  local c = take_from(batch, places, n)
+  if sub(places[c], 1, 2) == sub(places[1], 1, 2) and parse('>I8', places[c], 3) <= now then
+    call('ZREMRANGEBYRANK', wait, 0, c - 1)
+    put_back(wait, batch)
+    return batch, c
+  end
+  -- Several priorities, or jobs of the future: each priority in turn, so that nobody is stepped over.
+  batch = new_batch()
+  local priority, after, seen = 0, pack('>I8', now + 1), 0
+  while batch.n < n do
+    local head = call('ZRANGEBYLEX', wait, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
+    if not head then break end
+    priority = parse('>I2', head) + 1
+    local p = sub(head, 1, 2)
+    places = places_of(function(at, c)
+      return call('ZRANGEBYLEX', wait, '[' .. p, '(' .. p .. after, 'LIMIT', at, c)
+    end, n - batch.n)
+    c = take_from(batch, places, n)
+    if c > 0 then
+      seen = seen + c
+      call('ZREMRANGEBYLEX', wait, '[' .. places[1], '[' .. places[c])
+      put_back(wait, batch)
+    end
+  end
+  return batch, seen
+end
+
+local function take(queue, name, batch, worker, mine, jobs)
+  local n, ids, heads, states = batch.n, batch.ids, batch.heads, {}
+  if n == 0 then return end
+  for i in pairs(batch.stated) do states[i] = call('HGET', STATE, ids[i]) end
   -- Jobs mostly leave in the order they came: then one walk finds all bodies.
   local bodies = n > 1 and call('ZRANGEBYLEX', JOBS, '[' .. ids[1], '+', 'LIMIT', 0, n) or {}
   local w = pack('>I2', #worker) .. worker
@@ -42,14 +125,14 @@ local function take(queue, name, places, worker, mine, jobs)
   local set, lot, s, h = {}, {}, 0, 0
   local j, kind, pending = #jobs, nil, {}
   for i = 1, n do
-    local id, place, state, body = ids[i], places[i], states[i], bodies[i]
+    local id, state, body = ids[i], states[i], bodies[i]
     if not body or sub(body, 1, 16) ~= id then body = body_of(id) end
     local k = body and byte(body, 35)
     kind = k and byte(body, 36 + k) and sub(body, 36, 35 + k)
     if kind and not state then
       pending[kind] = (pending[kind] or 0) + 1
       s, h, j = s + 2, h + 1, j + 1
-      set[s - 1], set[s] = id, fresh .. sub(place, 1, 10)
+      set[s - 1], set[s] = id, fresh .. heads[i]
       lot[h] = id
       jobs[j] = body
     else
@@ -95,10 +178,10 @@ local function claim(at)
     if left > 0 and not gate[1] and not (gate[2] and tonumber(gate[2]) > now) then
       local jobs = {}
       while left > 0 do
-        local places = due_of(WAIT(queue), math.min(left, 1000))
-        if #places == 0 then break end
+        local batch, seen = due_of(WAIT(queue), math.min(left, 1000))
+        if seen == 0 then break end
         local before = #jobs
-        take(queue, name, places, worker, mine, jobs)
+        take(queue, name, batch, worker, mine, jobs)
         left = left - (#jobs - before)
       end
       if #jobs > 0 then

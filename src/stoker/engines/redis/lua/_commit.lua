@@ -1,7 +1,7 @@
 -- Compare and set. From ARGV[at]: how many checks, each (kind, key number, field, value); then how many writes, each
 -- (command, key number, how many arguments, arguments…); besides the server's commands there are WAKE, HOLD (token, id),
--- LET_GO (token, id) and UNEND (score, id). Checks first, writes after: nothing is ever half done.
--- Kinds: '=' hash field has this value, '-' hash field is absent, 'z' member is in the sorted set, 'm' no such job.
+-- LET_GO (token, id), LEAVE (place) and UNEND (score, id). Checks first, writes after: nothing is ever half done.
+-- Kinds: '=' hash field has this value, '-' hash field is absent, 'w' stands at this place in the line, 'm' no such job.
 local function checked(at)
   local n = tonumber(ARGV[at])
   at = at + 1
@@ -10,7 +10,7 @@ local function checked(at)
     local sound
     if kind == '=' then sound = call('HGET', key, field) == ARGV[at + 3]
     elseif kind == '-' then sound = not call('HGET', key, field)
-    elseif kind == 'z' then sound = call('ZSCORE', key, field)
+    elseif kind == 'w' then sound = stands_in_line(key, field)
     else sound = not body_of(field) end
     if not sound then return false end
     at = at + 4
@@ -29,10 +29,12 @@ local function written(at)
     at = at + 3
     if command == 'WAKE' then
       if call('LLEN', key) == 0 then call('RPUSH', key, '1') end
+    elseif command == 'LEAVE' then
+      leave_line(key, ARGV[at])
     elseif command == 'HOLD' then
       hold(key, ARGV[at], ARGV[at + 1])
     elseif command == 'LET_GO' then
-      let_go(key, ARGV[at], {[ARGV[at + 1]] = true}, 1)
+      let_go(key, ARGV[at], {ARGV[at + 1]})
     elseif command == 'UNEND' then
       -- Many of a lot may go: they leave it together, before anybody comes in.
       going[ARGV[at]] = going[ARGV[at]] or {}

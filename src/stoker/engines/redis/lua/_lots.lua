@@ -17,12 +17,14 @@ end
 
 local function hold(held, token8, ids) call('HSET', held, token8, (call('HGET', held, token8) or '') .. ids) end
 
--- n different jobs are not held any more. First the removal: a server without memory lets that through.
-local function let_go(held, token8, gone, n)
+-- Different jobs are not held any more. First the removal: a server without memory lets that through.
+local function let_go(held, token8, ids)
   local lot = call('HGET', held, token8)
   if not lot then return end
   call('HDEL', held, token8)
-  if #lot > 16 * n then
+  if #lot > 16 * #ids then
+    local gone = {}
+    for _, id in ipairs(ids) do gone[id] = true end
     local left = without(lot, gone)
     if left ~= '' then call('HSET', held, token8, left) end
   end

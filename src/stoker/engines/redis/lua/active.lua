@@ -1,11 +1,13 @@
--- with: _lots
+-- with: _lots, _line
 -- Who waits and who runs, at one instant. KEYS: those of the queues, then what each worker holds. ARGV: now, how many
 -- queues. Answers their ids.
 local queues, out, n = tonumber(ARGV[2]), {}, 0
 for i = 1, queues do
   for _, place in ipairs(call('ZRANGE', WAIT(i), 0, -1)) do
-    n = n + 1
-    out[n] = sub(place, 11, 26)
+    for _, id in ipairs(ids_at(place)) do
+      n = n + 1
+      out[n] = id
+    end
   end
 end
 for i = 18 + 3 * queues, #KEYS do

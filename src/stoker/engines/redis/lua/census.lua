@@ -1,4 +1,4 @@
--- with: _lots
+-- with: _lots, _line
 -- Every count at one instant. KEYS end with what each worker holds. ARGV: now, the names of the queues whose keys are
 -- given, in their order.
 -- Answers {now, counts, totals, lines, running}: lines are queue, how many pending jobs are not due, and since when the

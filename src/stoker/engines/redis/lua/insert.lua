@@ -1,4 +1,4 @@
--- The first door. ARGV[2..3]: smallest and largest id. Then lots of drafts that share queue, kind and time, each
+-- The first door. ARGV[2..4]: smallest and largest id, '1' when they ascend. Then lots of drafts that share queue, kind and time, each
 -- (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts: (id, tail), with
 -- keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
 -- Answers {now, word}: one letter per draft, i(nserted) or e(xisting). A key that is held makes it {now, '?'} and
@@ -6,7 +6,9 @@
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
 local mixed = #call('ZRANGEBYLEX', JOBS, '[' .. ARGV[2], '(' .. ARGV[3] .. '\1', 'LIMIT', 0, 1) > 0
 local word, jobs, waits, due_now, counts, named = {}, {}, {}, {}, {}, {}
-local at, last, w, j = 4, #ARGV, 0, 0
+local at, last, w, j, ascend = 5, #ARGV, 0, 0, ARGV[4] == '1'
+-- Jobs that are due stand in line together, so many at most: whoever takes some of them writes the rest anew.
+local LARGEST = 50
 while at <= last do
   local queue, name, kind, when, keyed = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4] == '1'
   local step = keyed and 4 or 2
@@ -18,7 +20,8 @@ while at <= last do
   end
   local times, line = now8 .. due8, waits[queue] or {}
   waits[queue] = line
-  local l, before = #line, j
+  local before, priority, lot, l = j, nil, nil, 0
+  local most = ascend and due <= now and LARGEST or 1
   for i = at + 6, finish - 1, step do
     local id = ARGV[i]
     w = w + 1
@@ -31,9 +34,15 @@ while at <= last do
       end
       local tail = ARGV[i + 1]
       word[w] = 'i'
-      j, l = j + 2, l + 2
+      j = j + 2
       jobs[j - 1], jobs[j] = '0', id .. times .. tail
-      line[l - 1], line[l] = '0', sub(tail, 1, 2) .. due8 .. id
+      local p = sub(tail, 1, 2)
+      if p ~= priority or l > most then
+        priority, lot, l = p, {p .. due8}, 1
+        line[#line + 1] = lot
+      end
+      l = l + 1
+      lot[l] = id
     end
   end
   if j > before then
@@ -46,7 +55,9 @@ if j == 0 then return {int(now), table.concat(word)} end
 tick()
 call('ZADD', JOBS, unpack(jobs))
 for queue, line in pairs(waits) do
-  if #line > 0 then call('ZADD', WAIT(queue), unpack(line)) end
+  local places = {}
+  for i, lot in ipairs(line) do places[2 * i - 1], places[2 * i] = '0', table.concat(lot) end
+  if #places > 0 then call('ZADD', WAIT(queue), unpack(places)) end
 end
 for _, i in ipairs(named) do
   call('HSET', SLOTS, ARGV[i + 2], ARGV[i])

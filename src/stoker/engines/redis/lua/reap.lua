@@ -1,4 +1,4 @@
--- with: _lots, _aside
+-- with: _lots, _line, _aside
 -- KEYS[18…]: what the one who takes over holds, and each of the owners. ARGV[2..4]: who takes over, how many, how many of
 -- the owners are known to be dead; then the owners, those first. The others must have lapsed.
 -- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}.
@@ -21,7 +21,7 @@ for i = 5, #ARGV do
         named[owner] = named[owner] + 1
         found[#found + 1] = {id = id, r = r, body = body, queue = queue, key = key, token8 = tokens[k]}
       else
-        let_go(key, tokens[k], {[id] = true}, 1)
+        let_go(key, tokens[k], {id})
         -- One that is not this worker's any more is none of our business; one that cannot be read holds nobody up.
         if not r or (r.status == 'r' and r.worker == owner) then
           count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
@@ -33,23 +33,18 @@ for i = 5, #ARGV do
 end
 local function older(a, b)
   if a.r.started ~= b.r.started then return a.r.started < b.r.started end
-  local a1, a2, a3, a4 = parse('>I4I4I4I4', a.id)
-  local b1, b2, b3, b4 = parse('>I4I4I4I4', b.id)
-  if a1 ~= b1 then return a1 < b1 end
-  if a2 ~= b2 then return a2 < b2 end
-  if a3 ~= b3 then return a3 < b3 end
-  return a4 < b4
+  return earlier(a.id, b.id)
 end
 table.sort(found, older)
 local claims, released = {}, {}
 for i = 1, math.min(limit, #found) do
   local one = found[i]
   local place = one.key .. one.token8
-  local gone = released[place] or {key = one.key, token8 = one.token8, n = 0, ids = {}}
+  local gone = released[place] or {key = one.key, token8 = one.token8, ids = {}}
   released[place] = gone
-  gone.n, gone.ids[one.id] = gone.n + 1, true
+  gone.ids[#gone.ids + 1] = one.id
 end
-for _, gone in pairs(released) do let_go(gone.key, gone.token8, gone.ids, gone.n) end
+for _, gone in pairs(released) do let_go(gone.key, gone.token8, gone.ids) end
 for i = 1, math.min(limit, #found) do
   local one = found[i]
   local r, id = one.r, one.id

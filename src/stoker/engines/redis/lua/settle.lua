@@ -1,4 +1,4 @@
--- with: _lots, _commit, _aside, _claim
+-- with: _lots, _line, _commit, _aside, _claim
 -- The third door, and the second in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue nobody tuned, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number of
 -- the queue's keys, queue, kind); then how many workers, each (name, number of the key of what it holds). Then the
@@ -144,8 +144,8 @@ for i = 1, n do
     a = a + 1
     t.n = t.n + 1
     local gone = released[fence]
-    if not gone then gone = {n = 0}; released[fence] = gone end
-    gone.n, gone[id] = gone.n + 1, true
+    if not gone then gone = {}; released[fence] = gone end
+    gone[#gone + 1] = id
   end
   word[i] = verdict
 end
@@ -208,7 +208,7 @@ local function conclude(s)
 end
 
 if a > 0 then
-  for fence, gone in pairs(released) do let_go(mine[sub(fence, 12)], sub(fence, 2, 9), gone, gone.n) end
+  for fence, gone in pairs(released) do let_go(mine[sub(fence, 12)], sub(fence, 2, 9), gone) end
   for _, s in ipairs(rest) do conclude(s) end
   for _, s in ipairs(results) do call('HSET', RESULTS, s.id, s.result) end
   if c > 0 then call('HSET', STATE, unpack(sets)) end
