@@ -7,32 +7,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from stoker.engines.base import CORRUPT
-from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.records import STATED, ids_of
-from stoker.model.ids import JobId, Mint
+from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Options, Status
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Query, Requeue, Retention, Selection, Tally
 from stoker.model.time import DAY, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.clock import VirtualClock
+from tests.engines.redis.stand import Stand
 
 pytestmark = pytest.mark.engine("redis")
 
 GARBAGE = b"\xff\xfeno record of ours"
-entropy = iter(range(1, 1 << 30))
 
 
-class Bench:
+class Bench(Stand):
     """An engine, and the hands to damage what it stored."""
 
-    def __init__(self, engine: RedisEngine, clock: VirtualClock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
-        self.call = engine._store.connection.call
-        self.key = engine._store.home.key
+    def key(self, name: str) -> str:
+        return self.home.key(name)
 
     async def add(self, n: int = 1, **options: object) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", b'{"a":1}', **options) for _ in range(n)]  # type: ignore[arg-type]
@@ -94,11 +88,8 @@ DAMAGES = {
 
 @pytest.fixture
 async def bench(redis_url: str, redis_prefix: str) -> AsyncIterator[Bench]:
-    clock = VirtualClock(1_800_000_000_000_000)
-    engine = RedisEngine(redis_url, prefix=redis_prefix, clock=clock)
-    await engine.open()
-    yield Bench(engine, clock)
-    await engine.close()
+    async with Bench.on(redis_url, redis_prefix) as found:
+        yield found
 
 
 @pytest.fixture(params=DAMAGES)

@@ -7,32 +7,23 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.records import STATED, ids_of
-from stoker.model.ids import JobId, Mint
+from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import KEEP_DONE, conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Cancel, Delete, Prioritize, Query, Retention, Selection
 from stoker.model.time import HOUR, SECOND
-from stoker.testing.clock import VirtualClock
+from tests.engines.redis.stand import Stand
 
 pytestmark = pytest.mark.engine("redis")
 
-entropy = iter(range(1, 1 << 30))
 GARBAGE = b"\xff garbage"
 
 
-class Bench:
+class Bench(Stand):
     """An engine, and a look at its entries."""
-
-    def __init__(self, engine: RedisEngine, clock: VirtualClock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
-        self.call = engine._store.connection.call
-        self.home = engine._store.home
 
     async def claimed(self, n: int, worker: str = "w") -> list[Claim]:
         await self.engine.insert([Draft(self.mint(), "work", b"{}") for _ in range(n)])
@@ -78,11 +69,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(redis_url: str, redis_prefix: str) -> AsyncIterator[Bench]:
-    clock = VirtualClock(1_800_000_000_000_000)
-    engine = RedisEngine(redis_url, prefix=redis_prefix, clock=clock)
-    await engine.open()
-    yield Bench(engine, clock)
-    await engine.close()
+    async with Bench.on(redis_url, redis_prefix) as found:
+        yield found
 
 
 @pytest.mark.spec("LOT-01")

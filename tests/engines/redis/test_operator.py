@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from stoker.engines.base import LEASE
-from stoker.engines.redis import RedisEngine, questions, timeline
+from stoker.engines.redis import questions, timeline
 from stoker.model.control import Presence, Rate, Tuning
 from stoker.model.errors import EngineFull
 from stoker.model.events import Event, EventType, Point, Window
-from stoker.model.ids import JobId, Mint
+from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft, Status
 from stoker.model.lifecycle import KEEP_DEAD, conclude
 from stoker.model.outcome import Done, Failed, Rejected
@@ -34,20 +34,13 @@ from stoker.model.query import (
 )
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.clock import VirtualClock
 from tests import services
+from tests.engines.redis.stand import Stand
 
 pytestmark = pytest.mark.engine("redis")
 
-entropy = iter(range(1, 1 << 30))
 
-
-class Bench:
-    def __init__(self, engine: RedisEngine, clock: VirtualClock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
-
+class Bench(Stand):
     async def add(self, n: int = 1, **options: Any) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", **options) for _ in range(n)]
         return [receipt.id for receipt in await self.engine.insert(drafts)]
@@ -59,18 +52,10 @@ class Bench:
         return [claim.id for claim in claims]
 
 
-async def bench_on(url: str, prefix: str) -> Bench:
-    clock = VirtualClock(1_800_000_000_000_000)
-    engine = RedisEngine(url, prefix=prefix, clock=clock)
-    await engine.open()
-    return Bench(engine, clock)
-
-
 @pytest.fixture
 async def bench(redis_url: str, redis_prefix: str) -> AsyncIterator[Bench]:
-    found = await bench_on(redis_url, redis_prefix)
-    yield found
-    await found.engine.close()
+    async with Bench.on(redis_url, redis_prefix) as found:
+        yield found
 
 
 # --- no memory left ---------------------------------------------------------------------------------------------
@@ -88,20 +73,18 @@ async def full(small: redis.Redis) -> AsyncIterator[Bench]:
     """Jobs of every kind on a server that has no memory left."""
     small.flushall()
     port = small.connection_pool.connection_kwargs["port"]
-    found = await bench_on(f"redis://127.0.0.1:{port}/0", "full")
-    engine = found.engine
-    await found.add(2)
-    await found.run(2, Rejected("no"))
-    await found.add(2)
-    await found.run(2, Done())
-    await engine.tune("api", Rate(10, 1))
-    await found.add(3, delay=HOUR)
-    await found.add(1)
-    await engine.claim(Demand("w", (("default", 1),)))
-    small.config_set("maxmemory", 1)
-    yield found
-    small.config_set("maxmemory", 0)
-    await engine.close()
+    async with Bench.on(f"redis://127.0.0.1:{port}/0", "full") as found:
+        await found.add(2)
+        await found.run(2, Rejected("no"))
+        await found.add(2)
+        await found.run(2, Done())
+        await found.engine.tune("api", Rate(10, 1))
+        await found.add(3, delay=HOUR)
+        await found.add(1)
+        await found.engine.claim(Demand("w", (("default", 1),)))
+        small.config_set("maxmemory", 1)
+        yield found
+        small.config_set("maxmemory", 0)
 
 
 @pytest.mark.spec("REDISOPS-20")

@@ -21,20 +21,12 @@ from stoker.model.outcome import Done, Failed, Snoozed
 from stoker.model.query import Cancel, Delete, Move, Query, Retention, Selection, Tally
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.clock import VirtualClock
+from tests.engines.redis.stand import Stand, entropy
 
 pytestmark = pytest.mark.engine("redis-cluster")
 
-entropy = iter(range(1, 1 << 30))
 
-
-class Bench:
-    def __init__(self, engine: RedisClusterEngine, clock: VirtualClock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.mint = Mint(clock, lambda n: next(entropy).to_bytes(n))
-        self.store = engine._store
-
+class Bench(Stand):
     async def add(self, queue: str, n: int = 1, **options: Any) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", queue=queue, **options) for _ in range(n)]
         return [receipt.id for receipt in await self.engine.insert(drafts)]
@@ -52,11 +44,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(redis_cluster_url: str, redis_cluster_prefix: str) -> AsyncIterator[Bench]:
-    clock = VirtualClock(1_800_000_000_000_000)
-    engine = RedisClusterEngine(redis_cluster_url, prefix=redis_cluster_prefix, clock=clock)
-    await engine.open()
-    yield Bench(engine, clock)
-    await engine.close()
+    async with Bench.on(redis_cluster_url, redis_cluster_prefix, RedisClusterEngine) as found:
+        yield found
 
 
 @pytest.mark.spec("REDISOPS-30")
