@@ -59,8 +59,10 @@ class Witness(Recorded):
         return getattr(self.engine, door)
 
     def leaves_open(self, settlement: Settlement, verdict: Verdict) -> bool:
-        """One that puts its job back and is repeated on its way is refused when the job was claimed in between."""
-        put_back = settlement.status in (Status.PENDING, Status.RETRYING)
+        """On Redis a call whose answer was lost is sent again: one that puts its job back is refused when the job was
+        claimed in between. Elsewhere the worker itself sends it again, as a call of its own.
+        """
+        put_back = settlement.status in (Status.PENDING, Status.RETRYING) and self.engine.name.startswith("redis")
         return super().leaves_open(settlement, verdict) or (put_back and verdict is Verdict.LOST)
 
     def twin(self) -> Witness:

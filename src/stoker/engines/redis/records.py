@@ -148,7 +148,7 @@ def place(record: Record, *, stated: bool) -> bytes:
 
 
 def ids_of(lot: bytes) -> list[JobId]:
-    """The jobs of a lot: those that were claimed, or ended, in the same step (see `lua/_lots.lua`)."""
+    """The jobs of a lot: those that came, were claimed or ended in the same step (see `lua/_lots.lua`)."""
     return [lot[at : at + 16] for at in range(0, len(lot), 16)]
 
 

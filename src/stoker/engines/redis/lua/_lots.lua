@@ -1,5 +1,5 @@
 -- A lot is a text of ids, 16 bytes each, that came to the same place in the same step: one entry instead of one for each.
--- What a worker holds is a hash, token -> lot. ENDS has lots as members, when they expire as the score.
+-- What a worker holds is a hash, token -> lot. ENDS has lots as members, when they expire as the score. Lines: see _line.
 local function members(lot)
   local ids = {}
   for i = 1, #lot / 16 do ids[i] = sub(lot, i * 16 - 15, i * 16) end

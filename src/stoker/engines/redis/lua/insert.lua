@@ -1,6 +1,6 @@
--- The first door. ARGV[2..4]: smallest and largest id, '1' when they ascend. Then lots of drafts that share queue, kind and time, each
--- (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts: (id, tail), with
--- keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
+-- The first door. ARGV[2..4]: smallest and largest id, '1' when they ascend. Then parcels of drafts that share queue,
+-- kind and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts:
+-- (id, tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
 -- Answers {now, word}: one letter per draft, i(nserted) or e(xisting). A key that is held makes it {now, '?'} and
 -- nothing is written: the client decides by the rules and commits.
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
