@@ -271,6 +271,16 @@ async def test_one_that_is_changed_leaves_the_others_where_they_are(bench: Bench
     assert await bench.claim(5) == [ids[0]]
 
 
+@pytest.mark.spec("LOT-07")
+@pytest.mark.parametrize("place", [0, 1])
+async def test_any_sixteen_bytes_are_an_id(bench: Bench, place: int) -> None:
+    ids = [JobId(b"\1" * 16), JobId(b"\xff" * 16)]
+    await bench.add(*(Draft(job, "work", b"{}") for job in ids))
+    assert await bench.line() == [ids]
+    assert (await bench.engine.alter(Selection((ids[place],)), Delete())).changed == 1
+    assert await bench.claim(5) == [ids[1 - place]]
+
+
 @pytest.mark.spec("LOT-08")
 async def test_who_is_not_due_stands_alone(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(3, delay=HOUR))

@@ -17,7 +17,9 @@ end
 -- The lot a new job stands in, and the lot without it; nil when it stands in none.
 local function lot_of(wait, place)
   local head, id = sub(place, 1, 10), sub(place, 11, 26)
-  for _, lot in ipairs(call('ZRANGEBYLEX', wait, '[' .. head, '(' .. head .. id .. '\255')) do
+  -- Behind whatever begins with this id: another one has 16 bytes.
+  local behind = '(' .. head .. id .. string.rep('\255', 17)
+  for _, lot in ipairs(call('ZRANGEBYLEX', wait, '[' .. head, behind)) do
     local left = not is_stated(lot) and without(sub(lot, 11), {[id] = true})
     if left and #left < #lot - 10 then return lot, head .. left end
   end
