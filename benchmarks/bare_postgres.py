@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres.claims import listed
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
 from stoker.engines.postgres.listening import CHANNEL
@@ -83,7 +84,7 @@ def _every(rows: Rows, column: int) -> Any:
 
 def _mark(rows: Rows, column: int) -> Any:
     last = rows[-1][column]
-    return [last - SLACK] if isinstance(last, int) else None
+    return listed([last - SLACK]) if isinstance(last, int) else None
 
 
 class Pupil:
@@ -97,15 +98,17 @@ class Pupil:
     async def listen(self, engine: PostgresEngine) -> None:
         """Note the statements of doors, which is all that is run as one statement."""
         store: Any = engine._store  # noqa: SLF001 - what passes there is the point
-        lend = store.lend
+        take, give_back = store.take, store.give_back
         self._claim = store.texts["claim"]
 
-        @asynccontextmanager
-        async def lending(lane: str) -> AsyncIterator[Any]:
-            async with lend(lane) as connection:
-                yield Noted(connection, self.sent) if lane in ("write", "claim") else connection
+        async def taking(lane: str) -> Any:
+            connection = await take(lane)
+            return Noted(connection, self.sent) if lane in ("write", "claim") else connection
 
-        store.lend = lending
+        def giving_back(lane: str, connection: Any) -> None:
+            give_back(lane, connection.noted if isinstance(connection, Noted) else connection)
+
+        store.take, store.give_back = taking, giving_back
 
     def take(self, rows: Rows, ids: Sequence[JobId] = ()) -> list[Statement]:
         """What was sent since the last time, for the other schema."""
@@ -124,16 +127,16 @@ class Noted:
     """A connection that is listened to."""
 
     def __init__(self, connection: Connection, sent: list[tuple[str, Sequence[Any], Rows]]) -> None:
-        self._connection = connection
+        self.noted = connection
         self._sent = sent
 
     async def run(self, text: str, values: Sequence[Any], patience: float) -> Rows:
-        rows = await self._connection.run(text, values, patience)
+        rows = await self.noted.run(text, values, patience)
         self._sent.append((text, values, rows))
         return rows
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+        return getattr(self.noted, name)
 
 
 async def learn(url: str, schema: str, batch: int) -> Lesson:

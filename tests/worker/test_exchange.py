@@ -116,6 +116,76 @@ async def test_calls_whose_answers_are_lost_leave_nothing_behind(monkeypatch: py
     assert all(lane.asked == 0 for lane in worker.lanes)
 
 
+class Slow(MemoryEngine):
+    """A store whose answer to a claim can be held back."""
+
+    abreast: ClassVar[int] = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.through = asyncio.Event()
+        self.through.set()
+        self.asked = 0
+
+    async def claim(self, demand: Demand) -> list[Claim]:
+        self.asked += 1
+        claims = await super().claim(demand)
+        await self.through.wait()
+        return claims
+
+
+@pytest.mark.spec("WORKER-31")
+async def test_an_outcome_that_rang_while_a_claim_was_under_way_is_written_when_that_is_back() -> None:
+    engine, end, ended = Slow(), asyncio.Event(), asyncio.Event()
+    app = Stoker(engine)
+
+    @app.task
+    async def long() -> None:
+        await ended.wait()
+
+    @app.task
+    async def short() -> None:
+        await end.wait()
+
+    async with app, Worker(app, {"default": 5}, poll=60.0) as worker:
+        await long.enqueue()
+        await short.enqueue()
+        await until(lambda: worker.runs == 2 and not worker.exchange.under_way)
+        engine.through.clear()
+        asked = engine.asked
+        worker.fetcher.wake()
+        worker.exchange.bell.set()
+        await until(lambda: engine.asked > asked)
+        end.set()
+        await until(lambda: len(worker.settler) == 1 and not worker.exchange.bell.is_set())
+        engine.through.set()
+        await until(lambda: worker.counts[Status.DONE] == 1)
+        ended.set()
+
+
+@pytest.mark.spec("WORKER-31")
+async def test_what_a_claim_brings_while_the_worker_stops_is_handed_back() -> None:
+    engine = Slow()
+    app = Stoker(engine)
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        worker = Worker(app, {"default": 5}, poll=60.0)
+        await worker.start()
+        await until(lambda: engine.asked > 0 and not worker.exchange.under_way)
+        engine.through.clear()
+        handle = await work.enqueue()
+        await until(lambda: worker.exchange.under_way)
+        stopping = asyncio.create_task(worker.stop(grace=0))
+        await until(lambda: worker.state == "stopping")
+        engine.through.set()
+        await stopping
+        record = await handle.refresh()
+    assert (record.status, record.attempts) == (Status.PENDING, 0)
+
+
 @pytest.mark.spec("WORKER-31")
 def test_a_late_short_answer_does_not_hide_what_a_later_question_found() -> None:
     fetcher = Fetcher({"a": 10}, "own", 5)

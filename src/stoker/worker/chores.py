@@ -86,8 +86,8 @@ class Chores:
                 woken = frozenset()
             if look.has_come() or woken:
                 self._worker.fetcher.wake(woken or None)
-                self._worker.exchange.bell.set()
-                await asyncio.sleep(0)  # the call goes out before this goes on
+                await self._worker.exchange.answer()
+                await asyncio.sleep(0)  # the slot that got something goes first
             if tend.has_come():
                 self._tending.set()
             if reap.has_come():

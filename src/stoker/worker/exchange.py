@@ -55,6 +55,8 @@ class Exchange:
         self._armed = False
         self._closing = False
         self._turns = 0
+        self._rung = False
+        self._at_bell = asyncio.Lock()
         self.away = False
         self.asking = 0
         self.bell = asyncio.Event()
@@ -88,21 +90,35 @@ class Exchange:
 
     async def pump(self) -> None:
         """Exchange whenever the bell rings, until `finish`."""
-        if self._abreast == 1:
-            await self._pump()
-            return
         async with asyncio.TaskGroup() as group:
             for _ in range(self._abreast):
                 group.create_task(self._pump())
 
     async def _pump(self) -> None:
-        while not self._closing:
-            await self.bell.wait()
-            self.bell.clear()
+        while True:
+            async with self._at_bell:  # one of them hears it, and makes way for the next while its call is under way
+                await self.bell.wait()
+                if self._closing:
+                    return
+                self.bell.clear()
             if self._turns == 0 or self._worth_another:
-                await self.turn()
-                if self._settler.full or (len(self._settler) and self._fetcher.busy == 0):
-                    self.bell.set()
+                await self._round()
+            else:
+                self._rung = True
+
+    async def answer(self) -> None:
+        """There may be work: ask for it right here, which is sooner than by way of the bell."""
+        if self._turns == 0 and not self._closing:
+            await self._round()
+        else:
+            self.bell.set()
+
+    async def _round(self) -> None:
+        """One call, and the bell again if it rang meanwhile or there is enough for another one."""
+        await self.turn()
+        if self._rung or self._settler.full or (len(self._settler) and self._fetcher.busy == 0):
+            self._rung = False
+            self.bell.set()
 
     @property
     def under_way(self) -> int:
@@ -161,6 +177,12 @@ class Exchange:
         finally:
             flying[:] = [others for others in flying if others is not claims]
             self.asking -= asked is not None
+
+    async def calm(self) -> None:
+        """Let calls come back: whoever is canceled in the middle of one never hears what it was given."""
+        end = time.monotonic() + LAST_WORDS
+        while self._turns and not self.away and time.monotonic() < end:
+            await asyncio.sleep(0.005)
 
     async def finish(self) -> None:
         """Let the pump end its call, then write what is left, for as long as it is worth waiting for the store."""

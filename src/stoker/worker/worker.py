@@ -270,6 +270,7 @@ class Worker:
         """Write what is left, give the lease back, close what was opened; one that fails does not keep the others."""
         for lane in self.lanes:
             lane.wake_all()
+        await self.exchange.calm()
         while left := [loop for loop in self._loops[1:] if not loop.done()]:
             # Again if need be: before Python 3.12 `wait_for`, in whatever library, may swallow a cancellation.
             for loop in left:

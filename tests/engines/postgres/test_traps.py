@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine, marks
+from stoker.engines.postgres.claims import listed
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
 from stoker.model.ids import Mint
@@ -25,7 +26,7 @@ from stoker.model.unique import SUPERSEDED, Unique
 
 pytestmark = pytest.mark.engine("postgres")
 
-EVERYWHERE = (["default"], [marks.LOWEST], [marks.HIGHEST], [marks.START], [marks.END])
+EVERYWHERE = [listed([number]) for number in (1, marks.LOWEST, marks.HIGHEST, marks.START, marks.END)]
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
@@ -171,7 +172,7 @@ async def test_a_job_that_hops_while_it_is_canceled_is_found(engine: PostgresEng
     """Claimed in the moment of the cancel, it is asked to stop: it is neither missed nor canceled and run."""
     job = draft()
     await engine.insert([job])
-    values = (None, "w1", ["default"], [1], 1, *EVERYWHERE)
+    values = (None, "w1", ["default"], listed([1]), 1, *EVERYWHERE)
     async with uncommitted(engine, "claim", *values) as rows:
         assert len(rows) == 1
         cancel = asyncio.create_task(twin.alter(Selection((job.id,)), Cancel()))
@@ -217,7 +218,7 @@ async def test_a_holder_that_is_claimed_while_it_is_superseded_stays(
     await engine.insert([draft(unique=Unique("k"))])
     [claim] = await take(engine)
     await engine.settle([conclude(claim, Failed("boom", after=0))])
-    async with uncommitted(engine, "claim", None, "w1", ["default"], [1], 1, *EVERYWHERE) as rows:
+    async with uncommitted(engine, "claim", None, "w1", ["default"], listed([1]), 1, *EVERYWHERE) as rows:
         assert len(rows) == 1
         late = asyncio.create_task(twin.insert([draft(unique=Unique("k"))]))
         await blocked(engine, late)
@@ -248,7 +249,7 @@ async def test_a_replacement_beside_a_claim_comes_too_late(engine: PostgresEngin
     """The job runs as it was claimed, and who wanted to replace it is told that it exists."""
     old = draft(unique=Unique("k"), payload=b'"old"')
     await engine.insert([old])
-    async with uncommitted(engine, "claim", None, "w1", ["default"], [1], 1, *EVERYWHERE) as rows:
+    async with uncommitted(engine, "claim", None, "w1", ["default"], listed([1]), 1, *EVERYWHERE) as rows:
         assert rows[0][7] == '"old"'
         late = asyncio.create_task(twin.insert([draft(unique=Unique("k", mode="replace"), payload=b'"new"')]))
         await blocked(engine, late)

@@ -127,9 +127,9 @@ class Line:
 
     async def _take(self, worker: str, wanted: dict[str, int], total: int, looks: dict[str, Look]) -> list[Claim]:
         began = time.monotonic()
-        ranges = [(queue, *range_) for queue, look in looks.items() for range_ in look.ranges]
-        where = [list(column) for column in zip(*ranges, strict=True)]
-        values = (self._store.now(), worker, list(wanted), list(wanted.values()), total, *where)
+        ranges = [(place, *range_) for place, queue in enumerate(wanted, 1) for range_ in looks[queue].ranges]
+        where = [listed(column) for column in zip(*ranges, strict=True)]
+        values = (self._store.now(), worker, list(wanted), listed(wanted.values()), total, *where)
         extra = max(0.0 if self._marks[queue].levels else 2 * self._marks[queue].grace for queue in looks)
         try:
             rows = await self._store.once("claim", _CLAIM, values, extra=extra)
@@ -145,6 +145,11 @@ class Line:
             dry = len(taken[queue]) < wanted[queue] and len(found) < total
             self._marks[queue].took(look, taken[queue], began, cost, dry=dry)
         return found
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers as the server reads a list of them."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def wants(demand: Demand) -> tuple[dict[str, int], int]:

@@ -137,30 +137,41 @@ class Store:
     @asynccontextmanager
     async def lend(self, lane: str) -> AsyncIterator[Connection]:
         """A connection for one call on a lane: write, claim, renew or desk."""
+        connection = await self.take(lane)
+        try:
+            yield connection
+        finally:
+            self.give_back(lane, connection)
+
+    async def take(self, lane: str) -> Connection:
+        """A connection, for whoever gives it back. `lend` does both."""
         self.inside()
         turn = self._lanes.get(lane)
         if turn is not None:
             await turn.acquire()
-        kind = "desk" if lane == "desk" else "doors"
         try:
+            kind = _kind(lane)
             idle = self._idle.get(kind, [])
             while idle and not idle[-1].usable:
                 idle.pop()
-            connection = idle.pop() if idle else await self.connect(kind)
-            try:
-                yield connection
-            finally:
-                if connection.pooled:
-                    self._pooler = "transaction"
-                if not connection.usable:
-                    pass
-                elif self._home is None:
-                    connection.terminate()
-                else:
-                    self._idle[kind].append(connection)
-        finally:
+            return idle.pop() if idle else await self.connect(kind)
+        except BaseException:
             if turn is not None:
                 turn.release()
+            raise
+
+    def give_back(self, lane: str, connection: Connection) -> None:
+        """Keep a connection for the next one, unless it is in doubt."""
+        if connection.pooled:
+            self._pooler = "transaction"
+        if connection.usable:
+            if self._home is None:
+                connection.terminate()
+            else:
+                self._idle[_kind(lane)].append(connection)
+        turn = self._lanes.get(lane)
+        if turn is not None:
+            turn.release()
 
     # --- one statement ------------------------------------------------------------------------------------------
 
@@ -176,12 +187,14 @@ class Store:
     async def _persist(self, lane: str, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Begin again what the server gave up for another one's sake, some times."""
         for turn in range(TRIES):
-            async with self.lend(lane) as connection:
-                try:
-                    return await work(connection)
-                except Retriable as error:
-                    if turn + 1 == TRIES:
-                        raise self._gave_up(error) from error
+            connection = await self.take(lane)
+            try:
+                return await work(connection)
+            except Retriable as error:
+                if turn + 1 == TRIES:
+                    raise self._gave_up(error) from error
+            finally:
+                self.give_back(lane, connection)
             await breather(turn)
         raise AssertionError
 
@@ -291,6 +304,10 @@ class Store:
             f"{self.options.where} gave up this transaction {TRIES} times for the sake of others ({error}). Nothing "
             "was stored; try again"
         )
+
+
+def _kind(lane: str) -> str:
+    return "desk" if lane == "desk" else "doors"
 
 
 async def breather(turn: int) -> None:
