@@ -60,7 +60,7 @@ def meaning(value: Any, rows: Rows, ids: Sequence[JobId]) -> Value:
     if [value] == ids:
         return lambda _rows, ids: ids[0]
     for column in range(len(rows[0]) if rows else 0):
-        for source in (_last, _first, _every, _mark):
+        for source in (_last, _first, _every, _mark, _mark_before):
             if value == source(rows, column):
                 return partial(_held, source, column)
     return lambda _rows, _ids: value
@@ -82,9 +82,13 @@ def _every(rows: Rows, column: int) -> Any:
     return [row[column] for row in rows]
 
 
-def _mark(rows: Rows, column: int) -> Any:
+def _mark(rows: Rows, column: int, slack: int = 0) -> Any:
     last = rows[-1][column]
-    return listed([last - SLACK]) if isinstance(last, int) else None
+    return listed([last - slack]) if isinstance(last, int) else None
+
+
+def _mark_before(rows: Rows, column: int) -> Any:
+    return _mark(rows, column, SLACK)
 
 
 class Pupil:
@@ -153,7 +157,8 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
         for _ in range(FEW // batch + 3):
             await engine.insert(drafts([mint() for _ in range(batch)]))
         await pupil.listen(engine)
-        await asyncio.sleep(2 * max(PAUSES))  # whoever has said nothing for a moment tells and stores by one call
+        while engine._store.first_word({QUEUE}) is None:  # noqa: SLF001 - whoever says nothing now stores and tells by one call
+            await asyncio.sleep(max(PAUSES))
         ids = [mint() for _ in range(batch)]
         await engine.insert(drafts(ids))
         [insert] = pupil.take([], ids)

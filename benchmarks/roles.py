@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -87,7 +88,8 @@ async def bare_worker(name: Name, server: str, part: str) -> Figures:
         await begin()
         await told()
         working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await working
     return {"taken": taken}
 
 
