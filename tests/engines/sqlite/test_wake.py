@@ -19,6 +19,7 @@ from stoker.engines.sqlite import wake, watch
 from stoker.engines.sqlite.wake import EVERYTHING, Bell
 from stoker.model.errors import EngineRefused
 from tests.engines.sqlite.children import child, eventually
+from tests.rig import until
 
 pytestmark = pytest.mark.engine("sqlite")
 
@@ -468,15 +469,18 @@ async def test_a_write_brings_the_next_look_near_however_far_off_it_was(
     kernel, other = os.pipe()
     told = SimpleNamespace(fd=kernel, touched=lambda: True)
     monkeypatch.setattr(watch.Inotify, "on", lambda _path: told)
-    loop = asyncio.get_running_loop()
-    watching = watch.Watch(tmp_path / "jobs.db", loop, lambda: None, lambda: None)
+    loop, looks = asyncio.get_running_loop(), 0
+
+    def probe() -> None:
+        nonlocal looks
+        looks += 1
+
+    watching = watch.Watch(tmp_path / "jobs.db", loop, lambda: None, probe)
     try:
-        watching._timer = loop.call_later(watch.LAST_PAUSE, watching._look)
-        watching._stirred()
-        assert watching._timer.when() <= loop.time() + watch.FIRST_PAUSE
-        near = watching._timer
-        watching._stirred()
-        assert watching._timer is near
+        far = watching._timer = loop.call_later(600, watching._look)
+        os.write(other, b"x")  # nobody reads it: from here on there is always something written
+        await until(lambda: looks > 3)
+        assert far.cancelled()
     finally:
         watching.close()
         os.close(other)

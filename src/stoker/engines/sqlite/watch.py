@@ -20,10 +20,13 @@ from pathlib import Path
 
 PERIOD = 0.05
 CALM = 0.004
-"""After a write the kernel is not listened to until the first look: a busy database must not keep the loop busy."""
+"""Seconds between a write and the first look, for which the kernel is not listened to. Most commits ring: neither who
+commits, and needs the machine to reach the disk, nor who heard of it and claims is to be held up by us; and a busy
+database must not keep the loop busy.
+"""
 LINGER = 0.25
-FIRST_PAUSE, LAST_PAUSE = 0.004, 0.25
-"""Between looks. Most commits ring: whoever heard of one is not to be held up by a look while it claims."""
+LAST_PAUSE = 0.25
+"""Between looks, at most."""
 
 IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_Q_OVERFLOW = 0x2, 0x80, 0x100, 0x200, 0x4000
 HEAD = struct.Struct("iIII")
@@ -70,22 +73,19 @@ class Watch:
 
     def _stirred(self) -> None:
         assert self._kernel
-        if not self._kernel.touched():
-            return
         self._loop.remove_reader(self._kernel.fd)
-        self._rest = self._loop.call_later(CALM, self._listen_again)
-        self._pause = FIRST_PAUSE
-        self._until = self._loop.time() + LINGER
-        # The next look of an earlier series may be far off. One that is near stays: a busy database would put it off.
-        if self._timer is not None and self._timer.when() > self._loop.time() + FIRST_PAUSE:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self._loop.call_later(FIRST_PAUSE, self._look)
+        self._rest = self._loop.call_later(CALM, self._look_closer)
 
-    def _listen_again(self) -> None:
-        if self._kernel:
-            self._loop.add_reader(self._kernel.fd, self._stirred)
+    def _look_closer(self) -> None:
+        if not self._kernel:
+            return
+        self._loop.add_reader(self._kernel.fd, self._stirred)
+        if self._kernel.touched():
+            self._pause = CALM
+            self._until = self._loop.time() + LINGER
+            if self._timer is not None:  # the next look of an earlier series
+                self._timer.cancel()
+            self._look()
 
     def _look(self) -> None:
         # The next look is arranged first: a probe that fails once must not be the last one.
