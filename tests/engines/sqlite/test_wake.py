@@ -477,10 +477,16 @@ async def test_a_write_brings_the_next_look_near_however_far_off_it_was(
 
     watching = watch.Watch(tmp_path / "jobs.db", loop, lambda: None, probe)
     try:
-        far = watching._timer = loop.call_later(600, watching._look)
-        os.write(other, b"x")  # nobody reads it: from here on there is always something written
-        await until(lambda: looks > 3)
+        far = watching._timer = loop.call_later(watch.LAST_PAUSE, watching._look)
+        watching._stirred()
+        assert watching._rest is not None
+        assert watching._rest.when() <= loop.time() + watch.CALM
+        watching._look_closer()
         assert far.cancelled()
+        assert looks == 2, "one when it began to watch, one now"
+        assert watching._timer.when() <= loop.time() + watch.CALM
+        os.write(other, b"x")  # nobody reads it: from here on there is always something written
+        await until(lambda: looks > 4)
     finally:
         watching.close()
         os.close(other)

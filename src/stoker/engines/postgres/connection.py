@@ -115,12 +115,14 @@ class _Link(asyncpg.Connection):  # type: ignore[misc]
 class Connection:
     """A session, or what a pooler makes of one. Belongs to whoever took it out of the store's hands."""
 
-    __slots__ = ("_link", "pooled", "where")
+    __slots__ = ("_link", "pooled", "turn", "where")
 
     def __init__(self, link: Any, where: str, *, pooled: bool) -> None:
         self._link = link
         self.where = where
         self.pooled = pooled
+        self.turn: asyncio.Semaphore | None = None
+        """Whose place on a lane it takes while it is lent."""
 
     @classmethod
     async def open(

@@ -154,11 +154,13 @@ class Store:
             idle = self._idle.get(kind, [])
             while idle and not idle[-1].usable:
                 idle.pop()
-            return idle.pop() if idle else await self.connect(kind)
+            connection = idle.pop() if idle else await self.connect(kind)
         except BaseException:
             if turn is not None:
                 turn.release()
             raise
+        connection.turn = turn
+        return connection
 
     def give_back(self, lane: str, connection: Connection) -> None:
         """Keep a connection for the next one, unless it is in doubt."""
@@ -169,9 +171,8 @@ class Store:
                 connection.terminate()
             else:
                 self._idle[_kind(lane)].append(connection)
-        turn = self._lanes.get(lane)
-        if turn is not None:
-            turn.release()
+        if connection.turn is not None:
+            connection.turn.release()
 
     # --- one statement ------------------------------------------------------------------------------------------
 
