@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -14,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, flush
+from stoker.engines.sqlite import SqliteEngine, flush, log
+from stoker.engines.sqlite.insert import LONE
 from stoker.engines.sqlite.life import SignOfLife
 from stoker.model.errors import (
     Duplicate,
@@ -167,6 +170,93 @@ async def test_relaxed_durability_never_leaves_the_loop(path: Path) -> None:
     assert modes(engine)["split"] == modes(engine)["thread"] == 0
     assert "not power loss" in (await engine.describe()).durability
     await engine.close()
+
+
+@pytest.mark.spec("SQLITE-80")
+async def test_a_lone_job_is_stored_by_one_statement(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    for _ in range(2):  # one to make the queue, one to find it: then the writer knows it
+        await engine.insert([draft()])
+    ours = engine._store.inside().connection
+    execute = ours._execute
+
+    def noted(text: str, *values: Any) -> Any:
+        seen.append(text)
+        return execute(text, *values)
+
+    later = draft(priority=-3, at=4_000_000_000_000_000, tenant="t", options=Options(timeout=MINUTE), payload=b"[1]")
+    with monkeypatch.context() as patch:
+        patch.setattr(ours, "_execute", noted)
+        assert await engine.insert([later]) == [Receipt(later.id, Stored.INSERTED)]
+    assert seen == [LONE]
+    [together] = [msgspec.structs.replace(later, id=mint())]
+    await engine.insert([together, draft()])
+    alone, company = await engine.get([later.id, together.id])
+    assert alone is not None
+    assert company is not None
+    assert msgspec.structs.replace(alone, id=company.id, created_at=company.created_at) == company
+    assert (await engine.census()).by_status()[Status.PENDING] == 5
+
+
+@pytest.mark.spec("SQLITE-80")
+async def test_a_lone_job_that_is_stored_already_is_answered_like_any_other(engine: SqliteEngine) -> None:
+    await engine.insert([draft()])
+    twice = draft()
+    assert await engine.insert([twice]) == [Receipt(twice.id, Stored.INSERTED)]
+    assert await engine.insert([twice]) == [Receipt(twice.id, Stored.EXISTING)]
+    keyed = draft(unique=Unique("k"))
+    assert await engine.insert([keyed]) == [Receipt(keyed.id, Stored.INSERTED)]
+    assert await engine.insert([draft(unique=Unique("k"))]) == [Receipt(keyed.id, Stored.EXISTING)]
+
+
+@pytest.mark.spec("SQLITE-81")
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_job_may_start_before_its_enqueue_is_answered(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    await engine.insert([draft(queue="before")])
+    worker = engine.twin()
+    await worker.open()
+    await worker.renew("w", [], first=True)
+    disk = threading.Event()
+    monkeypatch.setattr(log, "_sync", lambda file: disk.wait(60))
+    async with asyncio.TaskGroup() as group:
+        inserting = group.create_task(engine.insert([draft(queue="new") for _ in range(n)]))
+        assert await worker.wait(["new"], 30.0) == {"new"}
+        assert len(await worker.claim(Demand("w", (("new", 5),)))) == n
+        assert not inserting.done()
+        disk.set()
+    assert len(inserting.result()) == n
+    await worker.close()
+
+
+@pytest.mark.spec("SQLITE-81", "FAULT-24")
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_disk_that_does_not_confirm_is_an_error_and_the_call_can_be_repeated(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    drafts = [draft() for _ in range(n)]
+    await engine.renew("w", [], first=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_sync", refuse)
+        inserting = asyncio.ensure_future(engine.insert(drafts))
+        claiming = asyncio.ensure_future(engine.claim(Demand("w", (("default", 1),))))
+        with pytest.raises(EngineUnavailable, match=r"Input/output error.*same job ids"):
+            await inserting
+        assert len(await claiming) == 1, "who did not ask for the disk is not told of it"
+    before = logs(engine)
+    receipts = await engine.insert(drafts)
+    assert [receipt.stored for receipt in receipts] == [Stored.EXISTING] * n
+    await engine.insert([draft()])
+    assert logs(engine) == before + 1, "the log was begun anew"
+
+
+def logs(engine: SqliteEngine) -> int:
+    """How often the log was begun anew: a number in its header."""
+    return int.from_bytes(Path(f"{engine.path}-wal").read_bytes()[12:16])
 
 
 @pytest.mark.spec("SQLITE-08")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.sqlite.insert import LONE_MEANS
 from stoker.engines.sqlite.texts import STATEMENTS
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -112,6 +113,8 @@ def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
 @pytest.fixture
 def connection(database: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(database)) as opened:
+        for means in LONE_MEANS:
+            opened.execute(means)
         yield opened
 
 
@@ -128,6 +131,8 @@ def test_statements_use_the_index_they_were_written_for(connection: sqlite3.Conn
 def test_no_statement_walks_over_all_jobs(connection: sqlite3.Connection) -> None:
     for name in STATEMENTS:
         statement = STATEMENTS[name]
+        if statement in LONE_MEANS:
+            continue
         for line in plan(connection, statement):
             if not line.startswith("SCAN") or name in MAY_SCAN:
                 continue

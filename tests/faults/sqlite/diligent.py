@@ -1,6 +1,8 @@
 """A program to be watched or harmed: inserts, claims and settles on a file, and writes down what was acknowledged.
 
-    python -m tests.faults.sqlite.diligent FOLDER ROUNDS DURABILITY JOURNAL
+    python -m tests.faults.sqlite.diligent FOLDER ROUNDS DURABILITY JOURNAL [alone]
+
+With "alone" there is one engine instead of two, and the log is never checkpointed by itself.
 
 Lines of the file `acknowledged`: "insert <id>", "done <id>", "error <class>"; written after the await came back.
 """
@@ -24,19 +26,20 @@ PAGES = 24
 """Pages of log before a checkpoint: few, so that a short run has many of them."""
 
 
-async def main(folder: Path, rounds: int, durability: Any, journal: Any, tell: int) -> None:
-    connection.WAL_PAGES = PAGES
+async def main(folder: Path, rounds: int, durability: Any, journal: Any, tell: int, *, alone: bool) -> None:
+    connection.WAL_PAGES = 0 if alone else PAGES
     mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
     engine = SqliteEngine(folder / "jobs.db", durability=durability, journal=journal)
     await engine.open()
-    other = engine.twin()
+    other = engine if alone else engine.twin()
     await other.open()
     await asking(tell, engine.renew("w", [], lease=HOUR, first=True))
     demand = Demand("w", (("default", 5),))
     for number in range(rounds):
         drafts = [Draft(mint(), "send", b'{"text":"%s"}' % (b"x" * 700)) for _ in range(3)]
-        stored = await asking(tell, (other if number % 2 else engine).insert(drafts))
-        say(tell, *(f"insert {receipt.id.hex()}" for receipt in stored or ()))
+        for some in (drafts[:2], drafts[2:]):
+            stored = await asking(tell, (other if number % 2 else engine).insert(some))
+            say(tell, *(f"insert {receipt.id.hex()}" for receipt in stored or ()))
         claims = await asking(tell, engine.claim(demand))
         endings = [Settlement(one.id, "w", one.token, Status.DONE, ref=one.ref) for one in claims or ()]
         settled = await asking(tell, engine.settle(endings, demand=demand))
@@ -64,9 +67,9 @@ def say(tell: int, *lines: str) -> None:
         os.write(tell, "".join(f"{line}\n" for line in lines).encode())
 
 
-def begin(folder: str, rounds: str, durability: str, journal: str) -> None:
+def begin(folder: str, rounds: str, durability: str, journal: str, how: str = "") -> None:
     tell = os.open(Path(folder) / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    asyncio.run(main(Path(folder), int(rounds), durability, journal, tell))
+    asyncio.run(main(Path(folder), int(rounds), durability, journal, tell, alone=how == "alone"))
 
 
 if __name__ == "__main__":

@@ -63,9 +63,11 @@ def have_strace() -> str | None:
     return None if tried.returncode == 0 else f"strace does not work here: {tried.stderr.strip()[:200]}"
 
 
-def traced(script: str, *arguments: object, trace: Path, within: float = 60.0) -> None:
-    """Run a module of ours under strace."""
+def traced(script: str, *arguments: object, trace: Path, within: float = 60.0, failing: str | None = None) -> None:
+    """Run a module of ours under strace. `failing` says which of its syncs fail, in strace's words."""
     options = ["-f", "-y", "-xx", "-s", "70000", "--seccomp-bpf", "-e", f"trace={CALLS}", "-o", str(trace)]
+    if failing:
+        options += ["-e", f"inject=fdatasync,fsync:error=EIO:when={failing}"]
     command = ["strace", *options, sys.executable, "-m", script, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=within, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -84,8 +86,11 @@ def steps(trace: Iterable[str], folder: Path) -> Iterator[Step]:
             continue
         if resumed := RESUMED.match(line):
             line = pending.pop(resumed[1], "") + resumed[2] + "\n"
-        if (found := LINE.match(line)) and int(found[4]) >= 0 and (step := read(found[2], found[3], folder)):
-            yield step
+        if (found := LINE.match(line)) and (step := read(found[2], found[3], folder)):
+            if int(found[4]) >= 0:
+                yield step
+            elif step.call in ("fsync", "fdatasync"):
+                yield step._replace(call="forget")
 
 
 def read(call: str, text: str, folder: Path) -> Step | None:
@@ -149,6 +154,9 @@ class Disk:
                     self.renamings.append(dict(self.names))
             case "fsync" | "fdatasync" if step.name == ".":
                 self.safe_names, self.renamings = dict(self.names), []
+            case "forget":  # a sync that failed: the kernel takes for written what never was
+                if file := self.names.get(step.name):
+                    file.since = []
             case "fsync" | "fdatasync":
                 if file := self.names.get(step.name):
                     for one in file.since:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults.sqlite.audit import audit
-from tests.faults.sqlite.images import have_strace, images, steps, traced
+from tests.faults.sqlite.images import ACKNOWLEDGED, Step, have_strace, images, steps, traced
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
+
+
+SYNCS = ("fsync", "fdatasync")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,6 +80,37 @@ def test_what_a_power_loss_leaves(tmp_path: Path, campaign: bool, durability: st
     assert complaints == 0
     if durability == "power":
         assert (inserts, ends) == (0, 0), f"seed {seed}"
+
+
+@pytest.mark.spec("FAULT-26")
+def test_what_a_failed_sync_forgot_costs_nothing_that_was_acknowledged_later(tmp_path: Path, campaign: bool) -> None:
+    seed = secrets.randbits(32)
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    _, calm = alone(tmp_path / "calm", None)
+    first = next(place for place, step in enumerate(calm) if step.name == ACKNOWLEDGED and step.data)
+    opening, writer = (sum(step.call in SYNCS for step in part) for part in (calm[:first], calm[first:]))
+    # Counted in each thread by itself, and the one that opens must not be met.
+    places = range(opening + 1, writer)
+    for when in places if campaign else chance.sample(places, 3):
+        told, run = alone(tmp_path / str(when), str(when))
+        assert [step.call for step in run].count("forget") == 1, when
+        assert told.count("error EngineUnavailable") == told.count("error") == 1, told
+        image = tmp_path / f"{when} image"
+        image.mkdir()
+        for files, acknowledged in images(run, 40, chance):
+            path = lay(image, files)
+            assert lost(path, acknowledged) == (0, 0), (seed, when)
+            assert not has_tables(path) or audit(path) == [], (seed, when)
+
+
+def alone(folder: Path, failing: str | None) -> tuple[str, list[Step]]:
+    """A short run of one engine: what it told, and what it did to its files."""
+    folder.mkdir()
+    trace = folder.with_suffix(".trace")
+    traced("tests.faults.sqlite.diligent", folder, 6, "power", "wal", "alone", trace=trace, failing=failing)
+    with trace.open() as lines:
+        return (folder / "acknowledged").read_text(), list(steps(lines, folder))
 
 
 def has_tables(path: Path) -> bool:

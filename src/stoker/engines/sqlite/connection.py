@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sql.steps import Many, Row, Step, Steps
 from stoker.engines.sqlite import checks
+from stoker.engines.sqlite.log import Log
 from stoker.model.errors import (
     CorruptRecord,
     EngineBusy,
@@ -61,8 +62,7 @@ class Connection:
         except sqlite3.Error as error:
             raise translated(error, path) from error
         self._identity = checks.identity(path)
-        self._log = f"{path}-wal"
-        self._log_identity: tuple[int, int] | None = None
+        self.log = Log(path)
         self._execute = self._raw.execute
         self._executemany = self._raw.executemany
         try:
@@ -115,7 +115,7 @@ class Connection:
         try:
             return self._execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
 
     def play(self, steps: Steps[T]) -> T:
         """Run a door to its end and answer what it answers."""
@@ -131,7 +131,7 @@ class Connection:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
 
     def glance(self, steps: Steps[T]) -> T:
         """Play a question in one snapshot, which ends with it."""
@@ -150,7 +150,7 @@ class Connection:
         except StopIteration as end:
             return True, end.value
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
         return False, answer
 
     # --- transactions -------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Connection:
         try:
             self._execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
 
     def prepare(self, level: int) -> None:
         """Make sure that the file is still the one that was opened, and choose how much care the next write takes."""
@@ -171,7 +171,9 @@ class Connection:
                 "file back, or close this engine and open it again on the new one"
             )
         if self.journal == "wal":
-            self._look_at_log()
+            self.log.look()
+            if self.log.doubtful:
+                self._begin_log_anew()
         if level == FULL and self.journal != "wal":
             # A rollback journal that comes back after a power loss undoes the commit: its removal must be on disk too.
             level = EXTRA
@@ -180,25 +182,23 @@ class Connection:
                 self._execute(f"PRAGMA synchronous = {level}")
                 self._level = level
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
 
-    def _look_at_log(self) -> None:
-        """The log stays the same file for as long as anybody has the database open, unless somebody meddles."""
-        found = checks.identity(self._log)
-        if self._log_identity is None:
-            self._log_identity = found
-        elif found != self._log_identity:
-            raise EngineUnavailable(
-                f"the log {self._log} was deleted or replaced while the database was open. Nothing was written. Put it "
-                "back, or close every program that has the database open, without killing it, and open it again: "
-                "what the log held is stored when the last one closes"
-            )
+    def _begin_log_anew(self) -> None:
+        """Copy what the log holds into the database, and leave it.
+
+        Syncing again would not bring back what the disk forgot, and whatever stands behind that gap is worth nothing.
+        """
+        [[busy, _, _]] = self.run("PRAGMA wal_checkpoint(RESTART)")
+        if busy:
+            raise EngineBusy(f"the log {self.log.path} cannot be begun anew while it is read; nothing was written")
+        self.log.doubtful = False
 
     def commit(self) -> None:
         try:
             self._execute("COMMIT")
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
 
     def rollback(self) -> None:
         """Undo what was begun. SQLite may have done so already, on a full disk for instance."""
@@ -206,7 +206,12 @@ class Connection:
             if self._raw.in_transaction:
                 self._raw.rollback()
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> EngineError:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
+            self.log.doubtful = True
+        return translated(error, self.path)
 
     def data_version(self) -> int:
         """A number that changes when another connection commits."""
@@ -214,6 +219,7 @@ class Connection:
 
     def close(self) -> None:
         self._raw.close()
+        self.log.close()
 
 
 _ERRORS: dict[int, tuple[type[EngineError], str]] = {

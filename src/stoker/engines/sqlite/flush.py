@@ -4,9 +4,13 @@ Where the work is done is decided anew for each group:
 
 - *inline*: statements and commit on the loop, when nothing can make it wait. A thread's hand-over costs more than such
   a commit.
-- *split*: statements on the loop, only the commit in the writer thread, when the commit waits for the disk. Statements
-  in a thread would give the interpreter's lock away at every step and hold the gate against everybody meanwhile.
+- *split*: statements on the loop, only the commit in the writer thread, when the disk is waited for. Statements in a
+  thread would give the interpreter's lock away at every step and hold the gate against everybody meanwhile.
 - *thread*: everything in the writer thread, when somebody else holds the gate or the database: the loop never waits.
+
+New jobs are there for others as soon as they are committed, and whoever asked for them is answered when the disk has
+them. Nobody can tell the difference: the log reaches the disk in its order, so whatever comes of such a job is safe
+only after the job itself is. A settlement waits for the disk before anybody sees it, because people act on results.
 
 What arrives while a group is on its way becomes the next one. When a group fails, each of its requests is run again
 alone, so that nobody fails for somebody else.
@@ -21,6 +25,7 @@ from typing import Any
 
 from stoker.engines.sqlite.connection import FULL, NORMAL
 from stoker.engines.sqlite.group import Outcome, Request
+from stoker.engines.sqlite.insert import Lone
 from stoker.engines.sqlite.transact import Transactor
 from stoker.engines.sqlite.writer import Writer
 from stoker.model.errors import EngineClosed
@@ -37,14 +42,15 @@ class Coalescer:
         transactor: Transactor,
         *,
         fsync: bool,
-        always: bool,
+        log: bool,
         ring: Callable[[set[str]], None],
         told: Callable[[set[str], int], None],
     ) -> None:
         self._transactor = transactor
         self._ring = ring
         self._strict = FULL if fsync else NORMAL
-        self._lax = FULL if fsync and always else NORMAL
+        self._lax = FULL if fsync and not log else NORMAL
+        self._syncs = fsync and log
         self._told = told
         self._loop = asyncio.get_running_loop()
         self._writer = Writer(self._loop)
@@ -99,33 +105,58 @@ class Coalescer:
         if not group:
             self._rest()
             return
-        level = self._strict if any(request.strict for request in group) else self._lax
+        level, sync = self._care(group)
         transactor = self._transactor
         try:
             if group[0].bare and len(group) == 1 and level == NORMAL and (alone := transactor.bare(group[0], level)):
                 self.modes["inline"] += 1
                 self._finish(self._rung(alone))
                 return
+            if len(group) == 1 and (lone := transactor.lone(group[0], level)):
+                self._store(group, lone, level, sync=sync)
+                return
             if not transactor.begin(level):
-                self._send("thread", lambda: transactor.whole(group, level))
+                self._send("thread", lambda: transactor.whole(group, level), sync=sync)
                 return
             outcome = transactor.work(group, level)
         except Exception as error:  # noqa: BLE001 - carried to everybody who asked
             if len(group) > 1:
-                self._send("thread", lambda: transactor.one_by_one(group, level))
+                self._send("thread", lambda: transactor.one_by_one(group, level), sync=sync)
             else:
                 self._finish(Outcome().failed(group, error))
             return
-        if level == FULL:
-            self._send("split", lambda: transactor.commit(group, outcome))
+        if level == FULL or sync:
+            self._send("split", lambda: transactor.commit(group, outcome), sync=sync)
         else:
             self.modes["inline"] += 1
             self._finish(self._rung(transactor.commit(group, outcome)))
 
-    def _send(self, mode: str, work: Callable[[], Outcome]) -> None:
+    def _care(self, group: list[Request]) -> tuple[int, bool]:
+        """How carefully a group is to be committed, and whether the disk is waited for when others know of it."""
+        strict = [request for request in group if request.strict]
+        if strict and self._syncs and all(request.drafts is not None for request in strict):
+            return self._lax, True
+        return self._strict if strict else self._lax, False
+
+    def _store(self, group: list[Request], lone: Lone, level: int, *, sync: bool) -> None:
+        """A lone draft needs no transaction around it: its one statement is one."""
+        transactor, [request] = self._transactor, group
+        if level == FULL or sync:
+            self._send("split", lambda: transactor.store(request, lone) or transactor.whole(group, level), sync=sync)
+        elif stored := transactor.store(request, lone):
+            self.modes["inline"] += 1
+            self._finish(self._rung(stored))
+        else:
+            self._send("thread", lambda: transactor.whole(group, level))
+
+    def _send(self, mode: str, work: Callable[[], Outcome], *, sync: bool = False) -> None:
         self.modes[mode] += 1
         self._busy = True
-        self._writer.do(lambda: self._rung(work()), self._landed)
+        self._writer.do(lambda: self._carried_out(work, sync=sync), self._landed)
+
+    def _carried_out(self, work: Callable[[], Outcome], *, sync: bool) -> Outcome:
+        outcome = self._rung(work())
+        return self._transactor.sync(outcome) if sync else outcome
 
     def _rung(self, outcome: Outcome) -> Outcome:
         """Wake other processes right after the commit, in whichever thread: the loop may have others to serve."""

@@ -1,24 +1,30 @@
 """The first door: drafts become pending jobs.
 
-Fresh drafts without keys go in as a batch: one statement for all bodies, one for all places in the line. Whatever is
-not that simple (a key, an id that is stored already, a user's transaction) goes one by one.
+Fresh drafts without keys go in as a batch: one statement for all bodies, one for all places in the line. A lone one
+needs a single statement. Whatever is not that simple (a key, an id that is stored already, a user's transaction) goes
+one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stoker.engines.sql.packing import pack_unique
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import keys, moves
 from stoker.engines.sqlite.records import Record
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import ENQUEUED, PENDING, Unit
+from stoker.engines.sqlite.unit import ENQUEUED, MARK_EVERY, PENDING, Known, Unit
 from stoker.model.errors import Duplicate
 from stoker.model.job import PLAIN, Draft, Receipt, Stored, pack
 from stoker.model.time import Instant
 from stoker.model.unique import Meeting, Mode
 
+LONE_MEANS = (sql("lone_view"), sql("lone_trigger"))
+"""What `LONE` takes to work: run once per connection."""
+
+LONE = sql("lone")
 _BODY = sql("insert_body")
 _READY = sql("insert_ready")
 _UNDO = sql("insert_undo")
@@ -37,6 +43,33 @@ def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
         receipt = yield from admit(unit, draft)
         receipts.append(receipt)
     return receipts
+
+
+class Lone(NamedTuple):
+    """A draft that one statement can store: the values of `LONE`, the receipt, and whom to wake."""
+
+    values: Row
+    receipts: list[Receipt]
+    woken: set[str]
+
+
+def lone(known: Known, drafts: Sequence[Draft], now: Instant) -> Lone | None:
+    """None: there are more, or something must be asked first."""
+    if len(drafts) != 1:
+        return None
+    [draft] = drafts
+    qid = known.qids.get(draft.queue)
+    if draft.unique is not None or qid is None or (seq := known.take(1)) is None:
+        return None
+    due = now + draft.delay if draft.at is None else draft.at
+    options = None if draft.options is PLAIN else pack(draft.options)
+    # fmt: off
+    values = (
+        seq, draft.id, qid, draft.priority, due, draft.kind, draft.payload, draft.attempts, now,
+        draft.tenant, options, now - MARK_EVERY,
+    )
+    # fmt: on
+    return Lone(values, [Receipt(draft.id, _INSERTED)], {draft.queue} if due <= now else set())
 
 
 def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:

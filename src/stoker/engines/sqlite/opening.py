@@ -14,6 +14,7 @@ from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.gate import Gate
+from stoker.engines.sqlite.insert import LONE_MEANS
 from stoker.engines.sqlite.life import SignOfLife
 from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.wake import Bell
@@ -85,7 +86,7 @@ async def opened(
         Coalescer(
             Transactor(connection, gate, clock, patience),
             fsync=fsync,
-            always=connection.journal != "wal",
+            log=connection.journal == "wal",
             ring=bell.ring,
             told=told,
         ),
@@ -98,6 +99,8 @@ def _connect(path: str, journal: Journal, gate: Gate, patience: float) -> tuple[
         connection = connected(path, journal, gate, patience)
         try:
             upgrade(connection, gate, patience)
+            for means in LONE_MEANS:
+                connection.run(means)
             return connection, Connection(path, journal=journal, read_only=True)
         except BaseException:
             connection.close()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.group import Outcome, Request, together
+from stoker.engines.sqlite.insert import LONE, Lone, lone
 from stoker.engines.sqlite.unit import Known, Mismatch, Unit
 from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.time import Instant
@@ -79,6 +80,17 @@ class Transactor:
             self._gate.leave()
         return outcome
 
+    def sync(self, outcome: Outcome) -> Outcome:
+        """Wait until the disk has what was committed; when it refuses, nobody is told that it is safe."""
+        if waiting := [request for request in outcome.answers if request.strict]:
+            try:
+                self._connection.log.sync()
+            except EngineError as error:
+                for request in waiting:
+                    outcome.errors[request] = error
+                    del outcome.answers[request]
+        return outcome
+
     def abandon(self) -> None:
         """Undo what was begun and let the next one in."""
         try:
@@ -106,6 +118,37 @@ class Transactor:
             return None
         finally:
             self._gate.leave()
+        return outcome
+
+    def lone(self, request: Request, level: int) -> Lone | None:
+        """Get hold of the gate for a draft that one statement can store, without waiting.
+
+        None: it takes more than that, or the gate is somebody else's at this moment.
+        """
+        draft = lone(self._known, request.drafts or (), self._clock())
+        if draft is None or not self._gate.try_enter():
+            return None
+        try:
+            self._connection.prepare(level)
+        except EngineBusy:
+            self._gate.leave()
+            return None
+        except BaseException:
+            self._gate.leave()
+            raise
+        return draft
+
+    def store(self, request: Request, draft: Lone) -> Outcome | None:
+        """Run the one statement. None: it did not happen, and the long way will either do it or say why not."""
+        try:
+            self._connection.run(LONE, draft.values)
+        except EngineError:
+            return None
+        finally:
+            self._gate.leave()
+        outcome = Outcome()
+        outcome.answers[request] = draft.receipts
+        outcome.woken = draft.woken
         return outcome
 
     # --- the whole, for the thread ------------------------------------------------------------------------------
