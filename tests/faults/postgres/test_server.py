@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 import pytest
 
+from stoker.engines.postgres.notify import PAUSES
 from stoker.model.errors import EngineReadOnly, EngineUnavailable
+from stoker.model.job import Demand, Draft
+from stoker.registry import mint
 from tests.faults.network import Attempt
 from tests.faults.postgres.scenes import Make, trial
 from tests.faults.trial import opened
@@ -87,3 +91,42 @@ async def test_a_server_without_a_free_connection_is_waited_for(
                 await make().open()
             await running.until(lambda: not running.ready, "nobody gets in")
         await running.consuming()
+
+
+@pytest.mark.spec("PGFAULT-06")
+async def test_a_job_may_start_before_its_enqueue_is_answered(server: PostgresServer, make: Make) -> None:
+    async with opened(make(timeout=30)) as engine, opened(make(timeout=30)) as worker:
+        await worker.renew("w", [], first=True)
+        assert await worker.wait(["default"], 0.01) == frozenset(), "it listens now"
+        # A commit that is to be safe waits for a standby, and there is none.
+        server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        server.sql("SELECT pg_reload_conf()")
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked = group.create_task(engine.insert([draft()]))
+                assert await worker.wait(["default"], 25) == {"default"}
+                assert len(await worker.claim(Demand("w", (("default", 5),)))) == 1
+                assert not asked.done()
+                server.sql("ALTER SYSTEM RESET synchronous_standby_names")
+                server.sql("SELECT pg_reload_conf()")
+        finally:
+            server.sql("ALTER SYSTEM RESET synchronous_standby_names")
+            server.sql("SELECT pg_reload_conf()")
+        assert len(asked.result()) == 1
+
+
+@pytest.mark.spec("PGFAULT-06")
+async def test_an_enqueue_is_answered_when_the_log_is_written(server: PostgresServer, make: Make) -> None:
+    safe = 0
+    async with opened(make()) as engine:
+        with psycopg.connect(server.url, autocommit=True) as beside:
+            for _ in range(10):
+                await engine.insert([draft()])
+                row = beside.execute("SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()").fetchone()
+                safe += row == (True,)
+                await asyncio.sleep(PAUSES[0] * 2)  # so that there is something to tell again
+    assert safe >= 8, "the server itself writes a word now and then"
+
+
+def draft(**options: Any) -> Draft:
+    return Draft(mint(), "work", **options)

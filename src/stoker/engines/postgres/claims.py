@@ -99,9 +99,9 @@ class Line:
 
     async def claim(self, demand: Demand) -> list[Claim]:
         """Hand due jobs to a worker with a live lease."""
-        self._store.inside()
         wanted, total = wants(demand)
         if total <= 0:
+            self._store.inside()
             return []
         now = time.monotonic()
         for queue in wanted:
@@ -118,6 +118,8 @@ class Line:
 
     def _rest(self, wanted: dict[str, int], found: list[Claim], looks: dict[str, Look]) -> dict[str, int]:
         """What is still wanted of lines that were not looked at from their heads, and can be at little cost."""
+        if all(look.whole for look in looks.values()):
+            return {}
         counts = Counter(claim.queue for claim in found)
         return {
             queue: n - counts[queue]

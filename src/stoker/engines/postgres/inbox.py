@@ -40,8 +40,8 @@ class Inbox:
 
     async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """Store drafts; receipts in their order."""
-        self._store.inside()
         if not drafts:
+            self._store.inside()
             return []
         modes = {draft.unique.mode for draft in drafts if draft.unique is not None}
         if "raise" in modes:
@@ -71,6 +71,7 @@ class Tray:
     async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         if len(drafts) <= SMALL and self._first is None and not self._tasks and not self._armed:
             return await self._at_once(drafts)
+        self._store.inside()
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
         self._waiting.append((drafts, future))
         if not self._armed and len(self._tasks) < UNDER_WAY:

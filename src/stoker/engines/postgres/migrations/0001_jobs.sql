@@ -329,9 +329,10 @@ $$;
 REVOKE ALL ON FUNCTION
 stoker.enqueue(text, json, text, interval, integer, integer, text, text, text, uuid) FROM PUBLIC;
 
--- The first door for one draft without a key, the call that is made most: stores it and then tells who listens, so that
--- nobody waits for a second trip of the caller's. It tells in a transaction of its own, which does not wait for the disk:
--- those who tell pass one after the other. Nothing is told where there is nothing to say.
+-- The first door for one draft without a key, the call that is made most. Where there is somebody to be told, others see
+-- the job and hear of it before the disk has it, and only the caller's answer waits for the disk: a second transaction
+-- writes a word to the server's log, and nothing in that log can be safe before what stands in front of it. Whoever tells
+-- also holds up everybody else who tells until its commit is over, which is another reason not to wait in there.
 CREATE PROCEDURE stoker.put(
     channel text,
     said text,
@@ -360,8 +361,9 @@ BEGIN
     INSERT INTO stoker.job (id, created, due, budget, priority, queue, kind, payload, tenant, options)
     VALUES (id, moment, due, budget, priority, queue, kind, payload, tenant, options);
     IF said IS NOT NULL THEN
-        COMMIT;
         PERFORM set_config('synchronous_commit', 'off', true), pg_notify(channel, said);
+        COMMIT;
+        PERFORM pg_logical_emit_message(true, 'stoker', '');
     END IF;
 END
 $$;
