@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from stoker.engines.sqlite.connection import FULL, NORMAL
@@ -155,12 +156,18 @@ class Coalescer:
         self._writer.do(lambda: self._carried_out(work, sync=sync), self._landed)
 
     def _carried_out(self, work: Callable[[], Outcome], *, sync: bool) -> Outcome:
-        outcome = self._rung(work())
-        return self._transactor.sync(outcome) if sync else outcome
+        outcome = work()
+        if not sync:
+            return self._rung(outcome)
+        # The disk is asked first, and meanwhile the loop rings: whoever is woken tends to take its waker's core.
+        with suppress(RuntimeError):  # the loop was closed without closing the engine
+            self._loop.call_soon_threadsafe(self._rung, outcome)
+        return self._rung(self._transactor.sync(outcome))
 
     def _rung(self, outcome: Outcome) -> Outcome:
-        """Wake other processes right after the commit, in whichever thread: the loop may have others to serve."""
-        if outcome.woken:
+        """Wake other processes once, right after the commit, in whichever thread: the loop may have others to serve."""
+        if outcome.woken and not outcome.rung:
+            outcome.rung = True
             self._ring(outcome.woken)
         return outcome
 

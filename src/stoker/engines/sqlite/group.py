@@ -93,12 +93,13 @@ def _settles(unit: Unit, requests: list[Request], answers: dict[Request, Any]) -
 class Outcome:
     """What became of a group: an answer or an error for each request, and whom to wake."""
 
-    __slots__ = ("answers", "dropped", "errors", "woken")
+    __slots__ = ("answers", "dropped", "errors", "rung", "woken")
 
     def __init__(self) -> None:
         self.answers: dict[Request, Any] = {}
         self.errors: dict[Request, BaseException] = {}
         self.woken: set[str] = set()
+        self.rung = False
         self.dropped = 0
 
     def failed(self, group: Sequence[Request], error: BaseException) -> Outcome:
