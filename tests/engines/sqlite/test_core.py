@@ -254,6 +254,28 @@ async def test_a_disk_that_does_not_confirm_is_an_error_and_the_call_can_be_repe
     assert logs(engine) == before + 1, "the log was begun anew"
 
 
+@pytest.mark.spec("FAULT-26")
+async def test_nothing_is_written_behind_what_a_failed_sync_forgot(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    engine = SqliteEngine(path, busy_timeout=0.05)
+    await engine.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_sync", refuse)
+        with pytest.raises(EngineUnavailable):
+            await engine.insert([draft()])
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM stoker_body").fetchall() == [(1,)]
+        for drafts in ([draft()], [draft(), draft()]):
+            with pytest.raises(EngineBusy, match="begun anew"):
+                await engine.insert(drafts)
+    await engine.insert([draft()])
+    assert (await engine.census()).by_status()[Status.PENDING] == 2
+    await engine.close()
+
+
 def logs(engine: SqliteEngine) -> int:
     """How often the log was begun anew: a number in its header."""
     return int.from_bytes(Path(f"{engine.path}-wal").read_bytes()[12:16])

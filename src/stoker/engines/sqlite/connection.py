@@ -191,7 +191,10 @@ class Connection:
         """
         [[busy, _, _]] = self.run("PRAGMA wal_checkpoint(RESTART)")
         if busy:
-            raise EngineBusy(f"the log {self.log.path} cannot be begun anew while it is read; nothing was written")
+            raise EngineBusy(
+                f"the disk failed to sync {self.log.path}, which must be begun anew and cannot be while it is read. "
+                "The write did not happen and may be repeated"
+            )
         self.log.doubtful = False
 
     def commit(self) -> None:

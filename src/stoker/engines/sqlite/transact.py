@@ -200,6 +200,8 @@ def begin(connection: Connection, gate: Gate, level: int, patience: float) -> No
         except EngineBusy as error:
             gate.leave()
             if time.monotonic() >= deadline:
+                if connection.log.doubtful:
+                    raise
                 raise EngineBusy(
                     f"somebody held a write transaction on {connection.path} for more than {patience:g} s. The write "
                     "did not happen and may be repeated"
