@@ -159,11 +159,9 @@ class Connection:
 
     async def _answer(self, asked: Awaitable[T], patience: float) -> T:
         """What the driver raises leaves as ours; a connection in doubt is not used again."""
-        loop = asyncio.get_running_loop()
-        # Shorter than `asyncio.timeout`, on the way of every call: whoever is late loses its connection, and says so.
-        alarm = loop.call_later(patience, self._link.terminate)
         try:
-            return await asked
+            async with asyncio.timeout(patience):
+                return await asked
         except UniqueViolationError as error:
             raise Conflict from error
         except (DeadlockDetectedError, SerializationError) as error:
@@ -177,9 +175,9 @@ class Connection:
             # Prepared before a migration. Nothing was run.
             self._link.terminate()
             raise Retriable(str(error)) from error
+        except TimeoutError as error:  # an OSError, so before the driver's
+            raise self._silent(patience) from error
         except DriverError as error:
-            if loop.time() >= alarm.when():
-                raise self._silent(patience) from error
             if isinstance(error, InterfaceError) and self.usable:
                 raise EngineError(f"{self.where}: the driver refused a value: {error}. Nothing was sent") from error
             self._doubt(error)
@@ -188,8 +186,6 @@ class Connection:
             # The server may still be at work for us: whoever comes next must not find its answer.
             self._link.terminate()
             raise
-        finally:
-            alarm.cancel()
 
     async def command(self, text: str, patience: float) -> None:
         """Run a statement without values and without an answer: BEGIN, COMMIT, a migration."""
