@@ -67,7 +67,7 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 async def _alone(store: Store, draft: Draft) -> Receipt:
-    """One draft. Whoever waits for it is told by the server itself if nobody is telling anything now."""
+    """One draft. If nobody is telling anything now, the server itself tells who waits, before its disk has the job."""
     said = store.first_word({draft.queue}) if draft.at is None and not draft.delay else None
     options = None if draft.options is PLAIN else wishes(draft.options)
     described = (draft.priority, draft.attempts, draft.id, text(draft), draft.delay or None, draft.at, draft.tenant)

@@ -1,9 +1,9 @@
 """Waking workers across processes: what is said after a commit, and who waits for what others say.
 
-A wake-up is a hint. It is sent after the commit and in a transaction of its own, so no user's transaction waits for
-it; several within a moment go out as one. Whoever waits has a place at the ear of the process. Without an ear (a
-pooler in between, a server that is away) workers find their jobs by asking, as they always do now and then; and
-whoever waits sleeps no longer than until the next job of its queues is due.
+A wake-up is a hint. It is sent in a transaction that waits for nothing: with a lone job in that of the job, otherwise
+after the commit in one of its own, and never in a user's. Several within a moment go out as one. Whoever waits has a
+place at the ear of the process. Without an ear (a pooler in between, a server that is away) workers find their jobs by
+asking, as they always do now and then; and whoever waits sleeps no longer than until the next job of its queues is due.
 """
 
 from __future__ import annotations
