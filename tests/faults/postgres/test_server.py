@@ -48,7 +48,7 @@ async def test_a_server_that_is_stopped_and_started(server: PostgresServer, make
 async def test_every_session_is_terminated_each_second(server: PostgresServer, make: Make, campaign: bool) -> None:
     async with trial(make, workers=2) as running:
         ended = 0
-        until = time.monotonic() + (60 if campaign else 2)
+        until = time.monotonic() + (60 if campaign else 3)
         while time.monotonic() < until:
             await running.consuming()
             ended += await asyncio.to_thread(server.terminate_all)

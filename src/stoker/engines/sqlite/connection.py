@@ -212,7 +212,7 @@ class Connection:
             raise self._failure(error) from error
 
     def _failure(self, error: sqlite3.Error) -> EngineError:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
+        if self.journal == "wal" and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
             self.log.doubtful = True
         return translated(error, self.path)
 

@@ -61,7 +61,7 @@ def lone(known: Known, drafts: Sequence[Draft], now: Instant) -> Lone | None:
     qid = known.qids.get(draft.queue)
     if draft.unique is not None or qid is None or (seq := known.take(1)) is None:
         return None
-    due = now + draft.delay if draft.at is None else draft.at
+    due = due_at(draft, now)
     options = None if draft.options is PLAIN else pack(draft.options)
     # fmt: off
     values = (

@@ -38,10 +38,14 @@ class Transactor:
 
     def begin(self, level: int) -> bool:
         """Get hold of gate and database without waiting."""
+        return self._enter(self._connection.begin, level)
+
+    def _enter(self, first: Callable[[int], None], level: int) -> bool:
+        """Get hold of the gate and do the first thing behind it; whoever cannot is outside again."""
         if not self._gate.try_enter():
             return False
         try:
-            self._connection.begin(level)
+            first(level)
         except EngineBusy:
             self._gate.leave()
             return False
@@ -126,17 +130,7 @@ class Transactor:
         None: it takes more than that, or the gate is somebody else's at this moment.
         """
         draft = lone(self._known, request.drafts or (), self._clock())
-        if draft is None or not self._gate.try_enter():
-            return None
-        try:
-            self._connection.prepare(level)
-        except EngineBusy:
-            self._gate.leave()
-            return None
-        except BaseException:
-            self._gate.leave()
-            raise
-        return draft
+        return draft if draft is not None and self._enter(self._connection.prepare, level) else None
 
     def store(self, request: Request, draft: Lone) -> Outcome | None:
         """Run the one statement. None: it did not happen, and the long way will either do it or say why not."""
