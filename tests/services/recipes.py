@@ -155,7 +155,7 @@ class Redis(Program):
     stop = signal.SIGTERM
 
     def prepare(self) -> None:
-        self.bin = redis_binary(self.home)
+        self.bin = redis_binary(self.home, self.environ)
 
     def command(self, port: int) -> list[str]:
         settings = {

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -25,13 +26,21 @@ HOUR = 3_600
 
 
 @pytest.fixture
-def clock() -> Iterator[services.WrongClock]:
+def clock(tmp_path: Path) -> Iterator[services.WrongClock]:
     try:
         wrong = services.WrongClock(-HOUR)
+        services.redis_binary(tmp_path, wrong.environ)
     except services.Unavailable as error:
-        pytest.skip(str(error))
+        pytest.skip(f"no server with a wrong clock on this machine: {error}")
     with wrong:
         yield wrong
+
+
+@pytest.fixture
+def server(clock: services.WrongClock) -> Iterator[RedisServer]:
+    """Its clock is right. A replica follows only a server of its own version, so both are the same program."""
+    with services.WrongClock(0) as right, services.redis_server(**{**clock.environ, **right.environ}) as found:
+        yield found
 
 
 @pytest.fixture
