@@ -41,7 +41,8 @@ RATES = st.floats(0, 1e6)
     [
         (OFF, 0, None, FLAT_COOLDOWN),
         (OFF, 9, None, FLAT_COOLDOWN),
-        (OFF, 0, SECOND, FLAT_COOLDOWN),
+        (OFF, 0, 2 * SECOND, 2 * SECOND),
+        (OFF, 9, 0, 0),
         (OFF, 0, HOUR, HOUR),
         (CURVE, 0, None, MINUTE),
         (CURVE, 1, None, 2 * MINUTE),
@@ -51,7 +52,7 @@ RATES = st.floats(0, 1e6)
         (CURVE, 10**9, HOUR, HOUR),
     ],
 )
-def test_the_longer_word_is_the_window(curve: Curve, count: int, hint: int | None, expected: int) -> None:
+def test_a_named_time_is_the_window_and_a_curve_the_least(curve: Curve, count: int, hint: int | None, expected: int) -> None:
     assert cooldown_delay(curve, count, hint) == expected
 
 

@@ -45,9 +45,10 @@ OPEN = Cooldown()
 
 
 def cooldown_delay(curve: Curve, count: int, retry_after: Span | None) -> Span:
-    """Length of the next window: the larger of the queue's curve (a flat minute when off) and the limiter's word."""
-    own = curve.delay(count) if curve.on else FLAT_COOLDOWN
-    return max(own, retry_after or 0)
+    """Length of the next window: the time the limiter named, never less than the queue's curve; without both a minute."""
+    if curve.on:
+        return max(curve.delay(count), retry_after or 0)
+    return FLAT_COOLDOWN if retry_after is None else retry_after
 
 
 def cooled(now: Instant, state: Cooldown, wish: Cool) -> Cooldown:

@@ -77,12 +77,31 @@ async def test_the_throttled_job_waits_as_long_as_its_queue(store: Store) -> Non
     assert await _cooldown(store) == Cooldown(store.now() + 5 * MINUTE, 1)
 
 
-@pytest.mark.spec("COOL-02")
-async def test_a_short_hint_does_not_shorten_the_window(store: Store) -> None:
-    """The window is the longer of the queue's own and the limiter's word."""
+@pytest.mark.core
+@pytest.mark.spec("COOL-11")
+async def test_a_named_time_is_the_window(store: Store) -> None:
+    """A queue without a curve is closed for exactly the time that the handler named, however short."""
     [claim] = await _running(store, 1)
-    await store.finish(claim, Throttled(SECOND))
-    assert (await _cooldown(store)).until == store.now() + FLAT_COOLDOWN
+    waiting = await store.add()
+    await store.finish(claim, Throttled(2 * SECOND))
+    assert await _cooldown(store) == Cooldown(store.now() + 2 * SECOND, 1)
+    assert (await store.job(claim.id)).scheduled_at == store.now() + 2 * SECOND
+    store.pass_time(2 * SECOND - 1)
+    assert await store.claim("w1", 10) == []
+    store.pass_time(1)
+    assert {each.id for each in await store.claim("w1", 10)} == {claim.id, waiting}
+
+
+@pytest.mark.spec("COOL-11")
+async def test_a_curve_is_the_least_of_the_window(store: Store) -> None:
+    """A short time does not shorten what the queue's curve asks for; a longer one counts."""
+    await store.engine.tune(QUEUE, Tuning(curve=_CURVE))
+    [claim] = await _running(store, 1)
+    await store.finish(claim, Throttled(2 * SECOND))
+    assert await _cooldown(store) == Cooldown(store.now() + MINUTE, 1)
+    store.pass_time(MINUTE)
+    await store.finish(await store.take(), Throttled(HOUR))
+    assert await _cooldown(store) == Cooldown(store.now() + HOUR, 2)
 
 
 @pytest.mark.spec("COOL-02")

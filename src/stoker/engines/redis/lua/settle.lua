@@ -151,6 +151,7 @@ for i = 1, n do
 end
 
 -- --- writing -----------------------------------------------------------------------------------------------------
+-- model.throttle.cooled; how long a window is has been decided by model.throttle.cooldown_delay.
 local function cool(label, seen, delay)
   local open, counter = label.name .. '/until', label.name .. '/count'
   local row = call('HMGET', QUEUES, open, counter)
