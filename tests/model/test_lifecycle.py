@@ -318,7 +318,6 @@ def test_putting_back() -> None:
         (Throttled(), FLAT_COOLDOWN, Cool(2, FLAT_COOLDOWN)),
         (Throttled(HOUR), HOUR, Cool(2, HOUR)),
         (Throttled(SECOND), SECOND, Cool(2, SECOND)),
-        (Throttled(), FLAT_COOLDOWN, Cool(2, FLAT_COOLDOWN)),
         (Throttled(SECOND, queue=False), SECOND, None),
         (Throttled(None, queue=False), FLAT_COOLDOWN, None),
     ],

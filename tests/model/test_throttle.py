@@ -52,7 +52,9 @@ RATES = st.floats(0, 1e6)
         (CURVE, 10**9, HOUR, HOUR),
     ],
 )
-def test_a_named_time_is_the_window_and_a_curve_the_least(curve: Curve, count: int, hint: int | None, expected: int) -> None:
+def test_a_named_time_is_the_window_and_a_curve_the_least(
+    curve: Curve, count: int, hint: int | None, expected: int
+) -> None:
     assert cooldown_delay(curve, count, hint) == expected
 
 

@@ -45,7 +45,7 @@ OPEN = Cooldown()
 
 
 def cooldown_delay(curve: Curve, count: int, retry_after: Span | None) -> Span:
-    """Length of the next window: the time the limiter named, never less than the queue's curve; without both a minute."""
+    """Length of the next window: the named time, at least the queue's curve; a minute without either."""
     if curve.on:
         return max(curve.delay(count), retry_after or 0)
     return FLAT_COOLDOWN if retry_after is None else retry_after
