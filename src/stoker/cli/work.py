@@ -93,7 +93,7 @@ def work(
     settings = {key: value for key, value in given.items() if value is not None}
     live = sys.stderr.isatty() and log_format == "plain"
     logs.configure(log_format, log_level)
-    found = _load(app)
+    found = load_app(app)
     served = _slots(found, queues, settings)
     if not _shared(found):
         if processes > 1 or health_file is not None or health_port is not None or reload:
@@ -139,7 +139,8 @@ async def _watched(supervisor: Supervisor, screen: Any) -> int:
         screen.close(supervisor)
 
 
-def _load(path: str) -> Stoker:
+def load_app(path: str) -> Stoker:
+    """Import the app, or end the command with one sentence about why that is not possible."""
     from stoker.failure import describe_error
     from stoker.worker.whereabouts import NotImportable, load
 

@@ -294,6 +294,14 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
         """Bring the schema up to date; answers the statements that were (or would be) run. Empty: nothing to do."""
         ...
 
+    async def migration_script(self) -> str | None:
+        """Return what `migrate` would do as an SQL script for another tool; changes nothing.
+
+        Run as it stands, the script leaves a store that Stoker opens: schema, ledger and transactions are in it. With
+        nothing to do it is a comment that says so. None: this store has no schema.
+        """
+        ...
+
     async def describe(self) -> Description:
         """What the store is and guarantees, read back now."""
         ...

@@ -1,4 +1,4 @@
-"""Small regular chores of a worker: show presence, write events, remove what is past its time, roll up the minute."""
+"""A worker's presence in the store, and the removal of what is past its retention."""
 
 from __future__ import annotations
 

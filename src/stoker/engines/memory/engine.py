@@ -123,6 +123,9 @@ class MemoryEngine:
     async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema
         return []
 
+    async def migration_script(self) -> None:
+        return None
+
     async def describe(self) -> Description:
         with self._read as store:
             capacity = "unlimited" if store.capacity is None else f"{store.capacity}, then {self._when_full}"

@@ -92,7 +92,10 @@ class PostgresEngine:
         return joining.own(self._store, self._line.forget)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        return await opening.migrated(self._options, plan_only=plan_only)
+        return await opening.connected(self._options, opening.plan if plan_only else opening.migrate)
+
+    async def migration_script(self) -> str:
+        return await opening.connected(self._options, opening.script)
 
     async def describe(self) -> Description:
         return await describe.describe(self._store)

@@ -6,7 +6,8 @@ a pooler too: the second one waits and then finds the work done.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from stoker.engines.postgres.connection import Connection
 from stoker.engines.postgres.texts import MIGRATIONS, placed
@@ -17,6 +18,8 @@ from stoker.model.errors import EngineRefused, SchemaMismatch
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Options
+
+T = TypeVar("T")
 
 LONGEST = 600.0
 """Seconds a migration may take."""
@@ -77,6 +80,17 @@ async def plan(connection: Connection, options: Options) -> list[str]:
     ]
 
 
+async def script(connection: Connection, options: Options) -> str:
+    """Return what `migrate` would do as a script for psql."""
+    schema = options.schema
+    return migrations.sql_text(
+        await pending(connection, options),
+        ledger(schema),
+        first=[f'CREATE SCHEMA IF NOT EXISTS "{schema}"'],
+        placed=lambda statement: placed(statement, schema),
+    )
+
+
 async def migrate(connection: Connection, options: Options) -> list[str]:
     """Bring the schema up to date, one transaction per step; answers the statements that were run."""
     done: list[str] = []
@@ -115,12 +129,12 @@ async def _advance(connection: Connection, options: Options) -> list[str]:
 # --- for people -------------------------------------------------------------------------------------------------
 
 
-async def migrated(options: Options, *, plan_only: bool) -> list[str]:
-    """Bring the schema of a database up to date, or say what that would take. Needs no open engine."""
+async def connected(options: Options, call: Callable[[Connection, Options], Awaitable[T]]) -> T:
+    """Run `plan`, `script` or `migrate` over a connection of its own. Needs no open engine."""
     connection = await Connection.open(
         options.url, options.where, settings=None, pooler=options.pooler, patience=options.patience
     )
     try:
-        return await (plan if plan_only else migrate)(connection, options)
+        return await call(connection, options)
     finally:
         await connection.close()

@@ -123,8 +123,10 @@ class RedisEngine:
         yield None
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema to change
-        self._store.connection.inside()
         return []
+
+    async def migration_script(self) -> None:
+        return None
 
     async def describe(self) -> Description:
         nodes, unread = await self._guard.look(), await questions.unread(self._store)

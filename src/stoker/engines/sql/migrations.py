@@ -144,13 +144,25 @@ def plan_text(current: int, todo: Sequence[Migration]) -> str:
     return "\n".join(lines)
 
 
-def sql_text(todo: Sequence[Migration], table: str = LEDGER) -> str:
-    """What `migrate --sql` prints: a script for another migration tool, one transaction for each number."""
+def sql_text(
+    todo: Sequence[Migration],
+    table: str = LEDGER,
+    *,
+    first: Sequence[str] = (),
+    placed: Callable[[str], str] = str,
+) -> str:
+    """Return the script of `migrate --sql`: one transaction for each number.
+
+    `first` are statements that must run before the ledger exists, such as CREATE SCHEMA; `placed` puts the real schema
+    into a statement.
+    """
     if not todo:
         return "-- Nothing to do.\n"
-    parts = [f"{create_ledger(table)};\n"]
+    parts = ["".join(f"{statement};\n" for statement in (*first, create_ledger(table)))]
     for migration in todo:
-        body = "".join(f"{statement};\n" for statement in steps(migration, table))
+        body = "".join(
+            f"{statement};\n" for statement in (*map(placed, migration.statements), record(migration, table))
+        )
         parts.append(f"-- {migration}\nBEGIN;\n{body}COMMIT;\n")
     return "\n".join(parts)
 

@@ -104,6 +104,9 @@ class SqliteEngine:
         migrate = opening.plan if plan_only else opening.migrate
         return await asyncio.to_thread(migrate, self.path, self._options.journal, self._options.patience)
 
+    async def migration_script(self) -> str:
+        return await asyncio.to_thread(opening.script, self.path, self._options.journal, self._options.patience)
+
     async def describe(self) -> Description:
         inside = self._store.inside()
         found = await self._store.write(lambda _: pragmas(), strict=True)
@@ -124,7 +127,7 @@ class SqliteEngine:
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
         if self._starving:
-            # An idle worker asks twice a second: looking first keeps its questions out of the log.
+            # An idle worker asks again and again: a read first keeps its questions out of the write-ahead log.
             names = [queue for queue, _ in demand.queues]
             if not await self._store.read(lambda now: questions.due(names, now)):
                 return []

@@ -155,13 +155,23 @@ def planned(connection: Connection, patience: float) -> list[migrations.Migratio
 
 def plan(path: str, journal: Journal, patience: float) -> list[str]:
     """The statements a migration would run."""
+    return [statement for migration in lacking(path, journal, patience) for statement in migration.statements]
+
+
+def lacking(path: str, journal: Journal, patience: float) -> list[migrations.Migration]:
+    """Return the migrations that a file needs; a file that does not exist needs all."""
     if checks.identity(path) is None:
-        return [statement for migration in MIGRATIONS for statement in migration.statements]
+        return list(MIGRATIONS)
     connection = Connection(path, journal=journal)
     try:
-        return [statement for migration in planned(connection, patience) for statement in migration.statements]
+        return planned(connection, patience)
     finally:
         connection.close()
+
+
+def script(path: str, journal: Journal, patience: float) -> str:
+    """Return what `migrate` would do as a script for the `sqlite3` shell."""
+    return migrations.sql_text(lacking(path, journal, patience))
 
 
 def migrate(path: str, journal: Journal, patience: float) -> list[str]:

@@ -98,4 +98,5 @@ async def test_life_an_opened_store_needs_no_migration(store: Store) -> None:
     job = await store.add()
     assert await store.engine.migrate(plan_only=True) == []
     assert await store.engine.migrate() == []
+    assert await store.engine.migration_script() in (None, "-- Nothing to do.\n")
     assert await store.status(job) is Status.PENDING
