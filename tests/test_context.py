@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -32,7 +34,7 @@ def test_remaining_time_is_the_runs_limit_else_the_jobs_own() -> None:
     assert 8 < (context(limit=9).remaining or 0) <= 9
     assert 4 < (context(options=Options(timeout=5 * SECOND)).remaining or 0) <= 5
     late = context(limit=1)
-    late.started -= 60
+    late.began -= 60
     assert late.remaining == 0
 
 
@@ -79,6 +81,29 @@ def test_metadata_is_made_fit_to_be_stored() -> None:
     assert "cannot be read" in kept["exec_mute"]
     run.metadata["much"] = "x" * 9_000
     assert list(run.executed() or {}) == [METADATA_WARNING]
+
+
+@pytest.mark.spec("CONTEXT-09")
+def test_a_run_reads_what_was_noted_before_it() -> None:
+    """The enqueuer's metadata, then what earlier attempts noted, then this run's own; only the last is stored again."""
+    earlier = {"exec_page": "7", "exec_from": "run", "stoker.cancel_reason": "no"}
+    run = context(options=Options(metadata={"from": "shop", "trace": "t1"}), metadata=earlier)
+    assert dict(run.metadata) == {"from": "run", "trace": "t1", "page": "7"}
+    assert (run.noted, run.executed()) == ({}, None)
+    run.metadata["page"] = "8"
+    assert (run.metadata["page"], len(run.metadata), run.metadata.get("none")) == ("8", 3, None)
+    assert run.executed() == {"exec_page": "8"}
+    del run.metadata["page"]
+    assert run.metadata["page"] == "7"
+    assert repr(run.metadata) == "{'from': 'run', 'trace': 't1', 'page': '7'}"
+    with pytest.raises(KeyError):
+        del run.metadata["trace"]
+
+
+@pytest.mark.spec("CONTEXT-09")
+def test_a_run_knows_when_and_where_it_started() -> None:
+    assert context().started_at == datetime(1970, 1, 1, 0, 0, 0, 7, tzinfo=UTC)
+    assert context().host == socket.gethostname()
 
 
 @pytest.mark.spec("CONTEXT-04")

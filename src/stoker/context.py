@@ -8,9 +8,11 @@ writes nothing.
 from __future__ import annotations
 
 import logging
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any, Protocol
 
 from stoker.codec import Call
@@ -18,18 +20,21 @@ from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.job import LONGEST_LOG, Claim, Draft, check_metadata
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, moment
 
 logger = logging.getLogger("stoker.job")
 
 LONGEST_LINE = 16 << 10
 """Bytes of one line on a job's record."""
 
-METADATA_WARNING = "exec_metadata_warning"
+NOTED = "exec_"
+"""How the record's metadata keys begin that runs noted."""
+
+METADATA_WARNING = f"{NOTED}metadata_warning"
 """Metadata key: why what a run noted is not there."""
 
 
-class Host(Protocol):
+class Runtime(Protocol):
     """What a run needs of the worker it runs in."""
 
     states: dict[Any, Any]
@@ -59,20 +64,53 @@ class CancelToken:
         return self.reason is not None
 
 
+class RunMetadata(MutableMapping[str, str]):
+    """What a run reads: its own notes, then those of earlier attempts, then what the job was enqueued with.
+
+    Only the run's own notes (`own`) can be changed.
+    """
+
+    __slots__ = ("_earlier", "own")
+
+    def __init__(self, claim: Claim) -> None:
+        stored = claim.metadata or {}
+        noted = {key.removeprefix(NOTED): value for key, value in stored.items() if key.startswith(NOTED)}
+        self._earlier = {**(claim.options.metadata or {}), **noted}
+        self.own: dict[str, str] = {}
+
+    def __getitem__(self, key: str) -> str:
+        return self.own[key] if key in self.own else self._earlier[key]
+
+    def __setitem__(self, key: str, value: str) -> None:
+        self.own[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.own[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._earlier, **self.own})
+
+    def __len__(self) -> int:
+        return len({**self._earlier, **self.own})
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 class Context:
     """One run of one job, seen from inside its handler."""
 
-    __slots__ = ("_metadata", "call", "cancel", "claim", "followups", "host", "limit", "started")
+    __slots__ = ("_metadata", "began", "call", "cancel", "claim", "followups", "limit", "runtime")
 
-    def __init__(self, claim: Claim, host: Host, call: Call = ((), {}), limit: float | None = None) -> None:
+    def __init__(self, claim: Claim, runtime: Runtime, call: Call = ((), {}), limit: float | None = None) -> None:
         self.claim = claim
-        self.host = host
+        self.runtime = runtime
         self.call = call
         self.limit = limit
-        self.started = time.monotonic()
+        self.began = time.monotonic()
         self.cancel = CancelToken()
         self.followups: list[Draft] = []
-        self._metadata: dict[str, str] | None = None
+        self._metadata: RunMetadata | None = None
 
     @property
     def id(self) -> str:
@@ -120,9 +158,19 @@ class Context:
         return self.claim.worker
 
     @property
+    def host(self) -> str:
+        """The name of the machine this run is on."""
+        return socket.gethostname()
+
+    @property
+    def started_at(self) -> datetime:
+        """When this run was handed out, by the store's clock, in UTC."""
+        return moment(self.claim.claimed_at)
+
+    @property
     def elapsed(self) -> float:
         """Seconds since this run started."""
-        return time.monotonic() - self.started
+        return time.monotonic() - self.began
 
     @property
     def remaining(self) -> float | None:
@@ -134,14 +182,23 @@ class Context:
     @property
     def state(self) -> Any:
         """What the app's lifespan opened for this worker process; the first one's, when there are several."""
-        return next(iter(self.host.states.values()), None)
+        return next(iter(self.runtime.states.values()), None)
 
     @property
-    def metadata(self) -> dict[str, str]:
-        """Text-to-text notes of this run, kept on the record under keys prefixed `exec_`."""
+    def metadata(self) -> RunMetadata:
+        """Text by text: what the job was enqueued with, what earlier attempts noted, and what this one notes.
+
+        What is written here is kept on the record under keys prefixed `exec_`, and read by the next attempt under the
+        same key as here.
+        """
         if self._metadata is None:
-            self._metadata = {}
+            self._metadata = RunMetadata(self.claim)
         return self._metadata
+
+    @property
+    def noted(self) -> dict[str, str]:
+        """What this run itself wrote into `metadata`."""
+        return {} if self._metadata is None else self._metadata.own
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -154,11 +211,11 @@ class Context:
         """Say how far the run has come, between 0 and 1."""
         if not 0 <= fraction <= 1:
             raise InvalidInput("progress", fraction, "must be between 0 and 1")
-        self.host.note(self.claim, float(fraction), ())
+        self.runtime.note(self.claim, float(fraction), ())
 
     def log(self, *lines: str) -> None:
         """Put lines on the job's own record, where operators look first."""
-        self.host.note(self.claim, None, tuple(text_of(line, LONGEST_LINE) for line in lines[-LONGEST_LOG:]))
+        self.runtime.note(self.claim, None, tuple(text_of(line, LONGEST_LINE) for line in lines[-LONGEST_LOG:]))
 
     def follow_up(self, *drafts: Draft | Iterable[Draft]) -> None:
         """Enqueue jobs together with this one's success: stored in the same write, or not at all."""
@@ -167,17 +224,15 @@ class Context:
 
     def executed(self) -> dict[str, str] | None:
         """The run's metadata as the record keeps it: what is no text becomes one, what is too much is left out."""
-        if not self._metadata:
+        if not self.noted:
             return None
-        kept = {f"exec_{text_of(key, LONGEST_LINE)}": text_of(value, LONGEST_LINE) for key, value in self._given()}
+        given: list[tuple[object, object]] = list(self.noted.items())
+        kept = {f"{NOTED}{text_of(key, LONGEST_LINE)}": text_of(value, LONGEST_LINE) for key, value in given}
         try:
             check_metadata(kept)
         except InvalidInput as error:
             return {METADATA_WARNING: f"what the run noted was left out: {error.why}"}
         return kept
-
-    def _given(self) -> list[tuple[object, object]]:
-        return list((self._metadata or {}).items())
 
 
 running: ContextVar[Context] = ContextVar("stoker.running")

@@ -26,7 +26,7 @@ class Lifespan(Generic[T]):
     @property
     def state(self) -> T:
         """What was yielded, for the handler that is running now."""
-        opened: dict[Any, Any] = current().host.states
+        opened: dict[Any, Any] = current().runtime.states
         if self not in opened:
             raise StokerError(f"lifespan {self.name!r} is not open in this worker")
         return cast(T, opened[self])

@@ -636,6 +636,32 @@ async def test_metadata_of_a_run_is_kept_with_a_prefix(jobs: Stoker) -> None:
     assert "left out" in record.metadata["exec_metadata_warning"]
 
 
+@pytest.mark.spec("CONTEXT-09")
+async def test_an_attempt_reads_what_the_ones_before_it_noted(jobs: Stoker) -> None:
+    """In async and in plain handlers alike; what the enqueuer said is there from the beginning."""
+
+    def attempt() -> None:
+        metadata = current().metadata
+        assert metadata["source"] == "import"
+        metadata["page"] = str(int(metadata.get("page", "0")) + 1)
+        if current().attempt < 3:
+            raise ValueError
+
+    @jobs.task(metadata={"source": "import"}, backoff=Fixed(0))
+    async def on_loop() -> None:
+        attempt()
+
+    @jobs.task(metadata={"source": "import"}, backoff=Fixed(0))
+    def in_thread() -> None:
+        attempt()
+
+    handles = [await on_loop.enqueue(), await in_thread.enqueue()]
+    await drain(jobs)
+    for handle in handles:
+        record = await handle.refresh()
+        assert (record.status, record.metadata, record.last_error) == (Status.DONE, {"exec_page": "3"}, None)
+
+
 @pytest.mark.spec("CONTEXT-04")
 async def test_follow_ups_are_stored_with_success_and_only_then(jobs: Stoker) -> None:
     ran: list[str] = []

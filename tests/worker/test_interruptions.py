@@ -19,6 +19,7 @@ from stoker.model import ids
 from stoker.model.errors import JobCanceled
 from stoker.model.events import Transition
 from stoker.model.job import Status
+from stoker.model.outcome import Snooze
 from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
 from stoker.worker import custody, slot
@@ -301,6 +302,25 @@ async def test_listeners_hear_each_change_once_after_the_store_agreed(jobs: Stok
         ("bad", "retrying", "running"),
         ("bad", "running", "dead"),
     ]
+
+
+@pytest.mark.spec("EVENT-06")
+async def test_listeners_receive_the_status_a_job_really_had(jobs: Stoker) -> None:
+    """A snoozed job waits as pending, also when an earlier run of it failed."""
+    heard: list[str | None] = []
+
+    @jobs.task(backoff=Fixed(0))
+    async def work() -> None:
+        if not current().is_retry:
+            raise ValueError
+        if "snoozed" not in current().metadata:
+            current().metadata["snoozed"] = "yes"
+            raise Snooze(0)
+
+    jobs.listener(lambda change: heard.append(change.before) if change.after is Status.RUNNING else None)
+    await work.enqueue()
+    await drain(jobs)
+    assert heard == [Status.PENDING, Status.RETRYING, Status.PENDING]
 
 
 # --- cancel -----------------------------------------------------------------------------------------------------

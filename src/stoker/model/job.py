@@ -193,7 +193,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """A job in the hands of one worker: the record plus the fence (worker, token).
 
     `ref` is the engine's private note where it finds the row again; nothing above an engine looks at it. `former` and
-    `former_at` are set when the claim was reaped from another worker. `metadata` is what earlier runs noted.
+    `former_at` are set when the claim was reaped from another worker. `metadata` is what earlier runs noted. `before`
+    is the status the job had when it was handed out: running for a claim that was reaped or came back as an orphan.
     """
 
     id: JobId
@@ -222,6 +223,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     former: str | None = None
     former_at: Instant | None = None
     ref: Any = None
+    before: Status = Status.PENDING
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -309,8 +311,13 @@ def noted(metadata: dict[str, str], more: Mapping[str, str] | None) -> dict[str,
     return {**metadata, **more} if more else metadata
 
 
+def shown_error(status: Status, error: str | None) -> str | None:
+    """The last error of a job in this status: success clears it, the history keeps it."""
+    return None if status is Status.DONE else error
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole record, as an operator sees it."""
+    """The whole record, as an operator sees it. `cancel_requested_at` is when a running job was first asked to stop."""
 
     id: JobId
     kind: str
@@ -334,6 +341,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: Instant | None = None
     expires_at: Instant | None = None
     cancel_requested: bool = False
+    cancel_requested_at: Instant | None = None
     last_error: str | None = None
     history: tuple[Mishap, ...] = ()
     result: bytes | None = None

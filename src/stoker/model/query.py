@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
-from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Job, Status, check_name
+from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Job, Status, check_name, shown_error
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.time import DAY, MINUTE, Instant, Span
 
@@ -95,7 +95,8 @@ def _is_due(job: Job, due: Due, now: Instant) -> bool:
 def _mentions(job: Job, needle: str) -> bool:
     if needle in job.payload.decode(errors="replace").casefold():
         return True
-    return job.last_error is not None and needle in job.last_error.casefold()
+    error = shown_error(job.status, job.last_error)
+    return error is not None and needle in error.casefold()
 
 
 class Selection(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ class Custody:
             context = slot.context
             if context is None or context.limit is None:
                 continue
-            deadline = context.started + context.limit
+            deadline = context.began + context.limit
             if deadline > now:
                 earliest = min(earliest, deadline)
             elif slot.cause is not Cause.TIMEOUT:

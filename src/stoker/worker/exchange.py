@@ -211,9 +211,8 @@ class Exchange:
             self._app.timeline.claimed(claims)
         if claims and self._app.listeners:
             for claim in claims:
-                before = Status.PENDING if claim.last_error is None else Status.RETRYING
                 self._app.listeners.emit(
-                    Transition(claim.id, claim.kind, claim.queue, before, Status.RUNNING, claim.attempt)
+                    Transition(claim.id, claim.kind, claim.queue, claim.before, Status.RUNNING, claim.attempt)
                 )
         if self._worker.state != "running":
             self._fetcher.withdraw(asked)

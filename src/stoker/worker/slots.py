@@ -108,8 +108,8 @@ class Slots:
         slot.context, slot.cause, slot.tries = context, None, 0
         custody = self._custody
         custody.runs[claim.id] = slot
-        if limit is not None and context.started + limit < custody.alarm_at:
-            custody.set_alarm(context.started + limit)
+        if limit is not None and context.began + limit < custody.alarm_at:
+            custody.set_alarm(context.began + limit)
         variables = copy_context()
         rules = plan.rules
         outcome: Outcome

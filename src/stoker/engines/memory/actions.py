@@ -93,9 +93,8 @@ class Action:
         if record.status is Status.RUNNING:
             self._store.wake(CONTROL)
             if not change.force:
-                record.cancel_requested = True
+                self._ask(record)
                 record.metadata = noted(record.metadata, change.note())
-                self._asked += 1
                 return
         check_transition(record.status, Status.CANCELED, record.id)
         self._store.lift(record, self._now)
@@ -104,11 +103,17 @@ class Action:
         self._store.sums(record.kind).canceled += 1
         self._changed.append(record.id)
 
+    def _ask(self, record: Record) -> None:
+        """Ask a running job to stop; the moment of the first request stays."""
+        record.cancel_requested = True
+        if record.cancel_requested_at is None:
+            record.cancel_requested_at = self._now
+        self._asked += 1
+
     def _delete(self, record: Record) -> None:
         if record.status is Status.RUNNING:
-            record.cancel_requested = True
             self._store.wake(CONTROL)
-            self._asked += 1
+            self._ask(record)
             return
         self._store.prune(record, self._now)
         self._changed.append(record.id)
@@ -123,8 +128,8 @@ class Action:
         record.scheduled_at = self._now
         record.base = record.attempts
         record.crashes = 0
-        record.finished_at = record.expires_at = None
-        record.cancel_requested = False
+        record.started_at = record.finished_at = record.expires_at = record.progress = None
+        record.cancel_requested, record.cancel_requested_at = False, None
         self._store.place(record, self._now)
         self._store.wake(record.queue)
         self._changed.append(record.id)

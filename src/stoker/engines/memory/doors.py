@@ -27,6 +27,7 @@ from stoker.model.job import (
     Verdict,
     appended,
     noted,
+    shown_error,
 )
 from stoker.model.lifecycle import accepts, check_settlements, deletes
 from stoker.model.throttle import Cool, cooled
@@ -129,15 +130,16 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
         if line is None or queue.paused or queue.cooldown.shut(now):
             continue
         for record in line.take(min(wanted, left - len(claims)), now):
-            record.cell[record.status] -= 1
+            before = record.status
+            record.cell[before] -= 1
             record.cell[Status.RUNNING] += 1
             record.status = Status.RUNNING
             record.attempts += 1
-            record.cancel_requested = False
+            record.cancel_requested, record.cancel_requested_at = False, None
             record.former = record.former_at = record.settled = None
             hand_over(record, demand.worker, now)
             mine[record.id] = record
-            claims.append(as_claim(record, queue))
+            claims.append(as_claim(record, queue, before))
     return claims
 
 
@@ -197,6 +199,7 @@ def _end_run(record: Record, settlement: Settlement, now: Instant) -> None:
         record.throttles += 1
     if settlement.status is Status.DONE:
         record.throttles = 0
+        record.last_error = shown_error(settlement.status, record.last_error)
         record.result = settlement.result
     if settlement.metadata:
         record.metadata = noted(record.metadata, settlement.metadata)

@@ -51,6 +51,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
     finished_at: Instant | None = None
     expires_at: Instant | None = None
     cancel_requested: bool = False
+    cancel_requested_at: Instant | None = None
     last_error: str | None = None
     history: tuple[Mishap, ...] = ()
     result: bytes | None = None
@@ -97,7 +98,7 @@ def as_job(record: Record) -> Job:
     return Job(metadata=dict(record.metadata), **fields)
 
 
-def as_claim(record: Record, queue: Queue) -> Claim:
+def as_claim(record: Record, queue: Queue, before: Status = Status.RUNNING) -> Claim:
     """A running record in the hands of its worker."""
     assert record.worker is not None
     assert record.started_at is not None
@@ -127,6 +128,8 @@ def as_claim(record: Record, queue: Queue) -> Claim:
         queue.cooldown.count,
         record.former,
         record.former_at,
+        None,
+        before,
     )
 
 

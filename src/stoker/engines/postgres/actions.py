@@ -260,11 +260,11 @@ class Action:
         match change:
             case Cancel():
                 note = change.note()
-                yield from moves.ask(self._asked, self._places, encode(note).decode() if note else None)
+                yield from moves.ask(unit, self._asked, self._places, encode(note).decode() if note else None)
                 yield from moves.leave(touched, self._places)
                 yield from moves.finish(unit, touched, CANCELED, change.reason)
             case Delete():
-                yield from moves.ask(self._asked, self._places, None)
+                yield from moves.ask(unit, self._asked, self._places, None)
                 yield from moves.leave(touched, self._places)
                 yield from moves.erase(unit, touched)
             case Requeue():

@@ -16,6 +16,7 @@ import msgspec
 
 from stoker.engines.postgres.marks import Look, Marks
 from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.unit import STATUSES
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import CorruptRecord, EngineUnavailable
@@ -177,7 +178,7 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
     for row in rows:
         (
             new, token_, claimed_, queue_, settings, id_, kind, payload, attempt, budget, created, due, priority,
-            options, key, traits, tenant, past, error,
+            options, key, traits, tenant, past, error, before,
         ) = row  # fmt: skip
         if new is not None:
             if lot is not None:
@@ -196,6 +197,7 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             PLAIN if options is None else read_options(options), unique, tenant, crashes, throttles, error, False,
             metadata, curve, cool, None, None, Ref(lot, id_, pos, kind, attempt, priority, slot, crashes, throttles),
+            STATUSES[before],
         )
         # fmt: on
         claims.append(claim_)

@@ -12,7 +12,7 @@ from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Renewal
+from stoker.model.job import Claim, Renewal, Status
 from stoker.model.time import Instant, Span
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _stored(row: Row, lots: dict[int, Lot]) -> Claim:
     return Claim(
         id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
         read_options(options), unique, tenant, crashes, throttles, error, cancel, metadata, curve, cool, former,
-        former_at, Ref(lot, id_, pos, kind, attempt, priority, slot, crashes, throttles),
+        former_at, Ref(lot, id_, pos, kind, attempt, priority, slot, crashes, throttles), Status.RUNNING,
     )  # fmt: skip
 
 

@@ -126,12 +126,11 @@ def leave(gone: Sequence[Record], places: dict[JobId, Place]) -> Steps[None]:
         yield _DROP_LEASES, (leases,)
 
 
-def ask(asked: Sequence[Record], places: dict[JobId, Place], note: str | None) -> Steps[None]:
+def ask(unit: Unit, asked: Sequence[Record], places: dict[JobId, Place], note: str | None) -> Steps[None]:
     """Ask running jobs to stop; the note joins their metadata."""
     if asked:
         yield _ASK, _masks([places[record.id] for record in asked])
-    if asked and note is not None:
-        yield _PAST_NOTE, (list({record.id for record in asked}), note)
+        yield _PAST_NOTE, (sorted({record.id for record in asked}), note, unit.now)
 
 
 def _masks(places: Iterable[Place]) -> tuple[list[int], list[str]]:
@@ -166,7 +165,7 @@ def line_up(unit: Unit, again: Sequence[Record]) -> Steps[None]:
     """Put jobs that stand nowhere into the line, due now, with a fresh budget."""
     if not again:
         return
-    yield _PAST_ANEW, (unit.now, *_columns([(record.id, record.started, record.attempts) for record in again]))
+    yield _PAST_ANEW, (unit.now, *_columns([(record.id, record.attempts) for record in again]))
     yield from _stand(unit, again, past=True)
     for record in again:
         unit.moved(record.queue, record.kind, record.status, PENDING)

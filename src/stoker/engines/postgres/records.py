@@ -13,7 +13,7 @@ from stoker.engines.sql.packing import details, read_unique
 from stoker.engines.sql.steps import Steps
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import Job, Mishap
+from stoker.model.job import Job, Mishap, shown_error
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -55,6 +55,7 @@ class Record(msgspec.Struct):
     metadata: str | None
     log: str | None
     settled: int
+    asked: Instant | None
     last_error: str | None
     history: str | None = None
 
@@ -123,7 +124,8 @@ def shown(record: Record) -> Job:
         finished_at=record.finished,
         expires_at=record.expires,
         cancel_requested=record.cancel,
-        last_error=record.last_error,
+        cancel_requested_at=record.asked,
+        last_error=shown_error(STATUSES[record.status], record.last_error),
         history=() if record.history is None else tuple(Mishap(*entry) for entry in _history(record.history)),
         result=None if record.result is None else record.result.encode(),
         progress=record.progress,

@@ -7,7 +7,7 @@ changed, and is done again from the beginning otherwise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stoker.engines.base import CONTROL
 from stoker.engines.redis import timeline, transit
@@ -77,18 +77,23 @@ class Action:
             slots = [record.unique.slot(record.kind) for record in records if record.unique is not None]
             await unit.load_keys(slots)
             await unit.load_queues({holder.queue for holder in map(unit.holder, slots) if holder is not None})
-        elif isinstance(change, Cancel) and not change.force:
-            running = [record.id for record in records if record.status is Status.RUNNING]
-            if running:
-                found = await self._store.connection.call("HMGET", unit.shard.key("notes"), *running)
-                self._notes = dict(zip(running, found, strict=True))
-        elif isinstance(change, Delete | Discard) and unit.shard is self._store.home:
+        noted_on = [record.id for record in records if self._rewrites_notes(record)]
+        if noted_on:
+            found = await self._store.connection.call("HMGET", unit.shard.key("notes"), *noted_on)
+            self._notes = dict(zip(noted_on, found, strict=True))
+        if isinstance(change, Delete | Discard) and unit.shard is self._store.home:
             self._trails = await timeline.traces(self._store, ids)
         elif isinstance(change, Move) and self._store.shard(change.queue) is not unit.shard:
             _, rows = await self._store.read(unit.shard, ids, details=True)
             for record, row in zip(records, rows, strict=True):
                 if row is not None:
                     record.history, record.notes = row.history, row.notes
+
+    def _rewrites_notes(self, record: Record) -> bool:
+        if isinstance(self._change, Requeue):
+            return True
+        asks = isinstance(self._change, Delete) or (isinstance(self._change, Cancel) and not self._change.force)
+        return asks and record.status is Status.RUNNING
 
     async def follow_up(self) -> None:
         """What the shard's own commit could not reach, on a cluster."""
@@ -124,8 +129,7 @@ class Action:
     def _cancel(self, record: Record, place: int, change: Cancel) -> None:
         if record.status is Status.RUNNING:
             if not change.force:
-                self._ask(record)
-                self._note(record, change)
+                self._ask(record, change.note())
                 return
             self._unit.wake(CONTROL)
         check_transition(record.status, Status.CANCELED, record.id)
@@ -135,27 +139,36 @@ class Action:
         self._unit.total(record.kind, "canceled")
         self.changed.append(place)
 
-    def _note(self, record: Record, change: Cancel) -> None:
-        """Leave the reason beside what the run noted; once, however often the job is named."""
+    def _rewrite_notes(self, record: Record, change: Callable[[Notes], Notes]) -> None:
+        """Change what stands beside the record; once, however often the job is named."""
         if record.id not in self._notes:
             return
         key, stored = self._unit.shard.key("notes"), self._notes.pop(record.id)
         before = salvaged(stored)
-        after = write_notes(Notes(before.progress, noted(before.metadata, change.note()), before.log))
-        self._unit.expect_hash(key, record.id, stored)
-        self._unit.write("HSET", key, record.id, after)
+        after = change(before)
+        if after != before:
+            self._unit.expect_hash(key, record.id, stored)
+            self._unit.write("HSET", key, record.id, write_notes(after))
 
-    def _ask(self, record: Record) -> None:
-        """Ask a running job to stop."""
+    def _ask(self, record: Record, note: dict[str, str]) -> None:
+        """Ask a running job to stop; the moment of the first request stays."""
         self._unit.lift(record)
         record.cancel_requested = True
         self._unit.place(record)
+        # Behind the removal that `lift` is: a server without memory lets that through, and then what follows.
+        now = self._unit.now
+        self._rewrite_notes(
+            record,
+            lambda old: Notes(
+                old.progress, noted(old.metadata, note), old.log, now if old.asked is None else old.asked
+            ),
+        )
         self._unit.wake(CONTROL)
         self.asked += 1
 
     def _delete(self, record: Record, place: int) -> None:
         if record.status is Status.RUNNING:
-            self._ask(record)
+            self._ask(record, {})
             return
         self._unit.lift(record)
         self._remove(record, place)
@@ -175,8 +188,9 @@ class Action:
         record.status = Status.PENDING
         record.scheduled_at = self._unit.now
         record.base, record.crashes = record.attempts, 0
-        record.finished_at = record.expires_at = None
+        record.started_at = record.finished_at = record.expires_at = None
         record.cancel_requested = False
+        self._rewrite_notes(record, lambda old: Notes(None, old.metadata, old.log))
         self._unit.place(record)
         self._unit.wake(record.queue)
         self.changed.append(place)

@@ -111,9 +111,11 @@ async def taken_over(
                 if type(job) is bytes:
                     record = records.read_body(job)
                     record.attempts, record.token, record.started_at, record.worker = 1, now, now, worker
+                    before = Status.PENDING
                 else:
                     record = stored(job)
-                claims.append(as_claim(record, name, curve, cool))
+                    before = records.STATUSES[job[4]]
+                claims.append(as_claim(record, name, curve, cool, before))
             except CorruptRecord as error:
                 raw = job if type(job) is bytes else job[0]
                 await set_aside(store, shard, raw[:16], str(error))
@@ -128,7 +130,7 @@ def stored(row: list[Any]) -> Record:
     return record
 
 
-def as_claim(record: Record, queue: str, curve: Curve, cool: int) -> Claim:
+def as_claim(record: Record, queue: str, curve: Curve, cool: int, before: Status = Status.RUNNING) -> Claim:
     """A running record in the hands of its worker."""
     if record.corrupt is not None:
         raise CorruptRecord(record.corrupt)
@@ -164,6 +166,7 @@ def as_claim(record: Record, queue: str, curve: Curve, cool: int) -> Claim:
         record.former,
         record.former_at,
         (queue, record.kind, slot, key, record.notes),
+        before,
     )
 
 

@@ -34,7 +34,7 @@ async def _note(store: Store, one: Note) -> Verdict:
         before = records.salvaged(known)
         progress = before.progress if one.progress is None else one.progress
         log = (*before.log, *one.lines)[-LONGEST_LOG:]
-        after = records.write_notes(Notes(progress, noted(before.metadata, one.metadata), log))
+        after = records.write_notes(Notes(progress, noted(before.metadata, one.metadata), log, before.asked))
         fence = records.fence(one.worker, one.token)
         told, word, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
         store.seen(told)

@@ -28,7 +28,7 @@ from stoker.engines.redis.bodies import (
 )
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import LONGEST_HISTORY, Job, Mishap, Status
+from stoker.model.job import LONGEST_HISTORY, Job, Mishap, Status, shown_error
 from stoker.model.time import Instant
 from stoker.model.unique import Holder
 
@@ -46,11 +46,12 @@ _U2, _U8 = struct.Struct(">H"), struct.Struct(">Q")
 
 
 class Notes(msgspec.Struct, array_like=True, frozen=True):
-    """What runs noted on a job."""
+    """What runs noted on a job. `asked` is when it was asked to stop."""
 
     progress: float | None = None
     metadata: dict[str, str] = {}
     log: tuple[str, ...] = ()
+    asked: Instant | None = None
 
 
 NO_NOTES = Notes()
@@ -212,4 +213,6 @@ def as_job(record: Record) -> Job:
     except CorruptRecord as error:
         broken = str(error)
     metadata = dict(notes.metadata) if broken is None else {**notes.metadata, CORRUPT: broken}
-    return Job(progress=notes.progress, metadata=metadata, log=notes.log, **fields)
+    fields["last_error"] = shown_error(record.status, record.last_error)
+    asked = notes.asked if record.cancel_requested else None
+    return Job(progress=notes.progress, metadata=metadata, log=notes.log, cancel_requested_at=asked, **fields)

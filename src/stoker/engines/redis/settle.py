@@ -256,7 +256,7 @@ class Call:
         if one.metadata and not deleted:
             known = self._store.notes.get((one.id, one.token), ref[4])
             before = records.salvaged(known)
-            after = Notes(before.progress, noted(before.metadata, one.metadata), before.log)
+            after = Notes(before.progress, noted(before.metadata, one.metadata), before.log, before.asked)
             unit.expect_hash(self._shard.key("notes"), one.id, known)
             unit.write("HSET", self._shard.key("notes"), one.id, records.write_notes(after))
         if one.followups:

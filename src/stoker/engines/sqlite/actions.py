@@ -119,7 +119,7 @@ class Action:
 
     def _ask(self, record: Record) -> Steps[None]:
         """Ask a running job to stop."""
-        yield _ASK, (record.wid, record.seq)
+        yield _ASK, (record.wid, record.seq, self._unit.now)
         self._unit.control()
         self._asked += 1
 
@@ -136,6 +136,7 @@ class Action:
             return
         yield from moves.leave(record)
         record.base, record.crashes, record.cancel = record.attempts, 0, 0
+        record.started = record.progress = None
         yield from moves.queue_up(self._unit, record, PENDING, self._unit.now)
         self._changed.append(record.id)
 

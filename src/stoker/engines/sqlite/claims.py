@@ -15,9 +15,9 @@ from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import moves
 from stoker.engines.sqlite.records import by_seq
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import DEAD, PENDING, RETRYING, RUNNING, Shelf, Unit
+from stoker.engines.sqlite.unit import DEAD, PENDING, RETRYING, RUNNING, STATUSES, Shelf, Unit
 from stoker.model.errors import CorruptRecord
-from stoker.model.job import PLAIN, Claim, Demand
+from stoker.model.job import PLAIN, Claim, Demand, Status
 
 _WORKER = sql("worker")
 _PRIORITY = sql("claim_priority")
@@ -104,6 +104,7 @@ def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: l
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
             wishes, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
+            STATUSES[status],
         )
         # fmt: on
         claims.append(claim_)
@@ -155,5 +156,5 @@ def stored(unit: Unit, worker: str, wid: int, seq: int) -> Steps[Claim]:
     return Claim(
         id_, kind, queue.name, payload, attempt, base, budget, worker, token, claimed, created, due, priority,
         read_options(options), read_unique(key, traits), tenant, crashes, throttles, error, bool(cancel),
-        read_metadata(metadata), queue.curve, queue.cooldown.count, former, former_at, ref,
+        read_metadata(metadata), queue.curve, queue.cooldown.count, former, former_at, ref, Status.RUNNING,
     )  # fmt: skip

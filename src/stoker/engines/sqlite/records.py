@@ -12,7 +12,7 @@ from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import DEAD, DONE, PENDING, RETRYING, RUNNING, STATUSES
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import Job, Mishap
+from stoker.model.job import Job, Mishap, shown_error
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -155,7 +155,8 @@ def shown(record: Record, queues: dict[int, str]) -> Steps[Job]:
         finished_at=record.finished,
         expires_at=record.expires,
         cancel_requested=bool(record.cancel),
-        last_error=record.last_error,
+        cancel_requested_at=record.cancel or None,
+        last_error=shown_error(STATUSES[record.status], record.last_error),
         history=tuple(Mishap(*row) for row in history),
         result=record.result,
         progress=record.progress,

@@ -15,7 +15,7 @@ import pytest
 from stoker.engines.base import CONTROL, Gives
 from stoker.model.events import Event, EventType, Window
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Job, Options, Status, Verdict
+from stoker.model.job import Claim, Job, Note, Options, Status, Verdict
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Canceled, Crashed, Done, Failed, Rejected, Snoozed
 from stoker.model.query import (
@@ -762,3 +762,26 @@ async def test_alter_touches_nobody_else(store: Store) -> None:
         await _alter(store, change, dead, waiting)
     after: list[Job | None] = await store.engine.get(list(others.values()))
     assert after == before
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-24")
+async def test_a_requeued_job_has_not_started(store: Store) -> None:
+    """Start and progress belong to the former life; metadata and log lines stay."""
+    job = await store.add()
+    claim = await store.take()
+    await store.engine.note([Note(job, claim.worker, claim.token, 0.5, {"a": "b"}, ("half",))])
+    await store.finish(claim, Rejected("no"))
+    before = await store.job(job)
+    assert (before.started_at, before.progress) == (claim.claimed_at, 0.5)
+    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    record = await store.job(job)
+    assert (record.started_at, record.progress) == (None, None)
+    assert (record.metadata, record.log, record.last_error) == ({"a": "b"}, ("half",), "no")
+    store.pass_time(SECOND)
+    claim = await store.take()
+    record = await store.job(job)
+    assert (record.started_at, record.progress) == (store.now(), None)
+    assert await store.finish(claim, Failed("boom", after=0)) is Verdict.APPLIED
+    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.job(job)).started_at is None

@@ -19,7 +19,7 @@ from stoker.model.outcome import (
     Throttled,
     TimedOut,
 )
-from stoker.model.query import CANCEL_REASON, LONGEST_REASON, Cancel, Delete, Requeue, Selection, Tally
+from stoker.model.query import CANCEL_REASON, LONGEST_REASON, Cancel, Change, Delete, Requeue, Selection, Tally
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.conformance.harness import Store
 
@@ -250,3 +250,32 @@ async def test_the_reason_of_a_request_is_on_the_record(store: Store) -> None:
     await store.engine.alter(Selection((job,)), Cancel(""))
     assert await store.finish(claim, Done()) is Verdict.APPLIED
     assert set((await store.job(job)).metadata) == {"mine", CANCEL_REASON}
+
+
+@pytest.mark.core
+@pytest.mark.spec("CANCEL-11")
+@pytest.mark.parametrize("change", [Cancel(), Cancel(""), Delete()], ids=["cancel", "wordless", "delete"])
+@pytest.mark.parametrize("end", [Done(), Canceled()], ids=["done", "canceled"])
+async def test_a_request_to_stop_stores_its_moment(store: Store, change: Change, end: Outcome) -> None:
+    """The first request counts; the moment stays when the job has ended, and goes when it is brought back."""
+    job = await store.add()
+    claim = await store.take()
+    assert (await store.job(job)).cancel_requested_at is None
+    store.pass_time(SECOND)
+    asked = store.now()
+    for _ in range(2):
+        assert (await store.engine.alter(Selection((job,)), change)).cancel_requested == 1
+        store.pass_time(SECOND)
+    await store.engine.note([Note(job, claim.worker, claim.token, 0.5)])
+    assert (await store.job(job)).cancel_requested_at == asked
+    ended = conclude(claim, end, metadata={"a": "b"})
+    assert await store.settle(ended) == [Verdict.APPLIED]
+    record = await store.job(job)
+    assert (record.cancel_requested, record.cancel_requested_at) == (True, asked)
+    if record.status is Status.CANCELED:
+        await store.engine.alter(Selection((job,)), Requeue())
+        record = await store.job(job)
+        assert (record.cancel_requested, record.cancel_requested_at) == (False, None)
+        await store.take()
+        await store.engine.alter(Selection((job,)), change)
+        assert (await store.job(job)).cancel_requested_at == store.now()

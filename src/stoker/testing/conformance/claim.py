@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engines.base import LEASE
+from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.model.control import Tuning
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Options, Status, Verdict
@@ -432,3 +432,26 @@ async def test_a_snoozed_job_made_due_is_claimable_at_once(store: Store) -> None
     assert await store.claim() == []
     assert (await store.engine.alter(Selection((job,)), RunNow())).changed == 1
     assert (await store.take()).token > first.token
+
+
+@pytest.mark.core
+@pytest.mark.spec("CLAIM-17")
+async def test_a_claim_carries_the_status_the_job_had(store: Store) -> None:
+    """Pending after an insert, a snooze and a requeue, retrying after a failure, running when it changed hands."""
+    job = await store.add()
+    before = [(claim := await store.take()).before]
+    await store.finish(claim, Failed("boom", after=0))
+    before.append((claim := await store.take()).before)
+    await store.finish(claim, Snoozed(0))
+    before.append((claim := await store.take()).before)
+    await store.finish(claim, Rejected("no"))
+    await store.engine.alter(Selection((job,)), Requeue())
+    before.append((claim := await store.take()).before)
+    store.pass_time(ORPHANED_AFTER + 1)
+    [orphan] = (await store.engine.renew(claim.worker, [])).orphaned
+    before.append(orphan.before)
+    await store.enlist("w2")
+    [reaped] = await store.engine.reap("w2", 1, dead=[claim.worker])
+    before.append(reaped.before)
+    pending, retrying, running = Status.PENDING, Status.RETRYING, Status.RUNNING
+    assert before == [pending, retrying, pending, pending, running, running]

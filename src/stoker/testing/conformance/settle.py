@@ -26,7 +26,7 @@ from stoker.model.outcome import (
     TimedOut,
     Unfit,
 )
-from stoker.model.query import Discard, Requeue, Selection
+from stoker.model.query import Discard, Query, Requeue, Selection
 from stoker.model.retry import Curve, Fixed, Never
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.model.unique import Unique
@@ -734,3 +734,19 @@ async def test_a_refund_after_a_requeue_stays_above_its_base(store: Store) -> No
         await store.finish(await store.take(), Snoozed(0))
         record = await store.job(job)
         assert (record.attempts, record.base) == (1, 1)
+
+
+@pytest.mark.core
+@pytest.mark.spec("SETTLE-20")
+@pytest.mark.parametrize("metadata", [None, {"a": "b"}], ids=["plain", "noted"])
+async def test_success_clears_the_last_error(store: Store, metadata: dict[str, str] | None) -> None:
+    """A job that failed and then succeeded has no last error and is not found by it; its history tells."""
+    job = await store.add()
+    await store.finish(await store.take(), Failed("boom", after=0))
+    assert (await store.job(job)).last_error == "boom"
+    claim = await store.take()
+    assert claim.last_error == "boom"
+    assert await store.settle(conclude(claim, Done(), metadata=metadata)) == [Verdict.APPLIED]
+    record = await store.job(job)
+    assert (record.last_error, [mishap.error for mishap in record.history]) == (None, ["boom"])
+    assert (await store.engine.find(Query(text="boom"))).jobs == []

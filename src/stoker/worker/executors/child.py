@@ -172,7 +172,7 @@ class Child:
         context, self._context = self._context, None
         metadata = None
         try:
-            metadata = dict(context.metadata) if context is not None and context.executed() else None
+            metadata = dict(context.noted) if context is not None and context.executed() else None
         except Exception:  # noqa: BLE001, S110 - the handler's notes are no text; its outcome says so
             pass
         self._parent.say(wire.ended(outcome, metadata, tired=tired))

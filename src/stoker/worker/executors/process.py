@@ -200,7 +200,7 @@ class _Child:
                 if isinstance(report, wire.Began):
                     began = True
                 elif isinstance(report, wire.Said):
-                    context.host.note(context.claim, report.progress, report.lines)
+                    context.runtime.note(context.claim, report.progress, report.lines)
                 elif isinstance(report, wire.Broken):
                     raise StokerError(f"a child process cannot run the task: {report.why}")
                 elif report is None:

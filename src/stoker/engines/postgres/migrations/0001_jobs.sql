@@ -82,11 +82,13 @@ CREATE TABLE stoker.done (
 CREATE INDEX done_listed ON stoker.done (queue, status, id) WHERE status <> 3;
 
 -- What runs before this one left behind, and what the present one notes. Most jobs never have such a row. `due` is
--- the last scheduled time when it is not the body's, `started` the claim of the last run that did not finish the job.
+-- the last scheduled time when it is not the body's, `started` the claim of the last run that did not finish the job,
+-- `asked` when the job was asked to stop.
 CREATE TABLE stoker.past (
     id uuid PRIMARY KEY,
     due bigint,
     started bigint,
+    asked bigint,
     base integer NOT NULL DEFAULT 0,
     crashes integer NOT NULL DEFAULT 0,
     throttles integer NOT NULL DEFAULT 0,

@@ -82,6 +82,7 @@ SELECT
     ) END,
     CASE WHEN p.past THEN (
         SELECT f.error FROM stoker.failure AS f WHERE f.id = p.id ORDER BY f.n DESC LIMIT 1
-    ) END
+    ) END,
+    p.status
 FROM p JOIN l ON l.queue = p.queue AND l.token = p.fence JOIN g ON g.queue = p.queue
 ORDER BY g.ord, p.fence, p.pos

@@ -27,6 +27,7 @@ SELECT
     coalesce(p.base, 0) AS base, coalesce(p.crashes, 0) AS crashes, coalesce(p.throttles, 0) AS throttles,
     p.progress, p.metadata::text AS metadata, p.log::text AS log,
     coalesce(r.settled, d.settled, -1) AS settled,
+    CASE WHEN coalesce(l.cancel, d.cancel, false) THEN p.asked END AS asked,
     (SELECT f.error FROM stoker.failure AS f WHERE f.id = j.id ORDER BY f.n DESC LIMIT 1) AS last_error,
     (
         SELECT json_agg(json_build_array(f.at, f.attempt, f.error) ORDER BY f.n)::text

@@ -1,6 +1,6 @@
 -- The second door. ARGV from `at`: worker, number of the key of what it holds, total, then for each queue: number of its keys, name, how many.
 -- Answers, for each queue that gave something: {number of its keys, curve, cool-down count, jobs}. A fresh job is its
--- body alone (first attempt, token = now); another one is {body, state, last error, notes}.
+-- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before}.
 -- What a claim takes from a line: ids, the beginnings of their places, which of them have a state, and what goes back.
 local function new_batch() return {n = 0, ids = {}, heads = {}, stated = {}, back = {}} end
 
@@ -144,12 +144,13 @@ local function take(queue, name, batch, worker, mine, jobs)
           call('ZREM', AGAIN(queue), id)
           call('ZREM', ODD, 'a' .. id)
         end
+        local before = r.status
         r.status, r.worker, r.cancel, r.settled, r.tail = 'r', worker, '0', '-', ''
         r.token, r.attempts, r.started = math.max(now, r.token + 1), r.attempts + 1, now
         s, j = s + 2, j + 1
         set[s - 1], set[s] = id, write_state(r)
         hold(mine, pack('>I8', r.token), id)
-        jobs[j] = {body, set[s], call('HGET', LAST, id), call('HGET', NOTES, id)}
+        jobs[j] = {body, set[s], call('HGET', LAST, id), call('HGET', NOTES, id), before}
       else
         kind = body and names_of(body)
         count(name .. '/' .. (kind or '') .. '/' .. (state and sub(state, 1, 1) == 'a' and 'a' or 'p'), -1)

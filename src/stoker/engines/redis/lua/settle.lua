@@ -183,7 +183,10 @@ local function conclude(s)
   if band(flags, REFUND) > 0 then r.attempts = math.max(0, r.attempts - 1) end
   if band(flags, CRASH) > 0 then r.crashes = r.crashes + 1 end
   if band(flags, THROTTLED) > 0 then r.throttles = r.throttles + 1 end
-  if status == 'd' then r.throttles = 0 end
+  if status == 'd' then
+    r.throttles = 0
+    call('HDEL', LAST, id)
+  end
   r.status, r.worker, r.settled, r.tail = status, '', status, ''
   if status == 'p' or status == 'a' then
     r.due = now + t.span

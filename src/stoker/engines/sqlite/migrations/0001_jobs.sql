@@ -67,6 +67,7 @@ CREATE TABLE stoker_ready (
 ) WITHOUT ROWID;
 
 -- Claims, grouped by worker: a renewal and a reap read one range, a settlement finds its row by (worker, seq).
+-- `cancel` is when the job was asked to stop, 0 when it was not.
 CREATE TABLE stoker_running (
     wid INTEGER NOT NULL,
     seq INTEGER NOT NULL,
