@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.engines.sqlite.checks import version_warning
+from stoker.engines.sqlite.connection import VERSION_INFO
 from stoker.model.job import Status
 from stoker.worker import supervisor as supervising
 from stoker.worker.crew import Patience
@@ -45,6 +47,16 @@ def test_the_jobs_of_a_killed_process_run_again_within_a_second(scene: Scene) ->
     [job] = scene.records()
     assert (job.status, job.attempts, job.crashes) == (Status.DONE, 2, 1)
     assert "killed by SIGKILL (9)" in job.history[0].error
+
+
+@pytest.mark.abreast
+@pytest.mark.spec("SQLITE-55", "SQLITE-82")
+def test_a_start_warns_once_and_leaves_no_folder(scene: Scene) -> None:
+    scene.enqueue("quick", {"n": 1})
+    with scene.work("-p", "2", "--drain", ready=False) as command:
+        assert command.wait() == 0
+        assert command.log.count("WAL-reset") == (version_warning(VERSION_INFO) is not None)
+    assert [file.name for file in scene.folder.iterdir() if file.name.startswith("jobs.db")] == ["jobs.db"]
 
 
 @pytest.mark.abreast

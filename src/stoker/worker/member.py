@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from stoker.engines import notices
 from stoker.failure import describe_error, text_of
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
@@ -108,6 +109,7 @@ def main(prepare: Callable[[orders.Assignment], object] = lambda _: None) -> NoR
     assignment = orders.read_order(parent.hear())
     assert isinstance(assignment, orders.Assignment)
     prepare(assignment)
+    notices.leave_to_parent()
     sys.setswitchinterval(SWITCH_INTERVAL)
     _leave(_work(parent, assignment))
 

@@ -253,6 +253,8 @@ def test_versions_with_the_wal_reset_bug_are_named(version: tuple[int, ...], aff
         assert ".".join(map(str, version)) in warning
         assert "3.51.3" in warning
         assert "?journal=delete" in warning
+        assert len(warning) <= 200
+        assert "\n" not in warning
 
 
 @pytest.mark.spec("SQLITE-56")

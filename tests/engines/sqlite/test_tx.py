@@ -193,7 +193,7 @@ async def test_the_same_file_by_another_path_is_the_same_file(engine: SqliteEngi
 @pytest.mark.spec("SQLITE-72")
 @pytest.mark.parametrize("name", OPENERS)
 async def test_the_gate_is_never_taken(engine: SqliteEngine, path: Path, name: str) -> None:
-    gate = Gate(f"{path}.gate")
+    gate = Gate(f"{path}-stoker/gate")
     assert gate.enter(5)
     try:
         async with OPENERS[name](path) as handle:
@@ -216,7 +216,7 @@ async def test_nobody_is_kept_at_the_gate_by_an_open_transaction(engine: SqliteE
         own = asyncio.ensure_future(engine.insert([draft()]))
         await asyncio.sleep(0.02)
         assert not own.done()
-        gate = Gate(f"{path}.gate")
+        gate = Gate(f"{path}-stoker/gate")
         try:
             # The waiting writer comes back to look now and then; in between the gate is free.
             assert await asyncio.to_thread(gate.enter, 5)

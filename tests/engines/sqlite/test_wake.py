@@ -222,7 +222,7 @@ async def test_a_path_of_any_length_will_do(tmp_path: Path, monkeypatch: pytest.
     listener.close()
     ringer.close()
     if not linux:
-        shutil.rmtree(short)
+        short.rmdir()  # nothing is left in it
 
 
 async def test_a_folder_that_was_taken_away_is_no_error(folder: Path, make: Callable[[], Bell]) -> None:

@@ -115,10 +115,10 @@ async def test_a_log_that_is_gone_is_noticed_before_anything_is_written_to_it(en
 
 
 @pytest.mark.spec("FAULT-33")
-@pytest.mark.parametrize("end", [".gate", ".gate-turn"])
-async def test_lock_files_that_are_gone_come_back(engine: SqliteEngine, end: str) -> None:
+@pytest.mark.parametrize("name", ["gate", "gate-turn", "users"])
+async def test_lock_files_that_are_gone_come_back(engine: SqliteEngine, name: str) -> None:
     before = await insert(engine)
-    Path(f"{engine.path}{end}").unlink()
+    Path(f"{engine.path}-stoker", name).unlink()
     after = await insert(engine)
     twin = engine.twin()
     await twin.open()
@@ -128,12 +128,12 @@ async def test_lock_files_that_are_gone_come_back(engine: SqliteEngine, end: str
 
 
 @pytest.mark.spec("FAULT-33")
-@pytest.mark.parametrize("end", [".live", ".wake"])
-async def test_folders_beside_the_database_that_are_gone_cost_no_job(engine: SqliteEngine, end: str) -> None:
+@pytest.mark.parametrize("part", ["", "live", "wake"])
+async def test_a_folder_beside_the_database_that_is_gone_costs_no_job(engine: SqliteEngine, part: str) -> None:
     await engine.renew("w", [], first=True)
     waiting = asyncio.create_task(engine.wait(["default"], 0.05))
     await asyncio.sleep(0)
-    shutil.rmtree(f"{engine.path}{end}", ignore_errors=True)
+    shutil.rmtree(Path(f"{engine.path}-stoker", part))
     jobs = await insert(engine)
     await waiting
     assert (await engine.renew("w", [])).known

@@ -43,7 +43,7 @@ def lay(folder: Path, files: dict[str, bytes]) -> Path:
     for old in folder.glob("jobs.db*"):
         old.unlink()
     for name, content in files.items():
-        if name.startswith("jobs.db") and not name.endswith((".gate", "-turn", "-shm")):
+        if name.startswith("jobs.db") and not name.endswith("-shm"):
             (folder / name).write_bytes(content)
     return folder / "jobs.db"
 

@@ -148,10 +148,8 @@ def version_warning(version: tuple[int, ...]) -> str | None:
     if fixed or version < FIRST_AFFECTED:
         return None
     return (
-        f"SQLite {'.'.join(map(str, version))} has the WAL-reset bug: when one connection writes at the moment another "
-        "one checkpoints, commits can be lost. Stoker keeps its own connections apart, but not those of other programs "
-        "or of your own transactions. Use a Python with SQLite 3.51.3 or newer (or 3.44.6+, 3.50.7+), "
-        "or open the database with ?journal=delete"
+        f"SQLite {'.'.join(map(str, version))} has the WAL-reset bug: commits of other programs can be lost; "
+        "use SQLite 3.51.3+, 3.50.7+ or 3.44.6+, or ?journal=delete"
     )
 
 

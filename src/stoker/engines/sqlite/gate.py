@@ -13,15 +13,16 @@ turn, and whoever comes back queues behind it. The kernel drops both when a proc
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import queue
 import threading
 import time
 import weakref
+from pathlib import Path
 
-from stoker.model.errors import EngineClosed, EngineReadOnly, EngineRefused, EngineUnavailable
+from stoker.engines.sqlite.beside import END, OPEN, explained, own_folder
+from stoker.model.errors import EngineClosed
 
 NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 WAIT = fcntl.LOCK_EX
@@ -36,11 +37,22 @@ class Door:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self.fd = self._open()
         except OSError as error:
-            raise explained(error, path) from error
+            raise explained(error, f"the lock file {path}") from error
         found = os.fstat(self.fd)
         self.identity = (found.st_dev, found.st_ino)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | OPEN
+        try:
+            return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            folder = Path(self.path).parent
+            if not folder.name.endswith(END):
+                raise
+            own_folder(folder)  # it was deleted by hand
+            return os.open(self.path, flags, 0o600)
 
     def lock(self, how: int) -> bool:
         try:
@@ -151,7 +163,7 @@ class Gate:
             self._shut()
             self._taken.release()
             if isinstance(error, OSError):
-                raise explained(error, self.path) from error
+                raise explained(error, f"the lock file {self.path}") from error
             raise
         finally:
             with self._guard:
@@ -226,17 +238,6 @@ class Gate:
         self._taken, self._guard = threading.Lock(), threading.Lock()
         self._adrift, self._in_line, self._helped = None, False, False
         self._places = queue.SimpleQueue()
-
-
-def explained(error: OSError, path: str) -> Exception:
-    """The error of a lock file in Stoker's words."""
-    match error.errno:
-        case errno.ELOOP:
-            return EngineRefused(f"the lock file {path} is a symbolic link; remove it, Stoker makes its own")
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return EngineReadOnly(f"the lock file {path} cannot be opened for writing: {error.strerror}")
-        case _:
-            return EngineUnavailable(f"the lock file {path} cannot be used: {error.strerror}")
 
 
 GATES: weakref.WeakSet[Gate] = weakref.WeakSet()

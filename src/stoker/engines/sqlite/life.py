@@ -15,18 +15,17 @@ import fcntl
 import hashlib
 import os
 import re
-import stat
 import uuid
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
+from stoker.engines.sqlite.beside import ALIVE, OPEN, inner_folder, same
 from stoker.model.control import guardian_of
 from stoker.model.errors import EngineRefused
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 BORN = ".born-"
-OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SignOfLife:
@@ -93,13 +92,10 @@ class SignOfLife:
             self.drop(worker)
 
     def _path(self, worker: str) -> Path:
-        name = worker if PLAIN.fullmatch(worker) else "~" + hashlib.sha256(worker.encode()).hexdigest()
-        return self.directory / f"{name}.alive"
+        return self.directory / sign_name(worker)
 
     def _prepare(self) -> None:
-        self.directory.mkdir(mode=0o700, exist_ok=True)
-        if stat.S_ISLNK(self.directory.lstat().st_mode):
-            raise EngineRefused(f"{self.directory} is a symbolic link; remove it, Stoker makes its own folder there")
+        inner_folder(self.directory)
         for leftover in self.directory.glob(f"{BORN}*"):
             remove_unlocked(leftover)
 
@@ -108,6 +104,12 @@ class SignOfLife:
         for fd in self._held.values():
             os.close(fd)
         self._held.clear()
+
+
+def sign_name(worker: str) -> str:
+    """The file name of a worker's sign, whatever characters the worker's own name has."""
+    name = worker if PLAIN.fullmatch(worker) else "~" + hashlib.sha256(worker.encode()).hexdigest()
+    return f"{name}{ALIVE}"
 
 
 def locked(path: Path) -> bool | None:
@@ -144,14 +146,6 @@ def remove_unlocked(path: Path) -> None:
         return
     finally:
         os.close(fd)
-
-
-def same(fd: int, path: Path) -> bool:
-    """Is the open file the one at the path?"""
-    try:
-        return os.path.samestat(os.fstat(fd), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 SIGNS: weakref.WeakSet[SignOfLife] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""What an open engine holds: two connections, the gate, the signs of life, the bell; and how the schema comes about."""
+"""What an open engine holds: two connections, the folder beside the file, gate and bell; and how the schema is made."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 
 from stoker.engines.sql import migrations
 from stoker.engines.sql.waiting import Hub
-from stoker.engines.sqlite import checks
+from stoker.engines.sqlite import checks, leases
+from stoker.engines.sqlite.beside import Beside
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.insert import LONE_MEANS
-from stoker.engines.sqlite.life import SignOfLife
+from stoker.engines.sqlite.life import SignOfLife, sign_name
 from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.wake import Bell
-from stoker.model.errors import EngineBusy, EngineRefused
+from stoker.model.errors import EngineBusy, EngineError, EngineRefused
 from stoker.model.time import Instant
 
 MIGRATIONS = migrations.load("stoker.engines.sqlite")
@@ -32,6 +33,7 @@ class Inside:
     loop: asyncio.AbstractEventLoop
     connection: Connection
     reader: Connection
+    beside: Beside
     gate: Gate
     life: SignOfLife
     bell: Bell
@@ -51,9 +53,19 @@ class Inside:
         self.hub.dismiss()
         self.bell.close()
         self.life.close()
+        signs = self._signs()
         self.reader.close()
         self.connection.close()
         self.gate.close()
+        self.beside.close(signs)
+
+    def _signs(self) -> set[str] | None:
+        """The signs of workers that still have a lease; None when the store cannot be asked."""
+        try:
+            living, _ = self.reader.glance(leases.workers(0))
+        except EngineError:
+            return None
+        return {sign_name(worker) for worker in living}
 
 
 async def opened(
@@ -67,10 +79,11 @@ async def opened(
 ) -> Inside:
     """Check the place, make or upgrade the schema, connect."""
     loop = asyncio.get_running_loop()
-    bell = Bell(f"{path}.wake", loop)
+    beside = Beside(path)
+    bell = Bell(beside.wake, loop)
     checks.inspect_path(path)
-    gate = Gate(f"{path}.gate")
-    connection, reader = await asyncio.to_thread(_connect, path, journal, gate, patience)
+    gate = Gate(beside.gate)
+    connection, reader = await asyncio.to_thread(_connect, path, journal, beside, gate, patience)
     warnings = [checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
     if connection.journal != journal:
         warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
@@ -79,8 +92,9 @@ async def opened(
         loop,
         connection,
         reader,
+        beside,
         gate,
-        SignOfLife(f"{path}.live"),
+        SignOfLife(beside.live),
         bell,
         Hub(),
         Coalescer(
@@ -94,8 +108,9 @@ async def opened(
     )
 
 
-def _connect(path: str, journal: Journal, gate: Gate, patience: float) -> tuple[Connection, Connection]:
+def _connect(path: str, journal: Journal, beside: Beside, gate: Gate, patience: float) -> tuple[Connection, Connection]:
     try:
+        beside.open(patience)
         connection = connected(path, journal, gate, patience)
         try:
             upgrade(connection, gate, patience)
@@ -107,6 +122,7 @@ def _connect(path: str, journal: Journal, gate: Gate, patience: float) -> tuple[
             raise
     except BaseException:
         gate.close()
+        beside.close()
         raise
 
 
@@ -177,8 +193,10 @@ def script(path: str, journal: Journal, patience: float) -> str:
 def migrate(path: str, journal: Journal, patience: float) -> list[str]:
     """Bring the schema of a file up to date; answers the statements that were run."""
     checks.inspect_path(path)
-    gate = Gate(f"{path}.gate")
+    beside = Beside(path)
+    gate = Gate(beside.gate)
     try:
+        beside.open(patience)
         connection = connected(path, journal, gate, patience)
         try:
             return upgrade(connection, gate, patience)
@@ -186,6 +204,7 @@ def migrate(path: str, journal: Journal, patience: float) -> list[str]:
             connection.close()
     finally:
         gate.close()
+        beside.close()
 
 
 def show_life(life: SignOfLife, worker: str, *, alive: bool) -> None:

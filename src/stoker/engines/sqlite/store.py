@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stoker.engines.base import CONTROL, Clock, Transaction
+from stoker.engines.notices import warn_once
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import joining, questions
 from stoker.engines.sqlite.connection import Journal
@@ -28,9 +29,6 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import SECOND, Instant, Span
 
 log = logging.getLogger("stoker.engines.sqlite")
-_said: set[tuple[str, str]] = set()
-"""Warnings are said once per file and process, however many twins open it."""
-
 
 T = TypeVar("T")
 
@@ -72,9 +70,7 @@ class Store:
                 told=self._told_here,
             )
         for warning in self._inside.warnings:
-            if (self.path, warning) not in _said:
-                _said.add((self.path, warning))
-                log.warning(warning)
+            warn_once(log, self.path, warning)
 
     async def close(self) -> None:
         inside, self._inside = self._inside, None

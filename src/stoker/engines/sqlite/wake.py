@@ -15,7 +15,6 @@ import itertools
 import os
 import secrets
 import socket
-import stat
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stoker.engines.base import CONTROL
+from stoker.engines.sqlite.beside import inner_folder, own_folder
 from stoker.engines.sqlite.watch import Watch
 from stoker.model.errors import EngineRefused
 
@@ -68,7 +68,11 @@ class Bell:
             ear.setblocking(False)
             ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * LARGEST)
             name = f"{os.getpid()}{CONTROL_ONLY if control_only else ALL}{secrets.token_hex(4)}"
-            ear.bind(self._address(name))
+            try:
+                ear.bind(self._address(name))
+            except FileNotFoundError:  # the folder was removed since it was last used
+                self._forget_folder()
+                ear.bind(self._address(name))
             Path(self._address(name)).chmod(0o600)
         except BaseException:
             ear.close()
@@ -124,6 +128,9 @@ class Bell:
             self._loop.remove_reader(self._ear)
             with suppress(OSError):
                 Path(self._address(self._name)).unlink()
+        if self._folder is not None and self._folder == stand_in(self.directory):
+            with suppress(OSError):  # others listen there
+                Path(self._folder[0]).rmdir()
         self._let_go()
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -213,25 +220,22 @@ def reachable(directory: Path) -> tuple[str, int]:
     A socket's address holds about a hundred bytes. For a longer path Linux offers the way through an open folder;
     elsewhere a folder among the temporary ones takes its place, named after the real one.
     """
-    own_folder(directory)
+    inner_folder(directory)
     room = LONGEST_PATH - len("/4194304-01234567")
     if len(os.fsencode(directory)) <= room:
         return str(directory), -1
     if OPEN_FILES.is_dir():
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         return f"{OPEN_FILES}/{fd}", fd
+    short, none = stand_in(directory)
+    own_folder(Path(short))
+    return short, none
+
+
+def stand_in(directory: Path) -> tuple[str, int]:
+    """The folder among the temporary ones that takes the place of one whose path is too long."""
     key = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    short = Path(tempfile.gettempdir()) / f"stoker-{os.getuid()}-{key}"
-    own_folder(short)
-    return str(short), -1
-
-
-def own_folder(directory: Path) -> None:
-    """Make a folder that nobody else may write to, or make sure that it is one."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_mode & stat.S_IWOTH or found.st_uid not in {0, os.getuid()}:
-        raise EngineRefused(f"{directory} is not a folder that only this user can write to; remove it or its rights")
+    return str(Path(tempfile.gettempdir()) / f"stoker-{os.getuid()}-{key}"), -1
 
 
 BELLS: weakref.WeakSet[Bell] = weakref.WeakSet()
