@@ -56,7 +56,7 @@ SPANS = st.integers(0, LONGEST)
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Done, st.none() | st.binary(), st.none() | st.text()),
     st.builds(Failed, st.text(), st.booleans(), st.none() | SPANS, st.none() | st.integers(0, 2 * NOW)),
-    st.builds(TimedOut, SPANS),
+    st.builds(TimedOut, SPANS, st.booleans(), st.none() | st.text()),
     st.builds(Rejected, st.text()),
     st.builds(Panicked, st.text()),
     st.builds(Snoozed, SPANS),
@@ -393,6 +393,20 @@ def test_a_lapse_says_who_and_when() -> None:
 @pytest.mark.spec("SETTLE-05")
 def test_a_timeout_says_how_long() -> None:
     assert conclude(claimed(), TimedOut(1_500_000)).error == "timeout: ran longer than 1.5 s"
+
+
+@pytest.mark.spec("WORKER-33")
+def test_a_timeout_that_the_policy_does_not_retry_is_dead() -> None:
+    settlement = conclude(claimed(), TimedOut(SECOND, retry=False, remark="asked"))
+    assert (settlement.status, settlement.error) == (Status.DEAD, "timeout: ran longer than 1 s\nasked")
+
+
+@pytest.mark.spec("RETRY-08")
+@pytest.mark.parametrize("outcome", [Failed("x", after=SECOND), Failed("x", at=2 * NOW)], ids=["delay", "moment"])
+@pytest.mark.parametrize("backoff", [Never(), Fixed(0, limit=0)], ids=["never", "limit"])
+def test_a_time_of_the_handlers_own_allows_no_retry(outcome: Failed, backoff: Never | Fixed) -> None:
+    assert conclude(claimed(options=Options(backoff=backoff)), outcome).status is Status.DEAD
+    assert conclude(claimed(), outcome, Rules(backoff=backoff)).status is Status.DEAD
 
 
 @pytest.mark.spec("SETTLE-10")

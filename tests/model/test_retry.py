@@ -202,12 +202,16 @@ def test_curves_are_off_by_default() -> None:
 ON = Curve(on=True, base=HOUR, max=DAY)
 
 
-@pytest.mark.spec("RETRY-05")
+@pytest.mark.spec("RETRY-05", "RETRY-08")
 @pytest.mark.parametrize(
     ("own", "backoff", "curve", "default", "expected"),
     [
         (0, Fixed(1), ON, Fixed(2), 0),
-        (7, Never(), ON, Fixed(2), 7),
+        (7, Never(), ON, Fixed(2), None),
+        (7, Fixed(1, limit=0), ON, Fixed(2), None),
+        (7, None, ON, Never(), 7),
+        (7, None, OFF, Never(), None),
+        (7, None, OFF, None, 7),
         (None, Fixed(1), ON, Fixed(2), SECOND),
         (None, Never(), ON, Fixed(2), None),
         (None, Fixed(1, limit=0), ON, Fixed(2), None),
@@ -218,7 +222,11 @@ ON = Curve(on=True, base=HOUR, max=DAY)
     ],
     ids=[
         "own word",
-        "own word over never",
+        "never over own word",
+        "a spent limit over own word",
+        "own word over the queue",
+        "the app's never over own word",
+        "own word alone",
         "job over queue",
         "job says no",
         "job's limit is spent",

@@ -475,6 +475,37 @@ async def test_retry_counts_as_a_failure_with_a_time_of_its_own(timed_jobs: Stok
     assert (await by_delay.refresh()).status is Status.DEAD, "the budget is spent"
 
 
+@pytest.mark.spec("RETRY-08")
+async def test_a_time_the_handler_asks_for_does_not_beat_the_policy(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    runs: list[str] = []
+
+    class Busy(Exception):
+        retry_after = 1
+
+    wishes: dict[str, Callable[[], BaseException]] = {
+        "delay": lambda: Retry(delay=1),
+        "moment": lambda: Retry(at=datetime(2000, 1, 1, tzinfo=UTC)),
+        "error": Busy,
+    }
+
+    @timed_jobs.task(attempts=6)
+    async def work(wish: str) -> None:
+        runs.append(wish)
+        error = wishes[wish]()
+        raise error
+
+    never = [await work.using(backoff=Never()).enqueue(wish) for wish in wishes]
+    await drain(timed_jobs)
+    assert sorted(runs) == sorted(wishes)
+    limited = [await work.using(backoff=Fixed(60, limit=2)).enqueue(wish) for wish in wishes]
+    for _ in range(6):
+        await drain(timed_jobs)
+        clock.advance(1)
+    assert sorted(runs) == sorted(list(wishes) * 4), "one run before, and three each: two retries at the chosen time"
+    for job in (*never, *limited):
+        assert (await job.refresh()).status is Status.DEAD
+
+
 @pytest.mark.spec("SIGNAL-04")
 async def test_reject_is_dead_at_once(jobs: Stoker) -> None:
     @jobs.task(attempts=9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -82,6 +83,53 @@ async def test_the_timeout_of_a_task_and_of_the_app_hold_for_jobs_that_carry_non
     assert (await job.refresh()).last_error == "timeout: ran longer than 0.05 s"
     await producer.close()
     await app.close()
+
+
+@pytest.mark.spec("WORKER-33")
+async def test_the_policy_is_asked_about_a_timeout(jobs: Stoker, insistent: None) -> None:
+    seen: list[str] = []
+    go = asyncio.Event()
+
+    def again(error: BaseException) -> bool:
+        seen.append(repr(error))
+        return False
+
+    def broken(error: BaseException) -> bool:
+        raise ValueError("no answer")
+
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    async def stubborn() -> None:
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go.wait()
+
+    def thread() -> None:
+        while not current().cancel:
+            time.sleep(0.002)
+
+    def declare(name: str, fn: Callable[..., Any], **policy: Any) -> Any:
+        return jobs.task(name=name, timeout=0.02, attempts=3, backoff=Fixed(60), **policy)(fn)
+
+    tasks = {
+        "given up": declare("given-up", endless, give_up_on=TimeoutError),
+        "not listed": declare("not-listed", endless, retry_on=ConnectionError),
+        "listed": declare("listed", endless, retry_on=(ConnectionError, TimeoutError)),
+        "asked": declare("asked", endless, retry_if=again),
+        "no answer": declare("no-answer", endless, retry_if=broken),
+        "thread": declare("thread", thread, give_up_on=TimeoutError),
+        "abandoned": declare("abandoned", stubborn, give_up_on=TimeoutError),
+    }
+    handles = {name: await task.enqueue() for name, task in tasks.items()}
+    async with working(jobs, {"default": 10}):
+        for name, job in handles.items():
+            await becomes(job, Status.RETRYING if name in ("listed", "no answer") else Status.DEAD)
+        go.set()
+    assert seen == ["TimeoutError('ran longer than 0.02 s')"]
+    errors = {name: (await job.refresh()).last_error for name, job in handles.items()}
+    assert errors.pop("no answer") == "timeout: ran longer than 0.02 s\nretry_if itself raised: no answer"
+    assert set(errors.values()) == {"timeout: ran longer than 0.02 s"}
 
 
 @pytest.mark.spec("SLOT-05")

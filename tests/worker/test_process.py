@@ -142,6 +142,13 @@ async def test_the_timeout_kills_hard_with_everything_the_handler_started(tmp_pa
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.spec("WORKER-33")
+async def test_the_policy_is_asked_about_a_timeout_in_a_process_too() -> None:
+    job = await ended(await risky.slow.enqueue())
+    assert (job.status, job.attempts) == (Status.DEAD, 1)
+    assert job.last_error == "timeout: ran longer than 0.3 s"
+
+
 @pytest.mark.spec("PROCESS-07")
 async def test_errors_come_back_as_text() -> None:
     job = await ended(await risky.unprintable.enqueue())

@@ -123,7 +123,7 @@ def conclude(
         case Lost():
             return _again(claim, _told(outcome, claim), _curve(claim), metadata)
         case TimedOut():
-            return _again(claim, _told(outcome), _delay(claim, None, rules), metadata)
+            return _again(claim, _told(outcome), _delay(claim, None, rules) if outcome.retry else None, metadata)
     return _failed(claim, outcome, rules, metadata)
 
 
@@ -307,8 +307,8 @@ def _delay(claim: Claim, own: Span | None, rules: Rules) -> Span | None:
 def _told(outcome: Outcome, claim: Claim | None = None) -> str:
     """An outcome in words, for the record."""
     match outcome:
-        case TimedOut(limit=limit):
-            return f"timeout: ran longer than {limit / SECOND:g} s"
+        case TimedOut(limit=limit, remark=remark):
+            return f"timeout: ran longer than {limit / SECOND:g} s" + (f"\n{remark}" if remark else "")
         case Lost() if claim is not None and claim.former is not None and claim.former_at is not None:
             return (
                 f"visibility timeout: worker {claim.former} stopped renewing its lease; "

@@ -113,9 +113,11 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedOut(msgspec.Struct, frozen=True, gc=False):
-    """The run exceeded its limit."""
+    """The run exceeded its limit. `retry` is the policy's verdict; `remark` says why it could not be asked."""
 
     limit: Span
+    retry: bool = True
+    remark: str | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):

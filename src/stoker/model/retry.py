@@ -1,8 +1,9 @@
 """What happens to a failing job, from its first minute to the dead list.
 
 1. The handler raises. `worth_retrying` looks at the task's lists and predicate: is this error of a kind that can pass?
-2. If attempts of the budget are left, `lifecycle.conclude` asks `next_delay` how long to wait. The first voice that
-   has an opinion decides: the handler's own time, the job's backoff, the queue's failure curve, the app's default.
+2. If attempts of the budget are left, `lifecycle.conclude` asks `next_delay` whether and when to retry. The policy is
+   the job's backoff, else the queue's failure curve, else the app's default. It alone allows a retry; the handler may
+   only choose another time for one that it allows.
 3. The job is retrying until then, keeps its id, and is claimed again with a higher attempt number.
 4. When the budget is spent, or the backoff's own limit is, or the error is not worth it, the job is dead and waits for
    an operator.
@@ -145,13 +146,18 @@ def next_delay(
     default: Backoff | None,
     roll: float,
 ) -> Span | None:
-    """How long before retry `n`; None when the backoff that was asked says: no more.
+    """How long before retry `n`; None when the policy allows none, whatever time the handler asked for.
 
-    The order is the whole rule: the handler's own time, the job's backoff, the queue's curve (an off curve has no
-    opinion), the app's default, one minute.
+    The policy is the job's backoff, else the queue's curve (an off curve has no opinion), else the app's default, else
+    one minute. `own`, the handler's time, replaces the delay of a retry that the policy allows.
     """
-    if own is not None:
-        return own
+    allowed = _policy_delay(n, backoff=backoff, curve=curve, attempt=attempt, default=default, roll=roll)
+    return allowed if allowed is None or own is None else own
+
+
+def _policy_delay(
+    n: int, *, backoff: Backoff | None, curve: Curve, attempt: int, default: Backoff | None, roll: float
+) -> Span | None:
     if backoff is not None:
         return backoff_delay(backoff, n, roll)
     if curve.on:

@@ -110,7 +110,7 @@ class Custody:
         claim = context.claim
         cause = slot.cause or Cause.SHUTDOWN
         self.runs.pop(claim.id, None)
-        outcome = interrupted(cause, context.limit, context.cancel.reason)
+        outcome = interrupted(cause, context.limit, self._worker.app.find_task(claim.kind), context.cancel.reason)
         settlement = conclude(claim, outcome, self._worker.rules_of(claim.kind))
         logger.error(
             "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "

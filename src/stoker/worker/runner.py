@@ -126,7 +126,7 @@ def _judged(error: BaseException, task: Task[..., Any], cause: Cause | None, lim
         return _signal(error, ran)
     members = leaves(error)
     if cause is not None and all(isinstance(member, asyncio.CancelledError) for member in members):
-        return interrupted(cause, limit)
+        return interrupted(cause, limit, task)
     if isinstance(error, ProcessDied):
         return ends.Crashed(str(error))
     if any(isinstance(member, Exception | asyncio.CancelledError) for member in members):
@@ -145,10 +145,11 @@ def _forget_own_frames(error: BaseException) -> None:
         error.__traceback__ = trace
 
 
-def interrupted(cause: Cause, limit: float | None, why: str | None = None) -> Outcome:
-    """The outcome of a run that Stoker stopped; `why` is what whoever canceled it said."""
+def interrupted(cause: Cause, limit: float | None, task: Task[..., Any] | None, why: str | None = None) -> Outcome:
+    """The outcome of a run that Stoker stopped; `why` is the reason the canceling caller gave."""
     if cause is Cause.TIMEOUT:
-        return ends.TimedOut(round((limit or 0) * SECOND))
+        worth, remark = _worth([TimeoutError(f"ran longer than {limit or 0:g} s")], task)
+        return ends.TimedOut(round((limit or 0) * SECOND), worth, remark)
     if cause is Cause.CANCEL:
         return ends.Canceled() if why is None else ends.Canceled(why)
     return ends.HandedBack()
@@ -169,14 +170,23 @@ def _signal(signal: Signal, ran: Span) -> Outcome:
 def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any]) -> ends.Failed:
     """A group is worth a retry when each of its members is; the longest wish of theirs counts."""
     text = describe_error(error)
-    try:
-        worth = all(
-            worth_retrying(one, retry_on=task.retry_on, give_up_on=task.give_up_on, predicate=task.retry_if)
-            for one in members
-        )
-    except BaseException as broken:  # noqa: BLE001 - a broken predicate must not decide over the job
-        return ends.Failed(f"{text}\nretry_if itself raised: {text_of(broken)}")
+    worth, remark = _worth(members, task)
+    if remark is not None:
+        return ends.Failed(f"{text}\n{remark}")
     return ends.Failed(text, worth, after=max(filter(None, map(_retry_after, members)), default=None))
+
+
+def _worth(errors: list[BaseException], task: Task[..., Any] | None) -> tuple[bool, str | None]:
+    """Does the task's policy retry all of these errors? The text says why it could not be asked; then it does."""
+    if task is None:
+        return True, None
+    try:
+        return all(
+            worth_retrying(one, retry_on=task.retry_on, give_up_on=task.give_up_on, predicate=task.retry_if)
+            for one in errors
+        ), None
+    except BaseException as broken:  # noqa: BLE001 - a broken predicate must not decide over the job
+        return True, f"retry_if itself raised: {text_of(broken)}"
 
 
 def _retry_after(error: BaseException) -> Span | None:

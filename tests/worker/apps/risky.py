@@ -114,6 +114,11 @@ async def blocking() -> None:
     time.sleep(60)
 
 
+@jobs.task(isolation="process", timeout=0.3, attempts=3, give_up_on=TimeoutError)
+def slow() -> None:
+    time.sleep(60)
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no")
