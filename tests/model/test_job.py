@@ -21,6 +21,7 @@ from stoker.model.job import (
     Job,
     Mishap,
     Options,
+    Settlement,
     Status,
     appended,
     check_metadata,
@@ -331,3 +332,12 @@ def test_a_record_is_a_value() -> None:
         record().priority = 1  # type: ignore[misc]
     changed = msgspec.structs.replace(Draft(ID, "work", unique=Unique("k")), delay=SECOND)
     assert (changed.delay, changed.unique) == (SECOND, Unique("k"))
+
+
+@pytest.mark.spec("SETTLE-21")
+def test_a_settlement_names_the_keys_of_its_follow_ups() -> None:
+    plain, keyed = Draft(id=bytes(16), kind="a"), Draft(id=bytes(16), kind="a", unique=Unique("k"))
+    wide = Draft(id=bytes(16), kind="a", unique=Unique("w", "global"))
+    settlement = Settlement(bytes(16), "w", 1, Status.DONE, followups=(plain, keyed, wide))
+    assert settlement.slots == {"a/k", "/w"}
+    assert Settlement(bytes(16), "w", 1, Status.DONE).slots == frozenset()

@@ -54,6 +54,7 @@ class Gives(enum.StrEnum):
     SIGN_OF_LIFE = "the death of a worker on this host is known at once, without waiting for its lease"
     ACROSS_QUEUES = "one step reaches all queues: bulk calls, follow-ups into other queues, ids stored in another queue"
     KEYS_ACROSS_QUEUES = "a unique key may be global, and jobs of its kind may go to several queues"
+    BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +108,9 @@ class Jobs(Protocol):
         `repeated` where the store can tell that this very settlement applied before); only if
         `lifecycle.accepts` it (`canceling` otherwise: conclude again). Record, history, counters, cool-down, key and
         follow-ups of one settlement change together or not at all; one that does not apply changes nothing and does
-        not hinder the others. Order: verdicts in the order of the settlements. Settlements come before the claim.
-        Empty: no verdicts.
+        not hinder the others. One that meets a lock of an open transaction is `held`, with nothing of it written, and
+        the others are written at once. Order: verdicts in the order of the settlements. Settlements come before the
+        claim. Empty: no verdicts.
         """
         ...
 

@@ -250,16 +250,23 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     followups: tuple[Draft, ...] = ()
     ref: Any = None
 
+    @property
+    def slots(self) -> frozenset[str]:
+        """The unique keys of its follow-ups, as engines store them."""
+        return frozenset(draft.unique.slot(draft.kind) for draft in self.followups if draft.unique is not None)
+
 
 class Verdict(enum.StrEnum):
     """What became of a settlement or note. `repeated`: this very settlement applied before. `canceling`: a cancel was
-    requested meanwhile, conclude again. `lost`: the claim is no longer this one; nothing changed.
+    requested meanwhile, conclude again. `lost`: the claim is no longer this one; nothing changed. `held`: another
+    transaction has locked what the settlement must write; nothing changed, and it is sent again later.
     """
 
     APPLIED = "applied"
     REPEATED = "repeated"
     CANCELING = "canceling"
     LOST = "lost"
+    HELD = "held"
 
 
 class Settled(msgspec.Struct, frozen=True):

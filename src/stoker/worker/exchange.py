@@ -21,6 +21,7 @@ from stoker.model.events import Transition, transition_of
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, HandedBack
+from stoker.worker.aside import Aside
 from stoker.worker.fetcher import Asked, Fetcher
 from stoker.worker.parking import Parking
 from stoker.worker.settler import Settler
@@ -62,6 +63,7 @@ class Exchange:
         self.bell = asyncio.Event()
         self.engine: Engine = worker.engine
         self.parking = Parking(worker, self._settled)
+        self.aside = Aside(worker, self._settled)
         self._abreast = worker.engine.abreast
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
@@ -132,7 +134,7 @@ class Exchange:
 
     async def turn(self) -> None:
         """One call to the store, if there is anything to say or to ask."""
-        claims, settlements = self._settler.take()
+        claims, settlements = self.aside.sift(*self._settler.take())
         asked = self._fetcher.ask(self._worker.id) if self._worker.taking else None
         if not settlements and asked is None:
             self._worker.notice_drained()
@@ -195,10 +197,9 @@ class Exchange:
         await asyncio.gather(pump, return_exceptions=True)
         while len(self._settler) and time.monotonic() < end:
             await self.turn()
-        if len(self._settler):
-            logger.error(
-                "%d outcomes could not be written before the end; their jobs will run again", len(self._settler)
-            )
+        left = await self.aside.finish(end) + len(self._settler)
+        if left:
+            logger.error("%d outcomes could not be written before the end; their jobs will run again", left)
 
     def _claimed(self, asked: Asked, claims: list[Claim]) -> None:
         if claims and claims[0].worker != self._worker.id:
@@ -250,6 +251,9 @@ class Exchange:
         if verdict is Verdict.LOST:
             self._say_lost(claim, settlement)
             return False
+        if verdict is Verdict.HELD:
+            self.aside.put(claim, settlement)
+            return True
         why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
         self._settler.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))
         self.bell.set()

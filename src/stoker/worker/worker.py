@@ -148,6 +148,7 @@ class Worker:
             self._spawn(self.chores.listen(), "listen"),
             self._spawn(self.chores.tend(), "tend"),
             self._spawn(self.chores.clean(), "clean"),
+            self._spawn(self.exchange.aside.serve(), "aside"),
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
@@ -344,7 +345,8 @@ class Worker:
         """In drain mode: stop when a look at the store found nothing and nothing is running."""
         if not self.draining or self.state != "running":
             return
-        resting = not self.fetcher.busy and not len(self.settler) and not self.exchange.under_way
+        exchange = self.exchange
+        resting = not (self.fetcher.busy or len(self.settler) or exchange.under_way or len(exchange.aside))
         if resting and all(not lane.hungry and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 

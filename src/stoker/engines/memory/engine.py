@@ -54,7 +54,13 @@ class MemoryEngine:
 
     name: ClassVar[str] = "memory"
     gives: ClassVar[frozenset[Gives]] = frozenset(
-        {Gives.OWN_TRANSACTION, Gives.REPEATED, Gives.ACROSS_QUEUES, Gives.KEYS_ACROSS_QUEUES}
+        {
+            Gives.OWN_TRANSACTION,
+            Gives.REPEATED,
+            Gives.ACROSS_QUEUES,
+            Gives.KEYS_ACROSS_QUEUES,
+            Gives.BESIDE_TRANSACTIONS,
+        }
     )
     abreast: ClassVar[int] = 1
 

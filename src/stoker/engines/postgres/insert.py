@@ -99,7 +99,7 @@ async def _by_copy(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
 
 async def in_rounds(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     """In a transaction that meets whoever stands in the way."""
-    return await store.write(lambda unit: admit(unit, drafts))
+    return await store.write(lambda unit: admit(unit, drafts), lane="keyed")
 
 
 # --- in rounds --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ _NOTE = sql("note")
 async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
     """Write on running jobs what their handlers want to be known; verdicts in the order of the notes."""
     store.inside()
-    return await store.each("write", lambda: _note(notes)) if notes else []
+    return await store.each("settle", lambda: _note(notes)) if notes else []
 
 
 def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:

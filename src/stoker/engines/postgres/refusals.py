@@ -12,6 +12,13 @@ from stoker.model.errors import (
     SchemaMismatch,
 )
 
+
+class Locked(EngineBusy):
+    """A lock was not released in time. `place`: which settlement of a call waited for it, if one did."""
+
+    place: int | None = None
+
+
 GONE = frozenset({"25006", "42P05"})
 BUSY = frozenset({"55P03", "57014", "40P01", "40001"})
 ABSENT = frozenset({"42P01", "3F000", "42703", "42883"})
@@ -26,6 +33,8 @@ def translated(error: BaseException, where: str) -> EngineError:
     """A driver's error in our words. Works for psycopg's errors too: they carry the same code."""
     state = sqlstate(error)
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state == "55P03":
+        return Locked(f"{where}: another transaction holds a lock for too long: {said}. Nothing was stored; try again")
     if state in BUSY:
         return EngineBusy(f"{where} was held by somebody else for too long: {said}. Nothing was stored; try again")
     if state == "25006":

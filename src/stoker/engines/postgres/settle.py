@@ -3,6 +3,7 @@
 Plain successes, which are nearly all, go as one small statement, everything else as one large one; both clear bits in
 leases and answer which. What a settlement brings along (a cool-down, follow-ups) is written in the same transaction.
 A settlement whose bit was not open is asked about once more: whether it applied before.
+A settlement that meets a lock of another transaction is left out and answered as held; the others are written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from stoker.engines.postgres import insert
 from stoker.engines.postgres.bits import Item, Masks, located
 from stoker.engines.postgres.claims import Line, Ref
+from stoker.engines.postgres.refusals import Locked
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import CODES, Unit, queue_of
 from stoker.engines.sql.packing import encode, legible
@@ -36,6 +38,12 @@ _SETTLED = sql("settled")
 _TRIM = sql("trim")
 _QUEUES = sql("queues_named")
 _LOCK = sql("queue_lock")
+
+LOCK_WAIT = 0.2
+"""Seconds a settlement waits for a key that another transaction is about to take: ordinary ones end sooner."""
+
+LOCK_WAIT_AGAIN = 0.05
+"""The same for the others of its call, after one has waited in vain."""
 
 _APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
 _SUCCESS = Status.DONE
@@ -66,12 +74,43 @@ async def exchange(store: Store, line: Line, settlements: Sequence[Settlement], 
 async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
     """End claims; verdicts in their order. One statement is a transaction by itself."""
     if any(settlement.cool is not None or settlement.followups for settlement in settlements):
-        return await store.write(lambda unit: settle(unit, unit.now, settlements))
+        if any(settlement.slots for settlement in settlements):
+            return await _around_locks(store, settlements)
+        return await store.write(lambda unit: settle(unit, unit.now, settlements), lane="settle")
     now = store.now()
     unit = Unit(now or 0)
-    verdicts = await store.each("write", lambda: settle(unit, now, settlements))
+    verdicts = await store.each("settle", lambda: settle(unit, now, settlements))
     if unit.woken:
         store.told(unit.woken)
+    return verdicts
+
+
+async def _around_locks(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
+    """End claims whose follow-ups have keys, which a user's open transaction may hold.
+
+    A settlement that waits in vain is held, together with all that want one of its keys; the others are sent again.
+    """
+    verdicts = [Verdict.HELD] * len(settlements)
+    places, wait = list(range(len(settlements))), LOCK_WAIT
+    while places:
+        batch = [settlements[place] for place in places]
+        try:
+            found = await store.write(
+                lambda unit, batch=batch: settle(unit, unit.now, batch),  # type: ignore[misc]
+                lane="settle",
+                lock_wait=wait,
+            )
+        except Locked as error:
+            if error.place is None:
+                raise
+            slots = batch[error.place].slots
+            del places[error.place]
+            places = [place for place in places if slots.isdisjoint(settlements[place].slots)]
+            wait = LOCK_WAIT_AGAIN
+            continue
+        for place, verdict in zip(places, found, strict=True):
+            verdicts[place] = verdict
+        break
     return verdicts
 
 
@@ -79,10 +118,15 @@ def settle(unit: Unit, now: Instant | None, settlements: Sequence[Settlement]) -
     """End claims; verdicts in their order."""
     verdicts = [_LOST] * len(settlements)
     for round_ in rounds(settlements):
-        items = yield from located(round_)
-        if items:
-            yield from _end(now, items, verdicts)
-        yield from _afterwards(unit, items, verdicts)
+        try:
+            items = yield from located(round_)
+            if items:
+                yield from _end(now, items, verdicts)
+            yield from _afterwards(unit, items, verdicts)
+        except Locked as error:
+            if len(round_) == 1:
+                error.place = round_[0][0]
+            raise
     yield from _recognise(settlements, verdicts)
     return verdicts
 

@@ -32,13 +32,18 @@ Work: TypeAlias = Callable[[Connection, Unit], Awaitable[T]]
 TRIES = 6
 """How often a transaction that the server gave up is begun again."""
 
-LANES = {"write": 4, "claim": 2, "desk": 3}
-"""How many calls of a kind are under way at once; the others wait their turn. Renewals are not in the list."""
+LANES = {"write": 4, "keyed": 4, "settle": 4, "claim": 2, "desk": 3}
+"""How many calls of a kind are under way at once; the others wait their turn. Renewals are not in the list.
+
+Inserts with unique keys may wait for the lock of another transaction: neither plain inserts nor settlements wait for
+them.
+"""
 
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _NOW = sql("now")
 _NOW_LAX = sql("now_lax")
+_NOW_HASTY = sql("now_hasty")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -202,14 +207,23 @@ class Store:
     # --- several statements -------------------------------------------------------------------------------------
 
     async def write(
-        self, make: Callable[[Unit], Steps[T]], *, lane: str = "write", lax: bool = False, tell: bool = True
+        self,
+        make: Callable[[Unit], Steps[T]],
+        *,
+        lane: str = "write",
+        lax: bool = False,
+        tell: bool = True,
+        lock_wait: float | None = None,
     ) -> T:
-        """Run steps in one transaction. `lax` does not wait for the disk. Who was woken is told after the commit."""
+        """Run steps in one transaction. `lax` does not wait for the disk. Who was woken is told after the commit.
+
+        `lock_wait` limits the seconds spent on each lock of another transaction; then `Locked` is raised.
+        """
+        first: tuple[str, Row] = (_NOW_LAX if lax else _NOW, ())
+        if lock_wait is not None:
+            first = (_NOW_HASTY, (str(int(lock_wait * 1000)),))
         return await self.transact(
-            lambda connection, unit: self.play(connection, make(unit)),
-            lane=lane,
-            first=(_NOW_LAX if lax else _NOW, ()),
-            tell=tell,
+            lambda connection, unit: self.play(connection, make(unit)), lane=lane, first=first, tell=tell
         )
 
     async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], tell: bool = True) -> T:

@@ -43,7 +43,14 @@ class RedisEngine:
 
     name: ClassVar[str] = "redis"
     gives: ClassVar[frozenset[Gives]] = frozenset(
-        {Gives.DURABLE, Gives.SHARED, Gives.REPEATED, Gives.ACROSS_QUEUES, Gives.KEYS_ACROSS_QUEUES}
+        {
+            Gives.DURABLE,
+            Gives.SHARED,
+            Gives.REPEATED,
+            Gives.ACROSS_QUEUES,
+            Gives.KEYS_ACROSS_QUEUES,
+            Gives.BESIDE_TRANSACTIONS,
+        }
     )
     abreast: ClassVar[int] = 3
 

@@ -47,7 +47,7 @@ class SqliteEngine:
     """
 
     name: ClassVar[str] = "sqlite"
-    gives: ClassVar[frozenset[Gives]] = frozenset(Gives)
+    gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.BESIDE_TRANSACTIONS}
     abreast: ClassVar[int] = 1
 
     def __init__(

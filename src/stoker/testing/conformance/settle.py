@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.engines.base import LEASE
+from stoker.engines.base import LEASE, Gives
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidTransition
 from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Demand, Mishap, Options, Status, Verdict
@@ -30,9 +30,13 @@ from stoker.model.query import Discard, Query, Requeue, Selection
 from stoker.model.retry import Curve, Fixed, Never
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.harness import Store, needs
 
 _ODD_TEXT = "Traceback:\n\tboom ' \" \\ % {} é 日本 🧨"
+
+
+class _RolledBack(Exception):
+    """Ends a transaction without its changes."""
 
 
 async def _requeue(store: Store, job: bytes) -> None:
@@ -750,3 +754,30 @@ async def test_success_clears_the_last_error(store: Store, metadata: dict[str, s
     record = await store.job(job)
     assert (record.last_error, [mishap.error for mishap in record.history]) == (None, ["boom"])
     assert (await store.engine.find(Query(text="boom"))).jobs == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("SETTLE-21")
+async def test_an_open_transaction_holds_up_only_settlements_that_need_its_key(store: Store) -> None:
+    """Those may be answered `held` with nothing written; the others apply at once, and the held ones afterwards."""
+    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Gives.BESIDE_TRANSACTIONS)
+    await store.insert(*(store.draft() for _ in range(6)))
+    claims = await store.claim(n=6)
+    child = {place: (store.draft("child", unique=Unique("k")),) for place in (1, 3)} | {4: (store.draft("child"),)}
+    settlements = [conclude(claim, Done(followups=child.get(place, ()))) for place, claim in enumerate(claims)]
+    with pytest.raises(_RolledBack):
+        async with store.engine.transaction() as tx:
+            await store.engine.insert([store.draft("child", unique=Unique("k"))], tx=tx)
+            verdicts = await store.settle(*settlements)
+            held = [place for place, verdict in enumerate(verdicts) if verdict is Verdict.HELD]
+            assert set(held) <= {1, 3}
+            assert {verdict for place, verdict in enumerate(verdicts) if place not in held} == {Verdict.APPLIED}
+            for place in held:
+                assert await store.status(claims[place].id) is Status.RUNNING
+                assert await store.gone(child[place][0].id)
+            raise _RolledBack
+    again = await store.settle(*(settlements[place] for place in held))
+    assert set(again) <= {Verdict.APPLIED}
+    assert {await store.status(claim.id) for claim in claims} == {Status.DONE}
+    assert await store.counts() == {Status.DONE: 6, Status.PENDING: 2}
