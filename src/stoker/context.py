@@ -244,3 +244,32 @@ def current() -> Context:
         return running.get()
     except LookupError:
         raise StokerError("current() is only meaningful inside a handler that a worker runs") from None
+
+
+class JobLogFilter(logging.Filter):
+    """Adds job, kind, queue and attempt to log records that are made inside a handler; drops none.
+
+    A worker puts it on the handlers of the root logger when it starts, so records of any logger have these attributes,
+    also those of handlers in threads. Give it to other handlers yourself: `handler.addFilter(JobLogFilter())`.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the record; what it says of itself stays."""
+        context = running.get(None)
+        if context is not None:
+            claim, fields = context.claim, record.__dict__
+            if "job" not in fields:
+                fields["job"] = ids.text(claim.id)
+            fields.setdefault("kind", claim.kind)
+            fields.setdefault("queue", claim.queue)
+            fields.setdefault("attempt", claim.attempt)
+        return True
+
+
+_job_log_filter = JobLogFilter()
+
+
+def name_jobs_in_logs() -> None:
+    """Put the filter on every handler of the root logger; twice is harmless."""
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_job_log_filter)

@@ -11,6 +11,7 @@ end costs the least.
 from __future__ import annotations
 
 import linecache
+import re
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -25,6 +26,7 @@ MEMBERS: Final = 10
 EXCEPTIONS: Final = 40
 LINE: Final = 300
 _CUT: Final = "… (cut)"
+_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
@@ -45,6 +47,22 @@ def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 def text_of(value: object, limit: int = ERROR_LIMIT) -> str:
     """`str(value)` fit to be stored, whatever it holds and even if it fails."""
     return _clean(_text(value, limit), limit)
+
+
+def safe(text: str) -> str:
+    """Escape control and direction characters; tabs and line ends stay."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    """Return the same on one line, shortened."""
+    text = " ".join(safe(text[: longest * 2]).split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _story(error: BaseException, longest: int) -> Iterator[str]:

@@ -778,7 +778,7 @@ async def test_an_unknown_task_is_put_back_for_longer_and_longer_and_dies_after_
     assert waits[0] == 1
     assert waits[-1] == 300
     assert 3600 <= sum(waits) < 3600 + 300
-    assert f"job {job.id} cannot run here" in caplog.text
+    assert f"job {job.id} (elsewhere, queue default) cannot run here" in caplog.text
 
 
 @pytest.mark.spec("WORKER-07")

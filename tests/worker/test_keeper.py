@@ -163,7 +163,8 @@ async def test_a_dead_workers_jobs_are_taken_over_and_run_again(jobs: Stoker, ca
         attempt, error = await job.result(10)
     assert attempt == 2
     assert error.startswith("visibility timeout: worker the dead stopped renewing")
-    assert f"job {job.id} (work) was taken over from worker the dead" in caplog.text
+    assert f"job {job.id} (work, queue default) failed" in caplog.text
+    assert "worker the dead stopped renewing its lease" in caplog.text
     assert heard == [("running", "retrying"), ("retrying", "running"), ("running", "done")]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from stoker.cli.text import safe
+from stoker.context import name_jobs_in_logs
 
 Format: TypeAlias = Literal["plain", "json"]
 ABOUT_JOBS: Final = ("job", "kind", "queue", "attempt")
@@ -20,7 +21,10 @@ class Plain(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
-        about = " ".join(f"{key}={value}" for key in ABOUT_JOBS if (value := getattr(record, key, None)) is not None)
+        job = getattr(record, "job", None)
+        named = job is not None and str(job) in record.getMessage()  # a message that names its job needs no more
+        fields = {} if named else {key: getattr(record, key, None) for key in ABOUT_JOBS}
+        about = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
         text = super().format(record) + (f" [{about}]" if about else "")
         return f"{_when(record)} {record.levelname} {record.name}: " + safe(text).replace("\n", "\n    ")
 
@@ -35,6 +39,8 @@ class Json(logging.Formatter):
         line.update({key: value for key in ABOUT_JOBS if (value := getattr(record, key, None)) is not None})
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["error"] = record.exc_text
         return json.dumps(line, default=str)
 
 
@@ -51,10 +57,16 @@ class _Print(logging.Handler):
 
 
 def configure(log_format: Format = "plain", level: str = "INFO", out: Callable[[str], object] | None = None) -> None:
-    """Send every log record to standard error, or to `out`."""
+    """Send every log record to standard error, or to `out`; `level` is Stoker's own.
+
+    Other loggers keep the level they have, or inherit INFO from the root: what an app's own code logs is for the app to
+    choose.
+    """
     handler = logging.StreamHandler(sys.stderr) if out is None else _Print(out)
     handler.setFormatter(Json() if log_format == "json" else Plain())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("stoker").setLevel(level.upper())
+    name_jobs_in_logs()
     # A closed pipe must not turn every line into a traceback about the pipe.
     logging.raiseExceptions = False
 

@@ -65,7 +65,11 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 @click.option("--health-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Of Stoker's own loggers; others keep theirs.",
 )
 def work(
     app: str,

@@ -105,6 +105,7 @@ class Chores:
         worker, limit = self._worker, self._settings.reap_batch
         claims, settlements, verdicts = await reap(self._engine, worker.id, worker.rules_of, limit=limit)
         worker.exchange.tell(claims, settlements, verdicts)
+        worker.failures.applied(claims, settlements, verdicts)
         return len(claims) == limit
 
     async def tend(self) -> None:
@@ -115,6 +116,7 @@ class Chores:
                 await self.write_notes()
                 self._worker.exchange.hand_back(self._worker.fetcher.stale())
                 self._name_long_runs()
+                self._worker.failures.flush()
                 await self._worker.exchange.parking.try_again()
                 if tick % 5 == 0:
                     await self.attune()

@@ -160,12 +160,6 @@ def condemn(worker: Worker, leak: BaseException) -> None:
     if context is None or slot is None or slot.context is not context:
         logger.error("%s left the event loop, and no running job is to blame; the worker goes on", _name(leak))
         return
-    logger.error(
-        "a task that job %s (%s) had spawned raised %s: the job is dead, the worker goes on",
-        context.id,
-        context.kind,
-        _name(leak),
-    )
     worker.custody.condemn(slot, leak)
 
 

@@ -38,7 +38,7 @@ FLUSH_AFTER = 0.002
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Between tries while the store is away."""
 
-_APPLIED = Verdict.APPLIED
+_APPLIED, _DONE = Verdict.APPLIED, Status.DONE
 
 LAST_WORDS = 10.0
 """Seconds a worker that stops tries to write what is left."""
@@ -235,6 +235,8 @@ class Exchange:
                 del held[claim.id]
             if verdict is _APPLIED:
                 counts[settlement.status] += 1
+                if settlement.status is not _DONE:
+                    self._worker.failures.settled(claim, settlement)
                 if settlement.followups:
                     more = True
         self._fetcher.measure(claims)

@@ -98,14 +98,6 @@ class Parking:
             except Exception as refusal:  # noqa: BLE001 - whatever it is, it must not stop the others
                 trouble = trouble or refusal
                 continue
-            if substitute:
-                logger.error(
-                    "the store refuses the outcome (%s) of job %s (%s): %s The job is dead; its record says why.",
-                    settlement.status,
-                    ids.text(claim.id),
-                    claim.kind,
-                    trouble,
-                )
             self._refusals.pop(claim.id, None)
             self._settled([claim], [one], [verdict])
             return None

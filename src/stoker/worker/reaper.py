@@ -5,19 +5,15 @@ Any worker may reap; a reaper that dies is reaped in turn, so nobody has to be e
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from random import random
 
 import msgspec
 
 from stoker.engines.base import Engine
-from stoker.model import ids
-from stoker.model.job import Claim, Settlement, Status, Verdict
+from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
-
-logger = logging.getLogger("stoker.worker")
 
 RulesOf = Callable[[str], Rules]
 
@@ -36,17 +32,7 @@ async def reap(
     if not claims:
         return [], [], []
     settlements = [_settlement(claim, rules_of(claim.kind), dead, crash) for claim in claims]
-    verdicts = (await engine.settle(settlements)).verdicts
-    for claim, settlement in zip(claims, settlements, strict=True):
-        logger.warning(
-            "job %s (%s) was taken over from worker %s: %s; it is %s now",
-            ids.text(claim.id),
-            claim.kind,
-            claim.former,
-            settlement.error,
-            "to run again" if settlement.status in (Status.PENDING, Status.RETRYING) else settlement.status,
-        )
-    return claims, settlements, verdicts
+    return claims, settlements, (await engine.settle(settlements)).verdicts
 
 
 def _settlement(claim: Claim, rules: Rules, dead: Sequence[str], crash: str | None) -> Settlement:

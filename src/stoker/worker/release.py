@@ -16,6 +16,7 @@ from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import HandedBack, Lost
 from stoker.model.time import SECOND
+from stoker.worker.failures import FailureLog
 from stoker.worker.reaper import reap
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
     claims over already, so the next one, under another id, takes them from there.
     """
     mine: list[str] = []
+    failures = FailureLog()
     for attempt in range(TRIES):
         mine.append(uuid.uuid4().hex)
         try:
-            released = await _release(app, mine[-1], [*dead, *mine[:-1]], crash)
+            released = await _release(app, mine[-1], [*dead, *mine[:-1]], crash, failures)
             logger.info("%d jobs of a dead worker process were released", released)
             break
         except StokerError as error:
@@ -46,12 +48,13 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
             await asyncio.sleep(0.1 * 2**attempt)
     else:
         logger.error("the jobs of a dead worker process run again when its lease has lapsed")
+    failures.flush(everything=True)
     with suppress(StokerError):
         for me in mine:
             await (await app.engine()).renew(me, [], lease=0)
 
 
-async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None) -> int:
+async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None, failures: FailureLog) -> int:
     """One try; answers how many jobs were released. Raises what the store raises."""
     engine = await app.engine()
     await engine.renew(me, [], lease=LEASE, first=True)
@@ -64,6 +67,7 @@ async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None)
                 engine, me, lambda kind: rules_of(app, kind), limit=BATCH, dead=dead, crash=crash
             )
         _tell(app, claims, settlements, verdicts)
+        failures.applied(claims, settlements, verdicts)
         released += len(claims)
         if len(claims) < BATCH:
             return released

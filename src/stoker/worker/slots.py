@@ -7,7 +7,6 @@ succeeds is done only where it is needed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from contextvars import copy_context
 from random import random
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.context import Context
-from stoker.model import ids
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
@@ -30,8 +28,6 @@ from stoker.worker.slot import Slot
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
-
-logger = logging.getLogger("stoker.worker")
 
 QUANTUM = 0.002
 """Seconds a slot may run jobs that never suspend before it lets the loop breathe."""
@@ -155,6 +151,6 @@ class Slots:
     def _unfit(self, claim: Claim, error: InvalidPayload | None) -> Settlement:
         outcome = unfit(claim, error)
         settlement = conclude(claim, outcome, self._strangers)
-        then = "dead" if settlement.status is Status.DEAD else f"put back for {settlement.after / SECOND:g} s"
-        logger.error("job %s cannot run here: %s. It is %s.", ids.text(claim.id), outcome.why, then)
+        if settlement.status is Status.PENDING:
+            self._worker.failures.put_back(claim, outcome.why, settlement)
         return settlement

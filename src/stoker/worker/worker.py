@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from stoker.context import name_jobs_in_logs
 from stoker.model.errors import StokerError
 from stoker.model.job import Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
@@ -27,6 +28,7 @@ from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
 from stoker.worker.executors import Executors
+from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper
 from stoker.worker.runner import Cause
@@ -73,6 +75,7 @@ class Worker:
         self.states: dict[Any, Any] = {}
         self.on_identity: Callable[[str], object] = lambda _worker: None
         self.keeps: dict[str, Span] = {}
+        self.failures = FailureLog()
         self.custody = Custody(self)
         self.shares = Shares(self.custody.count)
         self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.shares)
@@ -138,6 +141,7 @@ class Worker:
             self.state = before
             self._stopped.set()
             raise
+        name_jobs_in_logs()
         self.executors.warm_up(self.app.tasks.values())
         self.on_identity(self.id)
         self.healthy = True
@@ -285,6 +289,7 @@ class Worker:
                 except StokerError as error:
                     logger.warning("could not say good-bye to the store: %s The reaper remains the safety net.", error)
         finally:
+            self.failures.flush(everything=True)
             self.custody.stop_alarm()
             await self.executors.close()
             await self._lifespans.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import sys
 import time
@@ -101,3 +102,9 @@ async def leak_exit() -> None:
 @jobs.task
 async def shout() -> None:
     current().logger.warning("red \x1b[31m alert\nstoker.worker: forged line")
+
+
+@jobs.task
+async def mutter() -> None:
+    logging.getLogger("shop").info("an ordinary line")
+    logging.getLogger("shop").debug("a line for the shop's own developers")

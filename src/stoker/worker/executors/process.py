@@ -232,4 +232,5 @@ class _Child:
 
 
 def _level() -> int:
-    return logging.getLogger().getEffectiveLevel()
+    """Return the level from which a child's records may matter: its own loggers' or Stoker's, whichever is lower."""
+    return min(logging.getLogger(name).getEffectiveLevel() for name in (None, "stoker"))

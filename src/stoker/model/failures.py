@@ -1,0 +1,37 @@
+"""What a settlement means to people who watch for failures: how grave it is, and what happens next."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.model.job import Claim, Settlement, Status
+from stoker.model.lifecycle import spent
+from stoker.model.time import SECOND, Span
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One run that did not succeed. `dead`: the job is not tried again."""
+
+    dead: bool
+    event: str
+    error: str
+    then: str
+
+
+def failure_of(claim: Claim, settlement: Settlement) -> Failure | None:
+    """Return what to report of a settlement that applied; None for success, put-backs and cancels by request."""
+    status, error = settlement.status, settlement.error or "no error recorded"
+    failed = f"failed, attempt {claim.attempt} of {claim.base + claim.budget}"
+    if status is Status.RETRYING:
+        return Failure(False, failed, error, f"It runs again {in_words(settlement.after)}.")
+    if status is Status.DEAD:
+        left = "no attempt is left" if spent(claim) else "it is not tried again"
+        return Failure(True, failed, error, f"It is dead: {left}.")
+    if status is Status.CANCELED and settlement.refund:  # by lifecycle: only a job that expired before its first run
+        return Failure(False, "was not started", error, "It is canceled.")
+    return None
+
+
+def in_words(wait: Span) -> str:
+    """Say how long a wait is: "at once", "in 2.5 s"."""
+    return "at once" if wait <= 0 else f"in {round(wait / SECOND, 3):g} s"

@@ -1,0 +1,107 @@
+"""Logs what failed: one line per failed run, with its traceback, and never a flood.
+
+A line is written when the store has accepted the outcome, so a run is logged once and what is logged is true. Per kind
+and second at most `MOST` are logged; the rest is counted, and the count is logged afterwards. Text of a job stays on
+its line or is indented below it, whatever formatter is used: it cannot look like a line of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from stoker.failure import one_line, safe
+from stoker.model import ids
+from stoker.model.failures import Failure, failure_of, in_words
+from stoker.model.job import Claim, Settlement, Verdict
+
+logger = logging.getLogger("stoker.worker")
+
+MOST = 10
+"""Failures of one kind that are logged one by one within `WINDOW`."""
+
+WINDOW = 1.0
+
+LONGEST_HEADLINE = 500
+
+
+class _Window:
+    """One kind within one second."""
+
+    __slots__ = ("count", "dead", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.count = self.dead = 0
+
+
+class FailureLog:
+    """The failures of one worker."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+
+    def applied(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
+        """Log those of a batch that applied and are failures."""
+        for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
+            if verdict is Verdict.APPLIED:
+                self.settled(claim, settlement)
+
+    def settled(self, claim: Claim, settlement: Settlement) -> None:
+        """Log a settlement that applied, if it is a failure."""
+        failure = failure_of(claim, settlement)
+        if failure is not None and self._admits(claim.kind, dead=failure.dead):
+            _log(claim, failure)
+
+    def put_back(self, claim: Claim, why: str, settlement: Settlement) -> None:
+        """Log a job that cannot run in this worker and waits for another one."""
+        if self._admits(claim.kind, dead=False):
+            then = f"It is put back and tried again {in_words(settlement.after)}."
+            _log(claim, Failure(False, "cannot run here", why, then))
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Log how many were left out in windows that are over."""
+        now = self._clock()
+        for kind, window in list(self._windows.items()):
+            if everything or now - window.since >= WINDOW:
+                del self._windows[kind]
+                _log_rest(kind, window, now)
+
+    def _admits(self, kind: str, *, dead: bool) -> bool:
+        now, window = self._clock(), self._windows.get(kind)
+        if window is None or now - window.since >= WINDOW:
+            if window is not None:
+                _log_rest(kind, window, now)
+            window = self._windows[kind] = _Window(now)
+        window.count += 1
+        if window.count <= MOST:
+            return True
+        window.dead += dead
+        return False
+
+
+def _log(claim: Claim, failure: Failure) -> None:
+    level = logging.ERROR if failure.dead else logging.WARNING
+    if not logger.isEnabledFor(level):
+        return
+    first, _, rest = failure.error.partition("\n")
+    job = ids.text(claim.id)
+    text = f"job {job} ({claim.kind}, queue {claim.queue}) {failure.event}: "
+    text += f"{one_line(first, LONGEST_HEADLINE).rstrip('.')}. {failure.then}"
+    about = {"job": job, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
+    record = logger.makeRecord(logger.name, level, __file__, 0, text, (), None, "settled", about)
+    if rest:
+        # Where the exception itself is gone, or was another process's: formatters print this below the message.
+        record.exc_text = "\n".join(f"    {line}" for line in safe(rest).splitlines())
+    logger.handle(record)
+
+
+def _log_rest(kind: str, window: _Window, now: float) -> None:
+    more = window.count - MOST
+    if more > 0:
+        dead = f", {window.dead} of their jobs are dead" if window.dead else ""
+        text = "%d more failures of %s within %.1f s were not logged one by one%s"
+        level = logging.ERROR if window.dead else logging.WARNING
+        logger.log(level, text, more, kind, max(now - window.since, WINDOW), dead, extra={"kind": kind})
