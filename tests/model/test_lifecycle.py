@@ -24,6 +24,7 @@ from stoker.model.lifecycle import (
     check_transition,
     conclude,
     deletes,
+    due_again,
     expired,
     expiry,
     spent,
@@ -308,7 +309,15 @@ def test_a_spent_backoff_ends_a_job_with_budget_left() -> None:
 @pytest.mark.spec("SETTLE-07")
 def test_putting_back() -> None:
     assert conclude(claimed(), Snoozed(7)) == Settlement(ID, "w1", 42, Status.PENDING, after=7, refund=True)
-    assert conclude(claimed(), HandedBack()) == Settlement(ID, "w1", 42, Status.PENDING, refund=True)
+    back = Settlement(ID, "w1", 42, Status.PENDING, refund=True, due=NOW - MINUTE)
+    assert conclude(claimed(scheduled_at=NOW - MINUTE), HandedBack()) == back
+
+
+@pytest.mark.spec("SETTLE-22")
+def test_only_a_job_that_is_handed_back_keeps_its_scheduled_time() -> None:
+    claim = claimed(scheduled_at=NOW - MINUTE)
+    assert due_again(conclude(claim, HandedBack()), NOW) == NOW - MINUTE
+    assert due_again(conclude(claim, Snoozed(7)), NOW) == NOW + 7
 
 
 @pytest.mark.spec("COOL-02")

@@ -229,9 +229,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """How a claim ends. Applied only while the job runs under exactly this worker and token.
 
-    `after` is counted by the store from its own now. `refund` gives the attempt back, `crash` counts a crash-end,
-    `throttled` raises the diagnostic counter that success clears. `error` becomes the last error and one entry of the
-    history. `followups` are inserted in the same write, only if it applied.
+    `after` is counted by the store from its own now; `due` is a scheduled time that the job keeps instead. `refund`
+    gives the attempt back, `crash` counts a crash-end, `throttled` raises the diagnostic counter that success clears.
+    `error` becomes the last error and one entry of the history. `followups` are inserted in the same write, only if it
+    applied.
     """
 
     id: JobId
@@ -249,6 +250,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     metadata: dict[str, str] | None = None
     followups: tuple[Draft, ...] = ()
     ref: Any = None
+    due: Instant | None = None
 
     @property
     def slots(self) -> frozenset[str]:

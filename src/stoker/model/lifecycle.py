@@ -113,7 +113,7 @@ def conclude(
         case Snoozed(after=after):
             return _put_back(claim, after, metadata)
         case HandedBack():
-            return _put_back(claim, 0, metadata)
+            return _put_back(claim, 0, metadata, due=claim.scheduled_at)
         case Throttled():
             return _throttled(claim, outcome, metadata)
         case Unfit(why=why):
@@ -149,6 +149,11 @@ def expiry(status: Status, finished_at: Instant, keep: Span | None, keep_done: S
     if status is Status.DONE:
         return finished_at + (keep_done if keep is None else keep)
     return finished_at + keep_dead
+
+
+def due_again(settlement: Settlement, now: Instant) -> Instant:
+    """When a job that was put back or waits for a retry is due; a handed-back one keeps its place in the queue."""
+    return now + settlement.after if settlement.due is None else settlement.due
 
 
 def deletes(settlement: Settlement) -> bool:
@@ -206,7 +211,7 @@ def _finish(
     )
 
 
-def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None) -> Settlement:
+def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None, *, due: Instant | None = None) -> Settlement:
     return Settlement(
         claim.id,
         claim.worker,
@@ -216,6 +221,7 @@ def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None) -> Set
         refund=True,
         metadata=metadata,
         ref=claim.ref,
+        due=due,
     )
 
 

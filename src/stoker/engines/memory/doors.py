@@ -29,7 +29,7 @@ from stoker.model.job import (
     noted,
     shown_error,
 )
-from stoker.model.lifecycle import accepts, check_settlements, deletes
+from stoker.model.lifecycle import accepts, check_settlements, deletes, due_again
 from stoker.model.throttle import Cool, cooled
 from stoker.model.time import Instant
 from stoker.model.unique import SUPERSEDED, Meeting, Mode, Unique, meet
@@ -209,8 +209,8 @@ def _end_run(record: Record, settlement: Settlement, now: Instant) -> None:
 def _wait_again(store: Store, record: Record, settlement: Settlement, now: Instant) -> None:
     record.status = settlement.status
     record.worker = None
-    record.scheduled_at = now + settlement.after
-    if not settlement.after:
+    record.scheduled_at = due_again(settlement, now)
+    if record.scheduled_at <= now:
         store.wake(record.queue)
 
 

@@ -96,7 +96,7 @@ class Line:
                 if settlement.status is not Status.DONE and type(ref) is Ref:
                     marks = self._marks.get(ref.lot.queue)
                     if marks is not None:
-                        marks.put(ref.priority, None)
+                        marks.put(ref.priority, settlement.due)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         """Hand due jobs to a worker with a live lease."""

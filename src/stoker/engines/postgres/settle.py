@@ -236,6 +236,7 @@ def _row(settlement: Settlement, ref: Ref) -> Row:
         crashes,
         throttles,
         encode(settlement.metadata).decode() if settlement.metadata else None,
+        settlement.due if waits else None,
     )
 
 

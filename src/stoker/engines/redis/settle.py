@@ -28,7 +28,7 @@ from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
 _SETTLE = script("settle")
 _TRAITS = struct.Struct(">cHHQ")
-_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP = (1 << n for n in range(10))
+_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE = (1 << n for n in range(11))
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
 _WAITING = (Status.PENDING, Status.RETRYING)
 _DONE, _APPLIED = Status.DONE, Verdict.APPLIED
@@ -225,6 +225,8 @@ class Call:
         status = one.status
         flags = _REFUND * one.refund | _CRASH * one.crash | _THROTTLED * one.throttled
         span = one.after if status in _WAITING else 0
+        if one.due is not None and status in _WAITING:
+            flags, span = flags | _DUE, one.due
         more: list[Any] = []
         if one.error is not None:
             flags |= _ERROR

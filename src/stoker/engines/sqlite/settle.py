@@ -20,7 +20,7 @@ from stoker.engines.sqlite.records import Record, by_seq
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CODES, COMPLETED, DONE, RUNNING, Mismatch, Unit
 from stoker.model.job import LONGEST_LOG, Note, Settlement, Status, Verdict, noted
-from stoker.model.lifecycle import accepts, deletes
+from stoker.model.lifecycle import accepts, deletes, due_again
 from stoker.model.throttle import Cool, cooled
 
 _FENCE = sql("settle_fence")
@@ -119,7 +119,7 @@ def _one(unit: Unit, settlement: Settlement) -> Steps[tuple[Verdict, str]]:
     yield from _write_run(unit, record, settlement)
     status = CODES[settlement.status]
     if settlement.status in (Status.PENDING, Status.RETRYING):
-        yield from moves.queue_up(unit, record, status, unit.now + settlement.after)
+        yield from moves.queue_up(unit, record, status, due_again(settlement, unit.now))
     elif deletes(settlement):
         yield from moves.erase(unit, record)
     else:

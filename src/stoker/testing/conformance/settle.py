@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.engines.base import LEASE, Gives
+from stoker.engines.base import LEASE, ORPHANED_AFTER, Gives
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidTransition
 from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Demand, Mishap, Options, Status, Verdict
@@ -332,6 +332,53 @@ async def test_putting_back_costs_no_attempt(store: Store, outcome: Outcome, del
         assert await store.claim() == []
     store.pass_time(delay)
     assert (await store.take()).attempt == 1
+
+
+@pytest.mark.core
+@pytest.mark.spec("SETTLE-22")
+async def test_a_job_handed_back_keeps_its_place_and_the_lag_of_its_queue(store: Store) -> None:
+    """The scheduled time stays, so jobs that came later stay behind and the lag goes on; a second hand-back too."""
+    since = store.now()
+    early = [await store.add() for _ in range(3)]
+    store.pass_time(MINUTE)
+    await store.add(priority=0)
+    for worker in ("w1", "w2"):
+        store.pass_time(MINUTE)
+        claims = await store.claim(worker, 3)
+        assert [claim.id for claim in claims] == early
+        assert set(await store.settle(*(conclude(claim, HandedBack()) for claim in claims))) == {Verdict.APPLIED}
+        assert [(await store.job(job)).scheduled_at for job in early] == [since] * 3
+        assert (await store.engine.census()).oldest_ready == {"default": since}
+    assert [claim.id for claim in await store.claim("w3", 3)] == early
+
+
+@pytest.mark.spec("SETTLE-22")
+async def test_a_retry_and_an_orphan_handed_back_keep_their_scheduled_time(store: Store) -> None:
+    """A retry returns to when it was due, and so does a claim that a renewal reports as an orphan."""
+    job = await store.add()
+    await store.finish(await store.take(), Failed("boom", after=MINUTE))
+    due = store.now() + MINUTE
+    store.pass_time(HOUR)
+    await store.take("w1")
+    store.pass_time(ORPHANED_AFTER + SECOND)
+    [orphan] = (await store.engine.renew("w1", [])).orphaned
+    assert await store.finish(orphan, HandedBack()) is Verdict.APPLIED
+    record = await store.job(job)
+    assert (record.status, record.attempts, record.scheduled_at) == (Status.PENDING, 1, due)
+
+
+@pytest.mark.spec("SETTLE-22")
+async def test_a_job_handed_back_by_whoever_took_it_over_keeps_its_scheduled_time(store: Store) -> None:
+    """A planned stop of a dead process: its claims are reaped and handed back in its name."""
+    since = store.now()
+    job = await store.add()
+    await store.take("dead")
+    await store.enlist("heir")
+    store.pass_time(SECOND)
+    [claim] = await store.engine.reap("heir", 1, dead=["dead"])
+    assert await store.finish(claim, HandedBack()) is Verdict.APPLIED
+    assert (await store.job(job)).scheduled_at == since
+    assert (await store.take("next")).id == job
 
 
 @pytest.mark.spec("SETTLE-07")

@@ -1,6 +1,6 @@
 -- Claims end, each only while its bit is open under exactly its worker and token. `soft` are the positions whose end a
 -- request to cancel forbids, `hard` the others. Answers what was open and what was applied, lease by lease; a lease
--- that is not in the answer is not that worker's under that token.
+-- that is not in the answer is not that worker's under that token. When a job is due again: `lifecycle.due_again`.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now
 ), l AS MATERIALIZED (
@@ -28,25 +28,25 @@ WITH t AS MATERIALIZED (
         unnest(
             $7::int[], $8::int[], $9::uuid[], $10::smallint[], $11::text[], $12::int[], $13::int[], $14::bigint[],
             $15::smallint[], $16::bigint[], $17::text[], $18::text[], $19::text[], $20::boolean[], $21::boolean[],
-            $22::int[], $23::int[], $24::text[]
+            $22::int[], $23::int[], $24::text[], $25::bigint[]
         ) WITH ORDINALITY AS u (
             ord, pos, id, status, kind, attempt, attempts, after, priority, keep, result, error, slot, erased, marked,
-            crashes, throttles, metadata, n
+            crashes, throttles, metadata, due, n
         )
     WHERE u.ord = l.ord AND get_bit(l.eff, u.pos) = 1
 ), i AS (
     INSERT INTO stoker.done (id, finished, expires, token, started, attempts, status, settled, cancel, queue, result)
     SELECT
         id, now,
-        now + CASE WHEN status = 3 THEN coalesce(keep, keep_done, $25::bigint) ELSE coalesce(keep_dead, $26::bigint) END,
+        now + CASE WHEN status = 3 THEN coalesce(keep, keep_done, $26::bigint) ELSE coalesce(keep_dead, $27::bigint) END,
         token, claimed, attempts, status, status, cancel, queue, result
     FROM f WHERE status >= 3 AND NOT erased
 ), b AS (
     INSERT INTO stoker.ready (due, token, id, attempts, priority, status, settled, past, queue)
-    SELECT now + after, token, id, attempts, priority, status, status, true, queue FROM f WHERE status < 3
+    SELECT coalesce(due, now + after), token, id, attempts, priority, status, status, true, queue FROM f WHERE status < 3
 ), o AS (
     INSERT INTO stoker.past AS o (id, due, started, crashes, throttles, metadata)
-    SELECT id, now + after, claimed, crashes, throttles, metadata::jsonb FROM f WHERE marked AND NOT erased
+    SELECT id, coalesce(due, now + after), claimed, crashes, throttles, metadata::jsonb FROM f WHERE marked AND NOT erased
     ON CONFLICT (id) DO UPDATE SET
         due = coalesce(excluded.due, o.due), started = excluded.started,
         crashes = excluded.crashes, throttles = excluded.throttles,

@@ -18,6 +18,7 @@ local mine = {}
 for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = KEYS[tonumber(ARGV[i + 1])] end
 at = at + 1 + 2 * tonumber(ARGV[at])
 local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
+local DUE = 1024
 local band = bit.band
 local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
 
@@ -189,13 +190,13 @@ local function conclude(s)
   end
   r.status, r.worker, r.settled, r.tail = status, '', status, ''
   if status == 'p' or status == 'a' then
-    r.due = now + t.span
+    r.due = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
     call('ZADD', WAIT(label.queue), '0', place_of(r.priority, r.due, id))
     if status == 'a' then
       call('ZADD', AGAIN(label.queue), int(r.due), id)
       call('ZADD', ODD, '0', 'a' .. id)
     end
-    if t.span == 0 then wake(label.queue) end
+    if r.due <= now then wake(label.queue) end
     put(id, write_state(r))
   else
     if s.slot and call('HGET', SLOTS, s.slot) == id then call('HDEL', SLOTS, s.slot) end
