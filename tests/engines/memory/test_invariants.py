@@ -8,16 +8,17 @@ from collections import Counter
 from typing import Any
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
 from stoker.engines.memory import MemoryEngine
-from stoker.engines.memory.line import SWEEP_AT, Line
-from stoker.engines.memory.record import Record, drafted
+from stoker.engines.memory.ready_queue import SWEEP_AT, Entry, ReadyQueue
 from stoker.engines.memory.store import Store
 from stoker.model.ids import JobId, compose
 from stoker.model.job import ACTIVE, Claim, Demand, Draft, Settlement, Status
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow, Selection
+from stoker.model.record import Record
 from stoker.model.throttle import Cool
 from stoker.model.time import SECOND
 from stoker.model.unique import Hold, Mode, Unique
@@ -29,37 +30,36 @@ QUEUES = ("a", "b", "c")
 def audit(store: Store) -> None:
     """Recount everything from the records alone."""
     counts: Counter[tuple[str, str, Status]] = Counter()
-    for job, record in store.jobs.items():
+    for job, entry in store.jobs.items():
+        record = entry.record
         assert record.id == job
         counts[record.queue, record.kind, record.status] += 1
         assert (record.worker is not None) == (record.status is Status.RUNNING)
         if record.status is Status.RUNNING:
             assert record.worker is not None
-            assert store.held[record.worker][job] is record
+            assert store.held[record.worker][job] is entry
         assert (job in store.finished) == (record.status not in ACTIVE)
         if record.unique is not None and record.status in ACTIVE:
-            assert store.holders[record.unique.slot(record.kind)] is record
-    cells = {(*key, status): n for key, cell in store.cells.items() for status, n in cell.items() if n}
-    assert cells == counts
+            assert store.holders[record.unique.slot(record.kind)] == job
+    assert {key: n for key, n in store.counts.items() if n} == counts
     assert store.active == sum(n for (_, _, status), n in counts.items() if status in ACTIVE)
     assert len(store.finished) == len(store.jobs) - store.active
     assert sum(map(len, store.held.values())) == sum(n for key, n in counts.items() if key[2] is Status.RUNNING)
-    keyed = [r for r in store.jobs.values() if r.unique is not None and r.status in ACTIVE]
+    keyed = [entry for entry in store.jobs.values() if entry.record.held_slot is not None]
     assert len(store.holders) == len(keyed)
 
 
 def picture(store: Store) -> object:
     """Everything a rehearsal must leave as it was."""
-    for line in store.lines.values():
-        line.promote(store.now())
-    fields = [name for name in Record.__struct_fields__ if name not in ("cell", "ticket", "later")]
+    for waiting in store.waiting.values():
+        waiting.promote(store.now())
     return (
-        {job: [getattr(record, name) for name in fields] for job, record in sorted(store.jobs.items())},
-        {kind: repr(sums) for kind, sums in store.totals.items()},
+        {job: entry.record for job, entry in sorted(store.jobs.items())},
+        dict(store.totals),
+        dict(store.last_errors),
         dict(store.rows),
-        sorted(store.lines),
-        {slot: record.id for slot, record in store.holders.items()},
-        {name: (line.scheduled, line._standing) for name, line in store.lines.items()},
+        dict(store.holders),
+        {name: (waiting.scheduled, waiting._standing) for name, waiting in store.waiting.items()},
     )
 
 
@@ -165,37 +165,44 @@ PLACES = st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 20), st.booleans(
 
 @pytest.mark.spec("MEMORY-13")
 @hypothesis.given(PLACES, st.lists(st.integers(0, 39), max_size=10), st.lists(st.integers(5, 20), max_size=5))
-def test_a_line_is_always_in_order(wanted: list[tuple[int, int, bool]], leaving: list[int], moments: list[int]) -> None:
+def test_a_ready_queue_is_always_in_order(
+    wanted: list[tuple[int, int, bool]], leaving: list[int], moments: list[int]
+) -> None:
     """Against a sorted list: priority, then time, then id; never one of the future, never one that left."""
-    line = Line()
-    records: list[Record] = []
+    queue = ReadyQueue()
+    entries: list[Entry] = []
     for number, (priority, at, retrying) in enumerate(wanted):
-        record = drafted(Draft(compose(100 - number, number), "k", priority=priority, at=at), {}, 0)
-        record.status = Status.RETRYING if retrying else Status.PENDING
-        line.add(record, 5)
-        records.append(record)
+        record = Record.drafted(Draft(compose(100 - number, number), "k", priority=priority, at=at), 0)
+        status = Status.RETRYING if retrying else Status.PENDING
+        entry = Entry(msgspec.structs.replace(record, status=status))
+        queue.add(entry, 5)
+        entries.append(entry)
     for index in sorted(set(leaving)):
         if index < len(wanted):
-            line.leave(records[index], 5)
-    waiting = [record for index, record in enumerate(records) if index not in leaving]
+            queue.leave(entries[index], 5)
+    waiting = [entry for index, entry in enumerate(entries) if index not in leaving]
     for now in sorted([5, *moments, 21]):
-        due = sorted((r for r in waiting if r.scheduled_at <= now), key=lambda r: (r.priority, r.scheduled_at, r.id))
-        pending = [record.scheduled_at for record in due if record.status is Status.PENDING]
-        assert line.oldest(now) == min(pending, default=None)
-        taken = line.take(3, now)
+        due = sorted((entry for entry in waiting if entry.record.scheduled_at <= now), key=_order)
+        pending = [entry.record.scheduled_at for entry in due if entry.record.status is Status.PENDING]
+        assert queue.oldest(now) == min(pending, default=None)
+        taken = queue.take(3, now)
         assert taken == due[:3]
-        waiting = [record for record in waiting if record not in taken]
-        later = [record for record in waiting if record.status is Status.PENDING and record.scheduled_at > now]
-        assert line.scheduled == len(later)
+        waiting = [entry for entry in waiting if entry not in taken]
+        later = [one.record for one in waiting if one.record.scheduled_at > now and one.record.status is Status.PENDING]
+        assert queue.scheduled == len(later)
+
+
+def _order(entry: Entry) -> tuple[int, int, JobId]:
+    return entry.record.priority, entry.record.scheduled_at, entry.record.id
 
 
 @pytest.mark.spec("MEMORY-13")
 def test_empty_places_are_swept() -> None:
-    line = Line()
-    record = drafted(Draft(compose(1, 1), "k", at=100), {}, 0)
+    queue = ReadyQueue()
+    entry = Entry(Record.drafted(Draft(compose(1, 1), "k", at=100), 0))
     for _ in range(3 * SWEEP_AT):
-        line.add(record, 0)
-        line.leave(record, 0)
-    line.add(record, 0)
-    assert sum(1 for _ in line._places()) <= SWEEP_AT + 2
-    assert line.take(1, 100) == [record]
+        queue.add(entry, 0)
+        queue.leave(entry, 0)
+    queue.add(entry, 0)
+    assert sum(1 for _ in queue._places()) <= SWEEP_AT + 2
+    assert queue.take(1, 100) == [entry]

@@ -14,7 +14,7 @@ from stoker.model.time import Instant, Span
 
 def queues(store: Store) -> list[Queue]:
     """Every queue that was tuned, cooled or used, by name."""
-    return [store.queue(name) for name in sorted(store.rows.keys() | store.lines.keys())]
+    return [store.queue(name) for name in sorted(store.rows.keys() | store.waiting.keys())]
 
 
 def tune_queue(store: Store, name: str, tuning: Tuning, *, if_absent: bool) -> bool:

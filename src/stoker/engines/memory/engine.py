@@ -10,10 +10,11 @@ from typing import ClassVar, Literal, Self
 import msgspec
 
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
-from stoker.engines.memory import actions, controls, doors, leases, questions
+from stoker.engines.memory import controls, find, leases, write
 from stoker.engines.memory.access import Access, Door
 from stoker.engines.memory.capacity import in_turn
-from stoker.engines.memory.record import as_job
+from stoker.engines.memory.claim import claim
+from stoker.engines.memory.expire import expire
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiting import Hub, Waiter
@@ -163,7 +164,7 @@ class MemoryEngine:
                 if tx is not None:
                     return own(tx, store).insert(drafts, store.now())
                 if not store.crowd:
-                    return doors.insert(store, drafts, store.now())
+                    return store.run(write.insert, drafts)
         except EngineFull:
             if tx is not None or self._when_full == "raise":
                 raise
@@ -171,7 +172,7 @@ class MemoryEngine:
 
     async def claim(self, demand: Demand) -> list[Claim]:
         with self._write as store:
-            return doors.claim(store, demand, store.now())
+            return claim(store, demand, store.now())
 
     async def settle(
         self,
@@ -183,8 +184,8 @@ class MemoryEngine:
         with self._write as store:
             now = store.now()
             if tx is None:
-                verdicts = doors.settle(store, settlements, now)
-                return Settled(verdicts, doors.claim(store, demand, now) if demand is not None else [])
+                verdicts = store.run(write.settle, settlements)
+                return Settled(verdicts, claim(store, demand, now) if demand is not None else [])
             if demand is not None:
                 raise InvalidInput("demand", demand, "cannot go with tx=: a claim must not depend on a later commit")
             return Settled(own(tx, store).settle(settlements, now), [])
@@ -203,7 +204,7 @@ class MemoryEngine:
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         with self._write as store:
-            return doors.note(store, notes)
+            return store.run(write.note, notes)
 
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         with self._write as store:
@@ -223,23 +224,23 @@ class MemoryEngine:
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         with self._read as store:
             found = [store.jobs.get(job) for job in ids]
-            return [None if record is None else as_job(record) for record in found]
+            return [None if entry is None else entry.record.as_job() for entry in found]
 
     async def find(self, query: Query) -> Page:
         with self._read as store:
-            return questions.find(store, query, store.now())
+            return find.find(store, query, store.now())
 
     async def census(self) -> Census:
         with self._read as store:
-            return questions.census(store, store.now())
+            return find.census(store, store.now())
 
     async def alter(self, selection: Selection, change: Change) -> Tally:
         with self._write as store:
-            return actions.Action(store, store.now()).run(selection, change)
+            return store.run(write.alter, selection, change)
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:
-            return actions.expire(store, retention, store.now())
+            return expire(store, retention, store.now())
 
     # --- control ------------------------------------------------------------------------------------------------
 

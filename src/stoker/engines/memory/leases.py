@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.memory.doors import hand_over
-from stoker.engines.memory.record import as_claim
 from stoker.engines.memory.store import Store
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal
@@ -30,14 +28,15 @@ def renew(
     lost: list[tuple[JobId, int]] = []
     canceling: list[tuple[JobId, int]] = []
     for job, token in held:
-        record = mine.get(job)
-        if record is None or record.token != token:
+        entry = mine.get(job)
+        if entry is None or entry.record.token != token:
             lost.append((job, token))
-        elif record.cancel_requested:
+        elif entry.record.cancel_requested:
             canceling.append((job, token))
+    records = [entry.record for entry in mine.values()]
     orphaned = [
-        as_claim(record, store.queue(record.queue))
-        for record in mine.values()
+        record.as_claim(store.queue(record.queue))
+        for record in records
         if (record.id, record.token) not in pairs and now - (record.started_at or now) > ORPHANED_AFTER
     ]
     return Renewal(True, lost, canceling, orphaned)
@@ -48,15 +47,12 @@ def reap(store: Store, by: str, limit: int, dead: Sequence[str], now: Instant) -
     if store.leases.get(by, -1) < now:
         return []
     owners = {worker for worker, until in store.leases.items() if until < now}.union(dead) - {by}
-    found = [record for owner in owners for record in store.held.get(owner, {}).values()]
-    found.sort(key=lambda record: (record.started_at, record.id))
+    found = [entry for owner in owners for entry in store.held.get(owner, {}).values()]
+    found.sort(key=lambda entry: (entry.record.started_at, entry.record.id))
     claims = []
-    for record in found[: max(limit, 0)]:
-        store.lift(record, now)
-        record.former, record.former_at = record.worker, record.started_at
-        hand_over(record, by, now)
-        store.place(record, now)
-        claims.append(as_claim(record, store.queue(record.queue)))
+    for entry in found[: max(limit, 0)]:
+        store.hand_over(entry, entry.record.reaped(by, now))
+        claims.append(entry.record.as_claim(store.queue(entry.record.queue)))
     for owner in owners:
         if not store.held.get(owner):
             store.leases.pop(owner, None)

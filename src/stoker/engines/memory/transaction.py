@@ -1,9 +1,9 @@
 """The engine's own transaction: steps are rehearsed when they are asked for and performed when the block ends.
 
-A rehearsal runs all steps so far against the store as it is now, under the lock, and undoes them before the lock is
-given back. So each step gets its true answer, its neighbours see nothing, and no lock is held between two steps. At the
-end the steps are performed for good, in one go. If the store has moved on meanwhile and would answer otherwise than
-promised (the key was taken, the claim was lost), nothing is performed and `EngineBusy` says so.
+A rehearsal runs all steps so far in a unit of work that is thrown away. So each step gets its true answer, other
+callers see nothing, and no lock is held between two steps. At the end the steps run once more and are written. If the
+store has changed meanwhile and would answer otherwise than promised (the key was taken, the claim was lost), nothing is
+written and `EngineBusy` says so.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from stoker.engines.memory import doors
+from stoker.engines.memory import write
 from stoker.engines.memory.store import Store
+from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.errors import EngineBusy, EngineRefused
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Receipt, Settlement, Stored, Verdict
 from stoker.model.time import Instant
 
 Answer = TypeVar("Answer")
-Step: TypeAlias = Callable[[Store, Instant], Any]
+Step: TypeAlias = Callable[[Store, UnitOfWork], Any]
 
 
 class MemoryTransaction:
@@ -34,7 +35,7 @@ class MemoryTransaction:
 
     def insert(self, drafts: Sequence[Draft], now: Instant) -> list[Receipt]:
         """Answer as the insert will, and perform it at the end."""
-        step = partial(_insert, drafts=tuple(drafts))
+        step = partial(write.insert, drafts=tuple(drafts))
         if self._plain is not None and self._is_plain(drafts, self._plain):
             self._plain.update(draft.id for draft in drafts)
             receipts = [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
@@ -44,21 +45,22 @@ class MemoryTransaction:
 
     def settle(self, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
         """Answer as the settlements will, and perform them at the end."""
-        return self._rehearse(partial(_settle, settlements=tuple(settlements)), now)
+        return self._rehearse(partial(write.settle, settlements=tuple(settlements)), now)
 
     def perform(self, now: Instant) -> None:
-        """Make everything true at once, or nothing."""
+        """Write everything at once, or nothing."""
         self._ended = True
-        with self._store.atomic():
-            answers = [step(self._store, now) for step, _ in self._steps]
-            if answers != [promised for _, promised in self._steps]:
-                raise EngineBusy(
-                    "another call changed the same jobs or keys while this transaction was open. Nothing of it was "
-                    "stored. Run the whole block again."
-                )
+        unit = UnitOfWork(now)
+        answers = [step(self._store, unit) for step, _ in self._steps]
+        if answers != [promised for _, promised in self._steps]:
+            raise EngineBusy(
+                "another call changed the same jobs or keys while this transaction was open. Nothing of it was "
+                "stored. Run the whole block again."
+            )
+        self._store.apply(unit)
 
     def forget(self) -> None:
-        """Roll back: nothing was performed, so there is nothing to undo."""
+        """Roll back: nothing was written, so there is nothing to undo."""
         self._ended = True
 
     def check(self, store: Store) -> None:
@@ -70,11 +72,11 @@ class MemoryTransaction:
         if self._ended:
             raise EngineRefused("tx= is a transaction that has ended. Nothing was stored. Use it inside its block.")
 
-    def _rehearse(self, step: Callable[[Store, Instant], Answer], now: Instant) -> Answer:
-        with self._store.atomic(rehearsal=True):
-            for earlier, _ in self._steps:
-                earlier(self._store, now)
-            answer = step(self._store, now)
+    def _rehearse(self, step: Callable[[Store, UnitOfWork], Answer], now: Instant) -> Answer:
+        unit = UnitOfWork(now)
+        for earlier, _ in self._steps:
+            earlier(self._store, unit)
+        answer = step(self._store, unit)
         self._steps.append((step, answer))
         self._plain = None
         return answer
@@ -103,11 +105,3 @@ def own(tx: object, store: Store) -> MemoryTransaction:
         )
     tx.check(store)
     return tx
-
-
-def _insert(store: Store, now: Instant, *, drafts: Sequence[Draft]) -> list[Receipt]:
-    return doors.insert(store, drafts, now)
-
-
-def _settle(store: Store, now: Instant, *, settlements: Sequence[Settlement]) -> list[Verdict]:
-    return doors.settle(store, settlements, now)

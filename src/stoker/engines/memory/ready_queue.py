@@ -17,13 +17,27 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from stoker.engines.memory.record import NOWHERE, Record
+import msgspec
+
 from stoker.model.ids import JobId
 from stoker.model.job import Status
+from stoker.model.record import Record
 from stoker.model.time import Instant
 
-Place: TypeAlias = tuple[Instant, JobId, int, Record]
-"""Scheduled time, id, ticket, record. Tickets are unique, so a comparison never reaches the record."""
+NOWHERE = 0
+"""The ticket of an entry that is not queued."""
+
+
+class Entry(msgspec.Struct, gc=False, eq=False):
+    """A stored job and its place: `ticket` is valid while it waits, `later` says that it is not due yet."""
+
+    record: Record
+    ticket: int = NOWHERE
+    later: bool = False
+
+
+Place: TypeAlias = tuple[Instant, JobId, int, Entry]
+"""Scheduled time, id, ticket, entry. Tickets are unique, so a comparison never reaches the entry."""
 
 SWEEP_AT = 1_000
 """Fewer empty places than this are not worth a sweep."""
@@ -66,7 +80,7 @@ class Run:
             heappop(self.heap)
 
 
-class Line:
+class ReadyQueue:
     """All waiting jobs of one queue. `scheduled` counts the pending ones among those of the future."""
 
     __slots__ = ("_later", "_left", "_priorities", "_runs", "_standing", "scheduled")
@@ -79,34 +93,34 @@ class Line:
         self._left = 0
         self.scheduled = 0
 
-    def add(self, record: Record, now: Instant) -> None:
-        """Give a waiting record its place."""
-        ticket = record.ticket = next(_tickets)
-        place = (record.scheduled_at, record.id, ticket, record)
+    def add(self, entry: Entry, now: Instant) -> None:
+        """Queue a waiting job."""
+        record = entry.record
+        ticket = entry.ticket = next(_tickets)
+        place = (record.scheduled_at, record.id, ticket, entry)
         self._standing += 1
-        if record.scheduled_at > now:
-            record.later = True
+        entry.later = record.scheduled_at > now
+        if entry.later:
             heappush(self._later, place)
             if record.status is Status.PENDING:
                 self.scheduled += 1
         else:
-            record.later = False
             self._run(record).push(place)
 
-    def leave(self, record: Record, now: Instant) -> None:
-        """Give up a record's place."""
-        if record.later and record.status is Status.PENDING:
+    def leave(self, entry: Entry, now: Instant) -> None:
+        """Take a job out of the middle."""
+        if entry.later and entry.record.status is Status.PENDING:
             self.scheduled -= 1
-        record.ticket = NOWHERE
+        entry.ticket = NOWHERE
         self._standing -= 1
         self._left += 1
         if self._left > SWEEP_AT and self._left > self._standing:
             self.rebuild(now)
 
-    def take(self, n: int, now: Instant) -> list[Record]:
-        """The first `n` due records, removed from the line."""
+    def take(self, n: int, now: Instant) -> list[Entry]:
+        """The first `n` due jobs, removed from the queue."""
         self.promote(now)
-        taken: list[Record] = []
+        taken: list[Entry] = []
         for priority in self._priorities:
             pending, retrying = self._runs[priority]
             while len(taken) < n:
@@ -127,13 +141,13 @@ class Line:
         later = self._later
         while later and later[0][0] <= now:
             place = heappop(later)
-            record = place[3]
-            if record.ticket != place[2]:
+            entry = place[3]
+            if entry.ticket != place[2]:
                 continue
-            record.later = False
-            if record.status is Status.PENDING:
+            entry.later = False
+            if entry.record.status is Status.PENDING:
                 self.scheduled -= 1
-            self._run(record).push(place)
+            self._run(entry.record).push(place)
 
     def oldest(self, now: Instant) -> Instant | None:
         """The smallest scheduled time of due pending jobs."""
@@ -142,12 +156,12 @@ class Line:
         return min(heads, default=None)
 
     def rebuild(self, now: Instant) -> None:
-        """Sweep the empty places and sort everybody anew, also after the clock was set back."""
-        records = [record for _, _, ticket, record in self._places() if record.ticket == ticket]
+        """Drop the empty places and sort all jobs again, also after the clock was set back."""
+        entries = [entry for _, _, ticket, entry in self._places() if entry.ticket == ticket]
         self._runs, self._priorities, self._later = {}, [], []
         self._standing = self._left = self.scheduled = 0
-        for record in records:
-            self.add(record, now)
+        for entry in entries:
+            self.add(entry, now)
 
     def _run(self, record: Record) -> Run:
         runs = self._runs.get(record.priority)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from typing import cast
+from typing import cast, get_args
 
-from stoker.engines.memory.record import as_job
 from stoker.engines.memory.store import Store
 from stoker.model.ids import JobId
-from stoker.model.job import Job
+from stoker.model.job import Job, Status
 from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.record import Total
 from stoker.model.time import Instant
 
 
@@ -23,16 +23,16 @@ def find(store: Store, query: Query, now: Instant) -> Page:
     scanned = 0
     last: JobId | None = None
     for job in _walk(store, query):
-        record = store.jobs.get(job)
-        if record is None:
+        entry = store.jobs.get(job)
+        if entry is None:
             continue
         if scanned == LONGEST_WALK or len(jobs) == query.limit:
             return Page(jobs, last, scanned)
         scanned += 1
         last = job
         # A record has every field that `matches` looks at, and most records do not match.
-        if matches(cast("Job", record), query, now):
-            jobs.append(as_job(record))
+        if matches(cast("Job", entry.record), query, now):
+            jobs.append(entry.record.as_job())
     return Page(jobs, None, scanned)
 
 
@@ -49,43 +49,39 @@ def _walk(store: Store, query: Query) -> Iterator[JobId]:
 def census(store: Store, now: Instant) -> Census:
     """Every count at this instant. Only running jobs are looked at one by one; there are as many as slots."""
     counts = [
-        Count(queue, kind, status, n)
-        for (queue, kind), cell in sorted(store.cells.items())
-        for status, n in cell.items()
-        if n > 0
+        Count(queue, kind, status, store.counts[queue, kind, status])
+        for queue, kind in sorted({(queue, kind) for queue, kind, _ in store.counts})
+        for status in Status
+        if store.counts[queue, kind, status] > 0
     ]
     scheduled: dict[str, int] = {}
     ready: dict[str, Instant] = {}
-    for name, line in sorted(store.lines.items()):
-        oldest = line.oldest(now)
+    for name, waiting in sorted(store.waiting.items()):
+        oldest = waiting.oldest(now)
         if oldest is not None:
             ready[name] = oldest
-        if line.scheduled:
-            scheduled[name] = min(line.scheduled, COUNT_LIMIT)
+        if waiting.scheduled:
+            scheduled[name] = min(waiting.scheduled, COUNT_LIMIT)
     return Census(
         at=now,
         counts=tuple(counts),
         scheduled=scheduled,
         oldest_ready=ready,
         oldest_running=_oldest_running(store),
-        totals={
-            kind: Totals(
-                enqueued=sums.enqueued,
-                completed=sums.completed,
-                retried=sums.retried,
-                failed=sums.failed,
-                canceled=sums.canceled,
-                last_error=sums.last_error,
-            )
-            for kind, sums in sorted(store.totals.items())
-        },
+        totals={kind: _totals(store, kind) for kind in sorted({kind for kind, _ in store.totals})},
     )
+
+
+def _totals(store: Store, kind: str) -> Totals:
+    counted = {total: store.totals[kind, total] for total in get_args(Total)}
+    return Totals(last_error=store.last_errors.get(kind), **counted)
 
 
 def _oldest_running(store: Store) -> dict[str, Instant]:
     found: dict[str, Instant] = {}
-    for records in store.held.values():
-        for record in records.values():
+    for entries in store.held.values():
+        for entry in entries.values():
+            record = entry.record
             assert record.started_at is not None
             found[record.queue] = min(found.get(record.queue, record.started_at), record.started_at)
     return found

@@ -1,0 +1,306 @@
+"""The careful path: inserting, settling and altering jobs one by one, with all circumstances, for every engine.
+
+The functions ask a loaded unit of work and put into it what the model decides; they do no input or output. Engines have
+bulk paths of their own for what is simple and frequent (fresh drafts without keys, plain successes); everything else
+comes here, so a rule about a stored job is written once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stoker.engines.base import CONTROL
+from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.errors import Duplicate, InvalidInput
+from stoker.model.ids import JobId
+from stoker.model.job import Draft, Note, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.lifecycle import accepts
+from stoker.model.query import (
+    Cancel,
+    Change,
+    Clone,
+    Delete,
+    Discard,
+    Move,
+    Prioritize,
+    Requeue,
+    RunNow,
+    Selection,
+    Tally,
+    allows,
+)
+from stoker.model.record import TOTALS, Record
+from stoker.model.throttle import cooled
+from stoker.model.unique import Meeting, Mode, Unique, meet
+
+# --- inserting --------------------------------------------------------------------------------------------------
+
+
+def wanted_by_drafts(drafts: Iterable[Draft]) -> Wanted:
+    """What inserting these drafts asks for."""
+    drafts = tuple(drafts)
+    return Wanted(
+        frozenset(draft.id for draft in drafts),
+        frozenset(draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None),
+        frozenset(draft.queue for draft in drafts),
+    )
+
+
+def insert(unit: UnitOfWork, drafts: Iterable[Draft]) -> list[Receipt]:
+    """Store drafts; receipts in their order. `Duplicate` means that nothing of the unit may be written."""
+    return [insert_one(unit, draft) for draft in drafts]
+
+
+def insert_one(unit: UnitOfWork, draft: Draft, mode: Mode | None = None) -> Receipt:
+    """Store one draft, or name the job that stands in its way. `mode` overrides what its key says."""
+    if unit.get(draft.id) is not None:
+        return Receipt(draft.id, Stored.EXISTING)
+    if draft.unique is not None:
+        met = _meet(unit, draft, draft.unique, mode or draft.unique.mode)
+        if met is not None:
+            return met
+    _create(unit, Record.drafted(draft, unit.now))
+    return Receipt(draft.id, Stored.INSERTED)
+
+
+def _create(unit: UnitOfWork, record: Record) -> None:
+    unit.put(record)
+    unit.total(record, "enqueued")
+
+
+def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt | None:
+    """Decide between a draft and the holder of its key; None: the draft has the key."""
+    holder = unit.holder(unique.slot(draft.kind))
+    if holder is None:
+        return None
+    match meet(holder.holder, mode):
+        case Meeting.REFUSE:
+            raise Duplicate(unique.key, holder.id)
+        case Meeting.EXISTING:
+            return Receipt(holder.id, Stored.EXISTING)
+        case Meeting.REPLACE:
+            unit.put(holder.replace(draft, unit.now))
+            return Receipt(holder.id, Stored.REPLACED)
+        case Meeting.SUPERSEDE:
+            _supersede(unit, holder)
+        case Meeting.TAKE:
+            pass
+    return None
+
+
+def _supersede(unit: UnitOfWork, holder: Record) -> None:
+    """End the weak holder of a key: a newer job takes it."""
+    unit.put(holder.supersede(unit.now, unit.queue(holder.queue)))
+
+
+# --- settling ---------------------------------------------------------------------------------------------------
+
+
+def wanted_by_settlements(settlements: Iterable[Settlement]) -> Wanted:
+    """What settling these asks for, follow-ups included."""
+    settlements = tuple(settlements)
+    followups = wanted_by_drafts(draft for settlement in settlements for draft in settlement.followups)
+    return followups._replace(ids=followups.ids.union(settlement.id for settlement in settlements))
+
+
+def settle(unit: UnitOfWork, settlements: Iterable[Settlement]) -> list[Verdict]:
+    """End claims, each for itself; verdicts in their order."""
+    return [settle_one(unit, settlement) for settlement in settlements]
+
+
+def settle_one(unit: UnitOfWork, settlement: Settlement) -> Verdict:
+    """End one claim, if it is still exactly this one."""
+    record = unit.get(settlement.id)
+    if record is None:
+        return Verdict.LOST
+    if not record.runs_as(settlement.worker, settlement.token):
+        return Verdict.REPEATED if record.ended_by(settlement) else Verdict.LOST
+    if not accepts(settlement.status, cancel_requested=record.cancel_requested):
+        return Verdict.CANCELING
+    after = record.settle(settlement, unit.now, unit.queue(record.queue))
+    if after is None:
+        unit.remove(record, events=False)
+    else:
+        unit.put(after)
+    _count(unit, record, settlement)
+    _cool(unit, record.queue, settlement)
+    for draft in settlement.followups:
+        insert_followup(unit, draft)
+    return Verdict.APPLIED
+
+
+def insert_followup(unit: UnitOfWork, draft: Draft) -> Receipt:
+    """Store a follow-up. A key that is taken must not keep the claim from ending, so `raise` means `existing`."""
+    refuses = draft.unique is not None and draft.unique.mode == "raise"
+    return insert_one(unit, draft, "existing" if refuses else None)
+
+
+def _count(unit: UnitOfWork, record: Record, settlement: Settlement) -> None:
+    status = settlement.status
+    if status in TOTALS:
+        unit.total(record, TOTALS[status])
+    if status is Status.DONE:
+        unit.last_errors[record.kind] = None
+    elif status in (Status.RETRYING, Status.DEAD) and settlement.error is not None:
+        unit.last_errors[record.kind] = settlement.error
+
+
+def _cool(unit: UnitOfWork, name: str, settlement: Settlement) -> None:
+    if settlement.cool is None:
+        return
+    queue = unit.queue(name)
+    cooldown = cooled(unit.now, queue.cooldown, settlement.cool)
+    if cooldown != queue.cooldown:
+        unit.put_queue(msgspec.structs.replace(queue, cooldown=cooldown))
+
+
+def note_one(unit: UnitOfWork, note: Note) -> Verdict:
+    """Write on a running job what its handler noted."""
+    record = unit.get(note.id)
+    if record is None or not record.runs_as(note.worker, note.token):
+        return Verdict.LOST
+    unit.put(record.note(note))
+    return Verdict.APPLIED
+
+
+# --- altering ---------------------------------------------------------------------------------------------------
+
+
+def check(selection: Selection, change: Change) -> None:
+    """Refuse a change that does not fit its selection."""
+    if isinstance(change, Clone) and len(change.ids) != len(selection.ids):
+        raise InvalidInput("clone ids", len(change.ids), f"must be one for each of {len(selection.ids)} selected jobs")
+
+
+def wanted_by_change(selection: Selection, change: Change) -> Wanted:
+    """What the change asks for."""
+    ids = frozenset(selection.ids)
+    match change:
+        case Clone(ids=clones):
+            return Wanted(ids.union(clones), revives=True)
+        case Requeue():
+            return Wanted(ids, revives=True)
+        case Move(queue=queue):
+            return Wanted(ids, queues=frozenset({queue}))
+        case _:
+            return Wanted(ids)
+
+
+class Alteration:
+    """A change of selected jobs: each is judged by the status it has in the unit, and hinders no other."""
+
+    def __init__(self, unit: UnitOfWork, selection: Selection, change: Change) -> None:
+        self._unit = unit
+        self._selection = selection
+        self._change = change
+        self.found = 0
+        self.changed: list[int] = []
+        """Positions in the selection."""
+        self.created: dict[int, JobId] = {}
+        self.refused: Counter[Status] = Counter()
+        self.asked = self.blocked = 0
+
+    def run(self, positions: Iterable[int]) -> None:
+        """Change the jobs at these positions of the selection, in this order."""
+        for position in positions:
+            record = self._unit.get(self._selection.ids[position])
+            if record is None:
+                continue
+            self.found += 1
+            if self._may_change(record):
+                self._apply(record, position)
+            else:
+                self.refused[record.status] += 1
+
+    def _may_change(self, record: Record) -> bool:
+        """A job that cannot be read can be discarded and deleted, and never runs again."""
+        readable = record.unreadable is None or isinstance(self._change, Delete | Discard)
+        return readable and allows(self._change, record.status, self._selection)
+
+    def _apply(self, record: Record, position: int) -> None:
+        unit, now = self._unit, self._unit.now
+        match self._change:
+            case Cancel():
+                self._cancel(record, position, self._change)
+            case Delete():
+                self._delete(record, position)
+            case Requeue():
+                if self._key_is_free(record):
+                    self._put(record.requeue(now), position)
+            case Clone(ids=ids):
+                self._clone(record, position, ids[position])
+            case Discard():
+                self._put(record.discard(), position)
+            case RunNow():
+                self._put(record.run_now(now), position)
+            case Move(queue=queue):
+                if unit.move(record, queue):
+                    self.changed.append(position)
+                else:
+                    self.blocked += 1
+            case Prioritize(priority=priority):
+                self._put(record.prioritize(priority), position)
+
+    def _put(self, record: Record, position: int) -> None:
+        self._unit.put(record)
+        self.changed.append(position)
+
+    def _cancel(self, record: Record, position: int, change: Cancel) -> None:
+        if record.status is Status.RUNNING:
+            self._unit.wake(CONTROL)
+            if not change.force:
+                self._unit.put(record.asked_to_stop(self._unit.now, change))
+                self.asked += 1
+                return
+        canceled = record.cancel(change.reason, self._unit.now, self._unit.queue(record.queue))
+        self._put(canceled, position)
+        self._unit.total(canceled, "canceled")
+
+    def _delete(self, record: Record, position: int) -> None:
+        if record.status is Status.RUNNING:
+            self._unit.wake(CONTROL)
+            self._unit.put(record.asked_to_stop(self._unit.now))
+            self.asked += 1
+            return
+        self._unit.remove(record, events=True)
+        self.changed.append(position)
+
+    def _clone(self, record: Record, position: int, job: JobId) -> None:
+        if self._unit.get(job) is not None:
+            self.blocked += 1
+        elif self._key_is_free(record):
+            self._put(record.retried_as(job), position)
+            _create(self._unit, record.clone(job, self._unit.now))
+            self.created[position] = job
+
+    def _key_is_free(self, record: Record) -> bool:
+        """May this job become active? A weak holder of its key is ended on the way."""
+        holder = None if record.slot is None else self._unit.holder(record.slot)
+        if holder is None or holder.id == record.id:
+            return True
+        if meet(holder.holder, "existing") is Meeting.SUPERSEDE:
+            _supersede(self._unit, holder)
+            return True
+        self.blocked += 1
+        return False
+
+
+def tally(selection: Selection, alterations: Sequence[Alteration]) -> Tally:
+    """What one call did in all its units, ids in the order of the selection."""
+    changed = sorted(position for one in alterations for position in one.changed)
+    created = {position: job for one in alterations for position, job in one.created.items()}
+    refused: Counter[Status] = Counter()
+    for one in alterations:
+        refused += one.refused
+    return Tally(
+        changed=len(changed),
+        cancel_requested=sum(one.asked for one in alterations),
+        missing=len(selection.ids) - sum(one.found for one in alterations),
+        blocked=sum(one.blocked for one in alterations),
+        refused=dict(refused),
+        created=tuple(created[position] for position in sorted(created)),
+        changed_ids=tuple(selection.ids[position] for position in changed),
+    )

@@ -1,0 +1,180 @@
+"""One transaction in the making: what was loaded, and what shall be written.
+
+An engine loads records, keys and queues into a unit, the functions of `careful` change them by the model's rules, and
+the engine writes the difference in one atomic step. Counters, keys and wake-ups follow from the records: `put` is the
+only way to change a job, so they cannot disagree with it.
+
+What `Wanted` names must be loaded before it is asked for, and with it what belongs to it: for a key the record of its
+holder, for a record the settings of its queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stoker.model.control import Queue
+from stoker.model.ids import JobId
+from stoker.model.job import Status
+from stoker.model.record import WAITING, Record, Total
+from stoker.model.time import Instant
+
+
+class Wanted(NamedTuple):
+    """What an operation will ask its unit for: jobs by id, holders of unique keys by slot, queues by name.
+
+    `revives`: finished jobs may become active again, so the holders of their keys are asked for too.
+    """
+
+    ids: frozenset[JobId] = frozenset()
+    slots: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
+    revives: bool = False
+
+
+class Written(NamedTuple):
+    """What became of one job: `before` is None for a new one, `after` for one that is removed."""
+
+    before: Record | None
+    after: Record | None
+
+
+class KeyChange(NamedTuple):
+    """A unique key that changed hands; None: nobody holds it."""
+
+    slot: str
+    before: JobId | None
+    after: JobId | None
+
+
+class UnitOfWork:
+    """Loaded and changed jobs, keys and queues of one transaction, all at the instant `now`."""
+
+    def __init__(self, now: Instant) -> None:
+        self.now = now
+        self.woken: set[str] = set()
+        self.totals: Counter[tuple[str, str, Total]] = Counter()
+        """By queue and kind: what happened in this unit."""
+        self.last_errors: dict[str, str | None] = {}
+        """By kind: the error that is its last one now; None clears it."""
+        self.changed_queues: dict[str, Queue] = {}
+        self.forgotten: set[JobId] = set()
+        """Removed jobs whose events go with them."""
+        self._before: dict[JobId, Record | None] = {}
+        self._records: dict[JobId, Record | None] = {}
+        self._holders_before: dict[str, JobId | None] = {}
+        self._holders: dict[str, JobId | None] = {}
+        self._queues: dict[str, Queue] = {}
+        self._touched: dict[JobId, None] = {}
+
+    # --- loading: by the engine ---------------------------------------------------------------------------------
+
+    def missing(self, wanted: Wanted) -> Wanted:
+        """What of it is not loaded yet."""
+        return Wanted(
+            wanted.ids - self._before.keys(),
+            wanted.slots - self._holders_before.keys(),
+            wanted.queues - self._queues.keys(),
+            wanted.revives,
+        )
+
+    def add_record(self, job: JobId, record: Record | None) -> None:
+        """A job as stored; None when there is none of this id."""
+        self._before[job] = self._records[job] = record
+
+    def add_holder(self, slot: str, holder: JobId | None) -> None:
+        """The holder of a key as stored."""
+        self._holders_before[slot] = self._holders[slot] = holder
+
+    def add_queue(self, queue: Queue) -> None:
+        """A queue's settings as stored, or the defaults of one that was never used."""
+        self._queues[queue.name] = queue
+
+    # --- deciding: by `careful` ---------------------------------------------------------------------------------
+
+    def get(self, job: JobId) -> Record | None:
+        """A job as changed so far."""
+        return self._records[job]
+
+    def holder(self, slot: str) -> Record | None:
+        """The job that holds a key now."""
+        job = self._holders[slot]
+        return None if job is None else self._records[job]
+
+    def queue(self, name: str) -> Queue:
+        """A queue's settings as changed so far."""
+        return self._queues[name]
+
+    def put(self, record: Record) -> None:
+        """Store a job as it is now, new or changed; a waiter is woken when it has become due."""
+        before = self._records.get(record.id)
+        self._release(before)
+        self._records[record.id] = record
+        self._touched[record.id] = None
+        if (slot := record.held_slot) is not None:
+            self._holders[slot] = record.id
+        if self._is_due(record) and not (before is not None and self._is_due(before) and before.queue == record.queue):
+            self.woken.add(record.queue)
+
+    def remove(self, record: Record, *, events: bool) -> None:
+        """Delete a job, with its events or without."""
+        self._release(self._records[record.id])
+        self._records[record.id] = None
+        self._touched[record.id] = None
+        if events:
+            self.forgotten.add(record.id)
+
+    def put_queue(self, queue: Queue) -> None:
+        """Store a queue's settings and cool-down."""
+        self._queues[queue.name] = self.changed_queues[queue.name] = queue
+
+    def move(self, record: Record, queue: str) -> bool:
+        """Put a waiting job into another queue. False: the store cannot move this one."""
+        self.put(record.move(queue))
+        return True
+
+    def wake(self, topic: str) -> None:
+        """Wake a waiter when, and only if, the unit is written."""
+        self.woken.add(topic)
+
+    def total(self, record: Record, total: Total) -> None:
+        """Count what became of a job."""
+        self.totals[record.queue, record.kind, total] += 1
+
+    def _release(self, record: Record | None) -> None:
+        if record is None or (slot := record.held_slot) is None:
+            return
+        # An active job holds its key, so there is no need to load the key for knowing that.
+        self._holders_before.setdefault(slot, record.id)
+        if self._holders.setdefault(slot, record.id) == record.id:
+            self._holders[slot] = None
+
+    def _is_due(self, record: Record) -> bool:
+        return record.status in WAITING and record.scheduled_at <= self.now
+
+    # --- writing: by the engine ---------------------------------------------------------------------------------
+
+    def written(self) -> Iterator[Written]:
+        """Every job that differs from what was loaded, in the order of the first change."""
+        for job in self._touched:
+            change = Written(self._before.get(job), self._records[job])
+            if change.before is not change.after:
+                yield change
+
+    def key_changes(self) -> Iterator[KeyChange]:
+        """Every key whose holder differs from what was loaded."""
+        for slot, after in self._holders.items():
+            before = self._holders_before.get(slot)
+            if before != after:
+                yield KeyChange(slot, before, after)
+
+    def counts(self) -> Counter[tuple[str, str, Status]]:
+        """By queue, kind and status: how many jobs more or fewer there are."""
+        counts: Counter[tuple[str, str, Status]] = Counter()
+        for before, after in self.written():
+            if before is not None:
+                counts[before.queue, before.kind, before.status] -= 1
+            if after is not None:
+                counts[after.queue, after.kind, after.status] += 1
+        return Counter({key: n for key, n in counts.items() if n})

@@ -1,0 +1,345 @@
+"""The stored job as one value, and every step that can happen to it.
+
+A step takes a record and returns the record after it; nothing is changed in place and no store is involved. Engines
+load records, apply a step and write the difference. Where an engine repeats a step in SQL or Lua for speed, a comment
+there names the method, and the conformance suite holds both together.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from stoker.model.control import Queue
+from stoker.model.ids import JobId
+from stoker.model.job import (
+    ACTIVE,
+    LONGEST_LOG,
+    PLAIN,
+    Claim,
+    Draft,
+    Job,
+    Mishap,
+    Note,
+    Options,
+    Settlement,
+    Status,
+    appended,
+    noted,
+    shown_error,
+)
+from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
+from stoker.model.query import Cancel
+from stoker.model.time import Instant, Span
+from stoker.model.unique import SUPERSEDED, Holder, Unique
+
+R = TypeVar("R", bound="Record")
+
+Total: TypeAlias = Literal["enqueued", "completed", "retried", "failed", "canceled"]
+"""What is counted per kind since the store was made."""
+
+TOTALS: dict[Status, Total] = {
+    Status.DONE: "completed",
+    Status.RETRYING: "retried",
+    Status.DEAD: "failed",
+    Status.CANCELED: "canceled",
+}
+"""Which total a run adds to, by the status it ended in. Going back to pending adds to none."""
+
+WAITING = frozenset({Status.PENDING, Status.RETRYING})
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One stored job: what the draft said, where it is, and what its runs left behind.
+
+    `former` and `former_at` name the owner a running claim was reaped from. `settled` is the status that the last run
+    ended in, None before the first end and while the job runs: it recognises a settlement that is sent twice.
+    `unreadable` says what of the stored job cannot be read.
+    """
+
+    id: JobId
+    kind: str
+    queue: str
+    payload: bytes
+    priority: int
+    budget: int
+    created_at: Instant
+    scheduled_at: Instant
+    options: Options = PLAIN
+    unique: Unique | None = None
+    tenant: str | None = None
+    status: Status = Status.PENDING
+    attempts: int = 0
+    base: int = 0
+    crashes: int = 0
+    throttles: int = 0
+    worker: str | None = None
+    token: int = 0
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    expires_at: Instant | None = None
+    cancel_requested: bool = False
+    cancel_requested_at: Instant | None = None
+    last_error: str | None = None
+    history: tuple[Mishap, ...] = ()
+    result: bytes | None = None
+    progress: float | None = None
+    metadata: dict[str, str] = {}
+    log: tuple[str, ...] = ()
+    successor: JobId | None = None
+    former: str | None = None
+    former_at: Instant | None = None
+    settled: Status | None = None
+    unreadable: str | None = None
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def drafted(cls, draft: Draft, now: Instant) -> Self:
+        """A draft as a pending job."""
+        return cls(
+            id=draft.id,
+            kind=draft.kind,
+            queue=draft.queue,
+            payload=draft.payload,
+            priority=draft.priority,
+            budget=draft.attempts,
+            created_at=now,
+            scheduled_at=due_at(draft, now),
+            options=draft.options,
+            unique=draft.unique,
+            tenant=draft.tenant,
+        )
+
+    @property
+    def slot(self) -> str | None:
+        """The text under which the store keeps the unique key; None without one."""
+        return None if self.unique is None else self.unique.slot(self.kind)
+
+    @property
+    def held_slot(self) -> str | None:
+        """The slot of the key this job holds now: an active job holds its own."""
+        return self.slot if self.status in ACTIVE else None
+
+    @property
+    def holder(self) -> Holder:
+        """How firmly the job holds its key."""
+        if self.status is Status.RETRYING:
+            strong = self.unique is not None and self.unique.hold == "retrying"
+            return Holder.STRONG if strong else Holder.WEAK
+        return Holder.RUNNING if self.status is Status.RUNNING else Holder.PENDING
+
+    def runs_as(self, worker: str, token: int) -> bool:
+        """Does it run under exactly this worker and token?"""
+        return self.status is Status.RUNNING and self.token == token and self.worker == worker
+
+    def ended_by(self, settlement: Settlement) -> bool:
+        """Did this very settlement end the last run?"""
+        return self.settled is settlement.status and self.token == settlement.token
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    def claimed(self, worker: str, now: Instant) -> Self:
+        """Handed to a worker, under a higher token and with one more attempt."""
+        return msgspec.structs.replace(
+            self,
+            status=Status.RUNNING,
+            attempts=self.attempts + 1,
+            worker=worker,
+            token=max(now, self.token + 1),
+            started_at=now,
+            cancel_requested=False,
+            cancel_requested_at=None,
+            former=None,
+            former_at=None,
+            settled=None,
+        )
+
+    def reaped(self, by: str, now: Instant) -> Self:
+        """Passed from a lapsed worker to a living one; the attempt goes on."""
+        return msgspec.structs.replace(
+            self,
+            worker=by,
+            token=max(now, self.token + 1),
+            started_at=now,
+            former=self.worker,
+            former_at=self.started_at,
+        )
+
+    def settle(self, settlement: Settlement, now: Instant, queue: Queue) -> Self | None:
+        """After a settlement that applies; None when it deletes the job."""
+        if deletes(settlement):
+            return None
+        status, error = settlement.status, settlement.error
+        done = status is Status.DONE
+        ended = msgspec.structs.replace(
+            self,
+            attempts=max(0, self.attempts - 1) if settlement.refund else self.attempts,
+            crashes=self.crashes + settlement.crash,
+            throttles=0 if done else self.throttles + settlement.throttled,
+            last_error=shown_error(status, self.last_error if error is None else error),
+            history=self.history if error is None else appended(self.history, Mishap(now, self.attempts, error)),
+            result=settlement.result if done else self.result,
+            metadata=noted(self.metadata, settlement.metadata),
+            settled=status,
+        )
+        if status in WAITING:
+            return msgspec.structs.replace(ended, status=status, worker=None, scheduled_at=due_again(settlement, now))
+        return _finished(ended, status, now, queue, settlement.keep)
+
+    def note(self, note: Note) -> Self:
+        """With what the running handler noted."""
+        return msgspec.structs.replace(
+            self,
+            progress=self.progress if note.progress is None else note.progress,
+            metadata=noted(self.metadata, note.metadata),
+            log=(*self.log, *note.lines)[-LONGEST_LOG:],
+        )
+
+    # --- operators and newer jobs -------------------------------------------------------------------------------
+
+    def asked_to_stop(self, now: Instant, change: Cancel | None = None) -> Self:
+        """A running job that shall stop, since the first request; the reason of a cancel joins its metadata."""
+        return msgspec.structs.replace(
+            self,
+            cancel_requested=True,
+            cancel_requested_at=now if self.cancel_requested_at is None else self.cancel_requested_at,
+            metadata=self.metadata if change is None else noted(self.metadata, change.note()),
+        )
+
+    def cancel(self, reason: str, now: Instant, queue: Queue) -> Self:
+        """Canceled at once."""
+        check_transition(self.status, Status.CANCELED, self.id)
+        return _finished(msgspec.structs.replace(self, last_error=reason), Status.CANCELED, now, queue)
+
+    def requeue(self, now: Instant) -> Self:
+        """Pending again, due now: the attempts go on counting, the budget is fresh."""
+        check_transition(self.status, Status.PENDING, self.id)
+        return msgspec.structs.replace(
+            self,
+            status=Status.PENDING,
+            scheduled_at=now,
+            base=self.attempts,
+            crashes=0,
+            started_at=None,
+            finished_at=None,
+            expires_at=None,
+            progress=None,
+            cancel_requested=False,
+            cancel_requested_at=None,
+        )
+
+    def clone(self, job: JobId, now: Instant) -> Self:
+        """A copy under a new id that has not run yet, due now."""
+        return type(self)(
+            id=job,
+            kind=self.kind,
+            queue=self.queue,
+            payload=self.payload,
+            priority=self.priority,
+            budget=self.budget,
+            created_at=now,
+            scheduled_at=now,
+            options=self.options,
+            unique=self.unique,
+            tenant=self.tenant,
+        )
+
+    def retried_as(self, job: JobId) -> Self:
+        """A dead job of which a copy was enqueued; it keeps the time of its end."""
+        check_transition(self.status, Status.RETRIED, self.id)
+        return msgspec.structs.replace(self, status=Status.RETRIED, successor=job)
+
+    def discard(self) -> Self:
+        """Off the dead list, not to be run again; it keeps the time of its end."""
+        check_transition(self.status, Status.DISCARDED, self.id)
+        return msgspec.structs.replace(self, status=Status.DISCARDED)
+
+    def run_now(self, now: Instant) -> Self:
+        """Due at once, if it was not due already."""
+        return msgspec.structs.replace(self, scheduled_at=min(self.scheduled_at, now))
+
+    def move(self, queue: str) -> Self:
+        """In another queue."""
+        return msgspec.structs.replace(self, queue=queue)
+
+    def prioritize(self, priority: int) -> Self:
+        """With another priority."""
+        return msgspec.structs.replace(self, priority=priority)
+
+    def supersede(self, now: Instant, queue: Queue) -> Self:
+        """Dead, because a newer job takes its unique key."""
+        check_transition(self.status, Status.DEAD, self.id)
+        return _finished(msgspec.structs.replace(self, last_error=SUPERSEDED), Status.DEAD, now, queue)
+
+    def replace(self, draft: Draft, now: Instant) -> Self:
+        """Overwritten by a newer draft: it keeps its id, its age and its history."""
+        return msgspec.structs.replace(
+            self,
+            kind=draft.kind,
+            queue=draft.queue,
+            payload=draft.payload,
+            priority=draft.priority,
+            budget=draft.attempts,
+            scheduled_at=due_at(draft, now),
+            options=draft.options,
+            unique=draft.unique,
+            tenant=draft.tenant,
+        )
+
+    # --- what leaves the store ----------------------------------------------------------------------------------
+
+    def as_job(self) -> Job:
+        """As an operator sees it."""
+        return Job(**{field: getattr(self, field) for field in Job.__struct_fields__})
+
+    def as_claim(self, queue: Queue, before: Status = Status.RUNNING) -> Claim:
+        """A running job in the hands of its worker; `before` is the status it was claimed from."""
+        assert self.worker is not None
+        assert self.started_at is not None
+        return Claim(
+            id=self.id,
+            kind=self.kind,
+            queue=self.queue,
+            payload=self.payload,
+            attempt=self.attempts,
+            base=self.base,
+            budget=self.budget,
+            worker=self.worker,
+            token=self.token,
+            claimed_at=self.started_at,
+            created_at=self.created_at,
+            scheduled_at=self.scheduled_at,
+            priority=self.priority,
+            options=self.options,
+            unique=self.unique,
+            tenant=self.tenant,
+            crashes=self.crashes,
+            throttles=self.throttles,
+            last_error=self.last_error,
+            cancel_requested=self.cancel_requested,
+            metadata=self.metadata or None,
+            curve=queue.curve,
+            cool_count=queue.cooldown.count,
+            former=self.former,
+            former_at=self.former_at,
+            before=before,
+        )
+
+
+def due_at(draft: Draft, now: Instant) -> Instant:
+    """When a draft is due, by the store's clock."""
+    return now + draft.delay if draft.at is None else draft.at
+
+
+def _finished(record: R, status: Status, now: Instant, queue: Queue, keep: Span | None = None) -> R:
+    return msgspec.structs.replace(
+        record,
+        status=status,
+        worker=None,
+        finished_at=now,
+        expires_at=expiry(status, now, keep, queue.keep_done, queue.keep_dead),
+        former=None,
+        former_at=None,
+    )

@@ -1,0 +1,300 @@
+"""The stored job: every step is pure, and what it leaves alone stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model.control import Queue
+from stoker.model.errors import InvalidTransition
+from stoker.model.ids import compose
+from stoker.model.job import LONGEST_HISTORY, LONGEST_LOG, Draft, Job, Mishap, Note, Options, Settlement, Status
+from stoker.model.lifecycle import SETTLED, TRANSITIONS
+from stoker.model.query import CANCEL_REASON, Cancel
+from stoker.model.record import TOTALS, WAITING, Record, due_at
+from stoker.model.retry import Curve
+from stoker.model.throttle import Cooldown
+from stoker.model.time import DAY, HOUR, SECOND
+from stoker.model.unique import SUPERSEDED, Holder, Unique
+
+NOW = 1_000 * SECOND
+QUEUE = Queue(name="mail", keep_done=HOUR, keep_dead=DAY)
+
+
+def record(**changes: Any) -> Record:
+    draft = Draft(compose(1, 1), "send", b'{"to":1}', queue="mail", priority=3, attempts=7)
+    return msgspec.structs.replace(Record.drafted(draft, NOW), **changes)
+
+
+def running(**changes: Any) -> Record:
+    return msgspec.structs.replace(record().claimed("w1", NOW), **changes)
+
+
+def settlement(of: Record, status: Status, **more: Any) -> Settlement:
+    return Settlement(of.id, of.worker or "", of.token, status, **more)
+
+
+# --- a draft is stored ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RECORD-01")
+def test_a_draft_becomes_a_pending_job() -> None:
+    unique, options = Unique("k"), Options(timeout=SECOND)
+    draft = Draft(
+        compose(1, 2), "send", b"[]", queue="mail", priority=-1, attempts=2, unique=unique, tenant="t", options=options
+    )
+    stored = Record.drafted(draft, NOW)
+    assert (stored.id, stored.kind, stored.payload, stored.queue) == (draft.id, "send", b"[]", "mail")
+    assert (stored.priority, stored.budget, stored.unique, stored.tenant) == (-1, 2, unique, "t")
+    assert (stored.status, stored.created_at, stored.scheduled_at) == (Status.PENDING, NOW, NOW)
+    assert stored.options is options
+
+
+@pytest.mark.spec("RECORD-01")
+def test_a_draft_is_due_after_its_delay_or_at_its_moment() -> None:
+    assert due_at(Draft(compose(1, 1), "k"), NOW) == NOW
+    assert due_at(Draft(compose(1, 1), "k", delay=SECOND), NOW) == NOW + SECOND
+    assert due_at(Draft(compose(1, 1), "k", at=5), NOW) == 5
+
+
+# --- keys -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RECORD-02")
+def test_active_jobs_hold_their_key_and_finished_ones_do_not() -> None:
+    keyed = record(unique=Unique("k"))
+    assert (record().slot, record().held_slot) == (None, None)
+    for status in Status:
+        held = msgspec.structs.replace(keyed, status=status).held_slot
+        assert held == ("send/k" if status in WAITING | {Status.RUNNING} else None)
+
+
+@pytest.mark.spec("RECORD-02")
+def test_how_firmly_a_key_is_held() -> None:
+    assert record(unique=Unique("k")).holder is Holder.PENDING
+    assert running(unique=Unique("k")).holder is Holder.RUNNING
+    assert record(unique=Unique("k"), status=Status.RETRYING).holder is Holder.WEAK
+    assert record(status=Status.RETRYING).holder is Holder.WEAK
+    assert record(unique=Unique("k", hold="retrying"), status=Status.RETRYING).holder is Holder.STRONG
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RECORD-03")
+def test_a_claim_raises_token_and_attempt_and_forgets_the_last_run() -> None:
+    before = record(
+        token=NOW + 5, attempts=2, cancel_requested=True, cancel_requested_at=1, settled=Status.RETRYING, former="w0"
+    )
+    claimed = before.claimed("w1", NOW)
+    assert (claimed.status, claimed.worker, claimed.token) == (Status.RUNNING, "w1", NOW + 6)
+    assert (claimed.attempts, claimed.started_at) == (3, NOW)
+    assert (claimed.cancel_requested, claimed.cancel_requested_at) == (False, None)
+    assert (claimed.settled, claimed.former, claimed.former_at) == (None, None, None)
+    assert record().claimed("w1", NOW).token == NOW
+
+
+@pytest.mark.spec("RECORD-03")
+def test_a_reaped_claim_changes_hands_under_a_new_token() -> None:
+    claimed = running()
+    reaped = claimed.reaped("w2", NOW + SECOND)
+    assert (reaped.worker, reaped.token, reaped.started_at) == ("w2", NOW + SECOND, NOW + SECOND)
+    assert (reaped.former, reaped.former_at, reaped.attempts) == ("w1", NOW, claimed.attempts)
+    assert reaped.runs_as("w2", reaped.token)
+    assert not reaped.runs_as("w1", claimed.token)
+    assert not reaped.runs_as("w2", claimed.token)
+    assert not record().runs_as("w2", 0)
+
+
+@pytest.mark.spec("RECORD-04")
+def test_success_keeps_the_result_and_clears_throttles_and_last_error() -> None:
+    before = running(throttles=2, last_error="boom", history=(Mishap(1, 1, "boom"),))
+    after = before.settle(settlement(before, Status.DONE, result=b"1", metadata={"a": "b"}), NOW, QUEUE)
+    assert after is not None
+    assert (after.status, after.result, after.throttles, after.last_error) == (Status.DONE, b"1", 0, None)
+    assert (after.finished_at, after.expires_at, after.worker) == (NOW, NOW + HOUR, None)
+    assert (after.history, after.metadata, after.settled) == (before.history, {"a": "b"}, Status.DONE)
+    assert after.ended_by(settlement(before, Status.DONE))
+    assert not after.ended_by(settlement(before, Status.DEAD))
+    assert not after.ended_by(msgspec.structs.replace(settlement(before, Status.DONE), token=1))
+
+
+@pytest.mark.spec("RECORD-04")
+def test_success_that_is_kept_for_no_time_deletes() -> None:
+    before = running()
+    assert before.settle(settlement(before, Status.DONE, keep=0), NOW, QUEUE) is None
+    kept = before.settle(settlement(before, Status.DONE, keep=5), NOW, QUEUE)
+    assert kept is not None
+    assert kept.expires_at == NOW + 5
+
+
+@pytest.mark.spec("RECORD-04")
+def test_a_failure_is_the_last_error_and_an_entry_of_the_history() -> None:
+    before = running()
+    after = before.settle(settlement(before, Status.RETRYING, after=SECOND, error="boom", crash=True), NOW, QUEUE)
+    assert after is not None
+    assert (after.status, after.scheduled_at, after.worker) == (Status.RETRYING, NOW + SECOND, None)
+    assert (after.last_error, after.history) == ("boom", (Mishap(NOW, 1, "boom"),))
+    assert (after.attempts, after.crashes, after.result) == (1, 1, None)
+
+
+@pytest.mark.spec("RECORD-04")
+def test_a_refunded_run_costs_no_attempt() -> None:
+    before = running(last_error="old")
+    after = before.settle(settlement(before, Status.PENDING, refund=True, throttled=True), NOW, QUEUE)
+    assert after is not None
+    assert (after.attempts, after.throttles, after.last_error, after.history) == (0, 1, "old", ())
+
+
+@pytest.mark.spec("RECORD-04")
+@given(
+    st.sampled_from(sorted(SETTLED)), st.booleans(), st.booleans(), st.none() | st.text(max_size=3), st.integers(0, 40)
+)
+def test_whatever_a_settlement_says_the_record_stays_whole(
+    status: Status, refund: bool, crash: bool, error: str | None, entries: int
+) -> None:
+    history = tuple(Mishap(n, n, "e") for n in range(min(entries, LONGEST_HISTORY)))
+    before = running(history=history)
+    end = settlement(before, status, refund=refund, crash=crash, error=error, after=3)
+    after = before.settle(end, NOW, QUEUE)
+    assert after is not None
+    assert after.status in TRANSITIONS[Status.RUNNING]
+    assert (after.worker, after.settled, after.token) == (None, status, before.token)
+    assert (after.finished_at is None) == (after.expires_at is None) == (status in WAITING)
+    assert len(after.history) == min(len(history) + (error is not None), LONGEST_HISTORY)
+    assert after.attempts == before.attempts - refund
+    assert (after.id, after.kind, after.payload, after.created_at) == (
+        before.id, before.kind, before.payload, before.created_at,
+    )  # fmt: skip
+    assert (status in TOTALS) == (status is not Status.PENDING)
+    assert before.settle(end, NOW, QUEUE) == after
+
+
+@pytest.mark.spec("RECORD-05")
+def test_notes_add_up() -> None:
+    noted = running().note(Note(b"", "", 0, 0.5, {"a": "1"}, ("x",))).note(Note(b"", "", 0, None, {"b": "2"}, ("y",)))
+    assert (noted.progress, noted.metadata, noted.log) == (0.5, {"a": "1", "b": "2"}, ("x", "y"))
+    many = noted.note(Note(b"", "", 0, lines=tuple(map(str, range(LONGEST_LOG)))))
+    assert len(many.log) == LONGEST_LOG
+    assert many.log[-1] == str(LONGEST_LOG - 1)
+
+
+# --- operators --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RECORD-06")
+def test_a_running_job_is_asked_to_stop_and_the_first_request_counts() -> None:
+    asked = running().asked_to_stop(NOW + 1, Cancel("enough")).asked_to_stop(NOW + 2)
+    assert (asked.cancel_requested, asked.cancel_requested_at) == (True, NOW + 1)
+    assert asked.metadata == {CANCEL_REASON: "enough"}
+    assert asked.status is Status.RUNNING
+
+
+@pytest.mark.spec("RECORD-06")
+def test_cancel_ends_a_job_without_an_entry_of_the_history() -> None:
+    ended = record().cancel("no more", NOW, QUEUE)
+    assert (ended.status, ended.last_error, ended.history) == (Status.CANCELED, "no more", ())
+    assert (ended.finished_at, ended.expires_at) == (NOW, NOW + DAY)
+    with pytest.raises(InvalidTransition):
+        ended.cancel("again", NOW, QUEUE)
+
+
+@pytest.mark.spec("RECORD-06")
+def test_requeue_starts_a_fresh_budget_and_goes_on_counting() -> None:
+    dead = record(
+        status=Status.DEAD, attempts=7, crashes=2, started_at=1, finished_at=2, expires_at=3, progress=0.5,
+        cancel_requested=True, cancel_requested_at=1, last_error="boom",
+    )  # fmt: skip
+    again = dead.requeue(NOW)
+    assert (again.status, again.scheduled_at, again.base, again.attempts, again.crashes) == (
+        Status.PENDING,
+        NOW,
+        7,
+        7,
+        0,
+    )
+    assert (again.started_at, again.finished_at, again.expires_at, again.progress) == (None, None, None, None)
+    assert (again.cancel_requested, again.cancel_requested_at, again.last_error) == (False, None, "boom")
+    with pytest.raises(InvalidTransition):
+        record(status=Status.DONE).requeue(NOW)
+
+
+@pytest.mark.spec("RECORD-06")
+def test_a_clone_has_not_run_yet_and_its_original_names_it() -> None:
+    dead, job = record(status=Status.DEAD, attempts=7, unique=Unique("k"), tenant="t", last_error="x"), compose(9, 9)
+    copy = dead.clone(job, NOW + 1)
+    assert copy == Record.drafted(
+        Draft(job, "send", b'{"to":1}', queue="mail", priority=3, attempts=7, unique=Unique("k"), tenant="t"), NOW + 1
+    )
+    original = dead.retried_as(job)
+    assert (original.status, original.successor, original.last_error) == (Status.RETRIED, job, "x")
+    with pytest.raises(InvalidTransition):
+        record().retried_as(job)
+
+
+@pytest.mark.spec("RECORD-06")
+def test_discarding_keeps_the_time_of_the_end() -> None:
+    gone = record(status=Status.DEAD, finished_at=5, expires_at=6).discard()
+    assert (gone.status, gone.finished_at, gone.expires_at) == (Status.DISCARDED, 5, 6)
+    with pytest.raises(InvalidTransition):
+        record().discard()
+
+
+@pytest.mark.spec("RECORD-06")
+def test_waiting_jobs_change_their_place() -> None:
+    waiting = record(scheduled_at=NOW + SECOND)
+    assert waiting.run_now(NOW).scheduled_at == NOW
+    assert record(scheduled_at=5).run_now(NOW).scheduled_at == 5
+    assert waiting.move("other").queue == "other"
+    assert waiting.prioritize(-7).priority == -7
+
+
+# --- newer jobs with the same key -------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RECORD-07")
+def test_a_superseded_job_is_dead() -> None:
+    dead = record(status=Status.RETRYING, attempts=1).supersede(NOW, QUEUE)
+    assert (dead.status, dead.last_error, dead.history) == (Status.DEAD, SUPERSEDED, ())
+    assert dead.expires_at == NOW + DAY
+    with pytest.raises(InvalidTransition):
+        record(status=Status.DONE).supersede(NOW, QUEUE)
+
+
+@pytest.mark.spec("RECORD-07")
+def test_a_replaced_job_keeps_its_id_its_age_and_its_history() -> None:
+    before = record(attempts=2, history=(Mishap(1, 1, "e"),), metadata={"a": "b"})
+    draft = Draft(compose(5, 5), "send", b"2", queue="q", priority=1, delay=SECOND, attempts=3, unique=Unique("k"))
+    after = before.replace(draft, NOW + 10)
+    assert (after.id, after.created_at, after.history, after.metadata) == (
+        before.id, before.created_at, before.history, before.metadata,
+    )  # fmt: skip
+    assert (after.payload, after.queue, after.priority, after.budget) == (b"2", "q", 1, 3)
+    assert (after.scheduled_at, after.unique) == (NOW + 10 + SECOND, Unique("k"))
+
+
+# --- what leaves the store --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RECORD-08")
+def test_as_job_shows_every_field() -> None:
+    stored = running(metadata={"a": "b"})
+    job = stored.as_job()
+    assert {field: getattr(job, field) for field in Job.__struct_fields__} == {
+        field: getattr(stored, field) for field in Job.__struct_fields__
+    }
+
+
+@pytest.mark.spec("RECORD-08")
+def test_as_claim_carries_the_fence_and_the_queue() -> None:
+    queue = Queue(name="mail", curve=Curve(on=True), cooldown=Cooldown(5, 4))
+    claim = running(metadata={"a": "b"}).as_claim(queue, Status.RETRYING)
+    assert (claim.worker, claim.token, claim.attempt, claim.claimed_at) == ("w1", NOW, 1, NOW)
+    assert (claim.curve, claim.cool_count, claim.before) == (queue.curve, 4, Status.RETRYING)
+    assert claim.metadata == {"a": "b"}
+    assert running().as_claim(QUEUE).metadata is None
+    assert running().as_claim(QUEUE).before is Status.RUNNING
