@@ -20,7 +20,7 @@ from stoker.model.events import Transition
 from stoker.model.job import Demand, Status
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker, keeper
+from stoker.worker import Worker, custody, keeper
 from tests.rig import becomes, until, working
 
 
@@ -248,3 +248,37 @@ async def test_orphans_are_left_alone_while_a_claim_is_under_way(engine: Engine)
             worker.custody.renewed(Renewal(True, orphaned=[claim]))
             await becomes(job, Status.PENDING)
     assert ids.text(claim.id) == job.id
+
+
+@pytest.mark.spec("KEEPER-07")
+async def test_a_claim_that_waited_past_its_lease_is_handed_back_and_not_run(
+    timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asleep = 0.0
+    monkeypatch.setattr(custody, "lease_clock", lambda: time.monotonic() + asleep)
+    runs: list[tuple[int, int]] = []
+
+    @timed_jobs.task
+    async def work(n: int) -> None:
+        nonlocal asleep
+        runs.append((n, current().token))
+        if n == 0:  # the process is frozen under the first of five claims
+            asleep = 20.0
+            clock.advance(20)
+
+    handles = [await work.enqueue(n) for n in range(5)]
+    since = (await handles[0].refresh()).scheduled_at
+    engine = await timed_jobs.engine()
+    async with working(timed_jobs, {"default": 5}) as worker:
+        await becomes(handles[0], Status.DONE)
+        for handle in handles[1:]:
+            record = await becomes(handle, Status.PENDING)
+            assert (record.attempts, record.scheduled_at) == (0, since)
+        assert [n for n, _ in runs] == [0]
+        assert not worker.ready, "nothing is claimed before the lease is renewed"
+        assert "4 claimed jobs that had not started are handed back" in caplog.text
+        await engine.wake([CONTROL])
+        for handle in handles:
+            await becomes(handle, Status.DONE)
+        assert sorted(n for n, _ in runs) == [0, 1, 2, 3, 4]
+        assert min(token for n, token in runs if n) >= clock(), "each ran under a claim of its own"

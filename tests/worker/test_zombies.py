@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -135,3 +138,40 @@ def test_who_wakes_up_after_its_lease_can_change_nothing(scene: Scene, campaign:
         assert refused >= zombies
         assert max(taken) < 1 + BOUND
         assert max(gave_in) < BOUND
+
+
+def freeze_outside_a_write(pid: int, store: Path) -> None:
+    """Stop a process at a moment at which it does not hold the file for a write."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        with closing(sqlite3.connect(store, timeout=0.5, isolation_level=None)) as probe:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+                probe.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+            else:
+                return
+
+
+@pytest.mark.abreast("faults")
+@pytest.mark.spec("KEEPER-07")
+def test_who_wakes_up_after_its_lease_starts_nothing_that_it_had_claimed(scene: Scene) -> None:
+    flag = scene.folder / "go"
+    scene.enqueue("hold", {"flag": str(flag)})
+    jobs = scene.enqueue("quick", *({"n": n} for n in range(9)))
+    options = ("-p", "1", "-q", "default:10", "--lease", "1")
+    with scene.work(*options, ready=False) as frozen:
+        [held] = until(lambda: scene.marks("start"), what="the first of ten claims runs and blocks the loop")
+        freeze_outside_a_write(held.pid, scene.folder / "jobs.db")
+        try:
+            with scene.work(*options, ready=False):
+                until(lambda: {mark.job for mark in scene.marks("start")} >= set(jobs), what="others took over")
+        finally:
+            flag.touch()
+            os.kill(held.pid, signal.SIGCONT)
+        until(lambda: "was taken for dead" in frozen.log, what="it hears what happened")
+        assert [mark.kind for mark in scene.marks("start") if mark.pid == held.pid] == ["hold"]
+        assert sorted(mark.job for mark in scene.marks("start") if mark.kind == "quick") == sorted(jobs)
+        again = scene.enqueue("quick", {"n": 10})
+        until(lambda: again[0] in {mark.job for mark in scene.marks("start") if mark.pid == held.pid}, what="at work")

@@ -7,9 +7,10 @@ job is settled without it, and a new slot takes its place.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -30,16 +31,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
+lease_clock: Callable[[], float] = functools.partial(
+    time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+)
+"""Seconds by a clock that also runs while the machine sleeps, where there is one: leases go on meanwhile."""
+
 NO_REASONS: Mapping[JobId, str] = MappingProxyType({})
 
 
 class Custody:
-    """`held`: every claim of this worker by id with its token. `runs`: the slots that are running one."""
+    """`held`: every claim of this worker by id with its token. `runs`: the slots that are running one.
+
+    `safe_until`: by `lease_clock`, the end of the lease that the last successful renewal gave. Written by the keeper.
+    `unstarted`: the claims that were handed back when the lease had passed.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.held: dict[JobId, int] = {}
         self.runs: dict[JobId, Slot] = {}
+        self.safe_until = inf
+        self.unstarted: frozenset[tuple[JobId, int]] = frozenset()
         self.alarm_at = inf
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -170,8 +182,27 @@ class Custody:
             logger.error("the lease cannot be renewed: %s Nothing is claimed until it can.", error)
         self._worker.healthy = False
 
-    def expelled(self, former: str, fresh: str) -> None:
-        """Others took this worker for dead: its claims are theirs now. Stop the handlers, go on under a new id."""
+    def lapsed(self) -> None:
+        """Hand back every claim that has not started: the lease has passed, others may run these jobs already.
+
+        Whether they do the store knows: the hand-back is fenced. Nothing is claimed until a renewal succeeds.
+        """
+        waiting = self._worker.fetcher.empty()
+        logger.warning(
+            "worker %s could not renew its lease in time (a frozen process, or a store that was away): %d claimed jobs "
+            "that had not started are handed back. Claiming goes on after the next renewal.",
+            self._worker.id,
+            len(waiting),
+        )
+        self._worker.healthy = False
+        self.unstarted = frozenset((claim.id, claim.token) for claim in waiting)
+        self._worker.exchange.hand_back(waiting)
+
+    def expelled(self, former: str, fresh: str, safe_until: float) -> None:
+        """Others took this worker for dead: its claims are theirs now. Stop the handlers, go on under a new id.
+
+        `safe_until` is the end of the new lease.
+        """
         logger.error(
             "lease lost: worker %s was taken for dead and its jobs were passed on; %d handlers are stopped, "
             "the worker goes on as %s",
@@ -182,5 +213,6 @@ class Custody:
         self._worker.rename(fresh)
         self._worker.fetcher.empty()
         self.held.clear()
+        self.safe_until = safe_until
         self.interrupt_all(Cause.LOST, "the worker's lease was lost")
         self._worker.store_answers()

@@ -279,6 +279,8 @@ class Exchange:
 
     def _say_lost(self, claim: Claim, settlement: Settlement) -> None:
         self._worker.lost += 1
+        if (claim.id, claim.token) in self._worker.custody.unstarted:
+            return  # it never ran here: there is no outcome that could be refused
         logger.warning(
             "lease lost: the store refused the outcome (%s) of job %s (%s), because the claim has passed to another "
             "worker or was taken away; the job goes on there",

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL, Engine
@@ -22,6 +23,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.query import CANCEL_REASON
 from stoker.model.time import SECOND, Span
+from stoker.worker import custody
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
@@ -90,7 +92,9 @@ class Keeper:
         self._nudge = asyncio.Event()
         try:
             await self._engine.open()
+            asked_at = custody.lease_clock()
             await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
+            self._worker.custody.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before anybody listens.
             await self._engine.wait([CONTROL], 0)
         except BaseException as error:  # noqa: BLE001 - start() raises it
@@ -144,9 +148,11 @@ class Keeper:
         held = list(worker.custody.held.copy().items())
         asked = worker.id
         fresh = worker.next_id()
+        asked_at = custody.lease_clock()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:
+                worker.custody.safe_until = -inf  # what waits in the buffers belongs to others
                 await self._engine.renew(fresh, [], lease=self._lease, first=True)
             reasons = await self._reasons(renewal)
         except StokerError as error:
@@ -154,10 +160,15 @@ class Keeper:
             return False
         self.renewed_at = time.monotonic()
         if renewal.known:
+            worker.custody.safe_until = self._end_of(asked_at)
             self._tell(worker.custody.renewed, renewal, reasons)
         else:
-            self._tell(worker.custody.expelled, asked, fresh)
+            self._tell(worker.custody.expelled, asked, fresh, self._end_of(asked_at))
         return True
+
+    def _end_of(self, asked_at: float) -> float:
+        """The earliest end of a lease by `lease_clock`: the store counts it from some moment after it was asked."""
+        return asked_at + self._lease / SECOND
 
     async def _reasons(self, renewal: Renewal) -> dict[JobId, str]:
         """Why running jobs are to stop, as far as somebody said so."""

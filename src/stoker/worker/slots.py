@@ -20,6 +20,7 @@ from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
+from stoker.worker import custody as keeping
 from stoker.worker.executors.choice import is_suspect
 from stoker.worker.isolated import Isolated, begin
 from stoker.worker.lane import Lane
@@ -50,6 +51,7 @@ class Slots:
         slot = Slot(me)
         worker, buffer, clock = self._worker, lane.buffer, time.monotonic
         waiting, most, exchange = worker.settler.settlements, worker.settler.most, worker.exchange
+        custody, lease_clock = self._custody, keeping.lease_clock
         breath = clock()
         while True:
             while not buffer or len(waiting) >= most:
@@ -59,6 +61,9 @@ class Slots:
                     exchange.bell.set()
                 await self._idle(slot, lane)
                 breath = clock()
+            if lease_clock() >= custody.safe_until:
+                custody.lapsed()
+                continue
             claim = buffer.popleft()
             lane.since = breath
             lane.busy += 1

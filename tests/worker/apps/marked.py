@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 
 from stoker.app import Stoker
 from stoker.context import current
@@ -28,6 +29,14 @@ def mark(what: str) -> None:
 async def quick(n: int) -> int:
     mark("start")
     return n
+
+
+@jobs.task
+async def hold(flag: str) -> None:
+    """Block the loop until the file is there; a later attempt does not."""
+    mark("start")
+    while current().attempt == 1 and not Path(flag).exists():
+        time.sleep(0.005)
 
 
 @jobs.task
