@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Awaitable, Iterator
+from typing import Any, TypeVar
 
 import redis.asyncio as redis
 
 from benchmarks import doors
+from benchmarks.app import QUEUE
 from benchmarks.catalog import Benchmark
 from benchmarks.grounds import Place, fill
 from benchmarks.rows import Row, absolute, at_most
 from benchmarks.session import Session
+from stoker.model.job import Claim, Demand
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Lost
+from stoker.model.time import HOUR
 from stoker.registry import mint
 
+T = TypeVar("T")
+
 BATCH = 100
+HELD = 16_000
+"""Jobs of the worker that falls silent."""
 
 
 async def _asked(url: str, *command: str) -> Any:
@@ -79,7 +88,59 @@ def memory(session: Session) -> Iterator[Row]:
     yield absolute("redis.memory", "B/queued job", size, at_most(500.0), f"over {jobs:,} jobs")
 
 
+async def _longest(place: Place, held: int, at_once: int) -> dict[str, float]:
+    """Per call, the longest script in ms while a worker renews many claims and, silent then, is reaped of them."""
+    engine = place.engine()
+    await engine.open()
+    longest: dict[str, float] = {}
+
+    async def timed(name: str, call: Awaitable[T]) -> T:
+        await _asked(place.server, "SLOWLOG", "RESET")
+        answer = await call
+        entries = await _asked(place.server, "SLOWLOG", "GET", "128")
+        longest[name] = max([longest.get(name, 0.0), *(micros / 1_000 for _, _, micros, *_ in entries)])
+        return answer
+
+    reaped = 0
+    try:
+        await engine.renew("silent", [], lease=HOUR, first=True)
+        await engine.renew("heir", [], lease=HOUR, first=True)
+        claims: list[Claim] = []
+        while len(claims) < held:
+            await doors.fill(engine, [[mint() for _ in range(1_000)]])
+            for _ in range(0, 1_000, at_once):
+                claims += await engine.claim(Demand("silent", ((QUEUE, at_once),)))
+        await _asked(place.server, "CONFIG", "SET", "slowlog-log-slower-than", "100")
+        await timed("renew", engine.renew("silent", [(claim.id, claim.token) for claim in claims], lease=HOUR))
+        while taken := await timed("reap", engine.reap("heir", 100, dead=["silent"])):
+            reaped += len(taken)
+            await timed("settle", engine.settle([conclude(claim, Lost()) for claim in taken]))
+    finally:
+        await _asked(place.server, "CONFIG", "SET", "slowlog-log-slower-than", "10000")
+        await engine.close()
+    assert reaped == held
+    return longest
+
+
+def reap(session: Session) -> Iterator[Row]:
+    """Taking over from a worker that held 16,000 jobs, by 100: the longest time one script blocks the server."""
+    ground = session.ground("redis")
+    for at_once in (1, 1_000):
+        rounds = []
+        for _ in range(session.sized(2, 4)):
+            place = ground.place()
+            rounds.append(asyncio.run(_longest(place, HELD, at_once)))
+            ground.drop(place)
+        # Where the machine took the CPU away from the server, the clock went on: the calmest round tells most.
+        longest = min(rounds, key=lambda one: max(one["reap"], one["renew"]))
+        told = ", ".join(f"{name} {ms:.2f} ms" for name, ms in longest.items())
+        note = f"{HELD:,} jobs claimed by {at_once:,}; best of {len(rounds)} rounds; longest {told}"
+        blocked = max(longest["reap"], longest["renew"])
+        yield absolute(f"redis.reap.{at_once}", "ms longest script", blocked, at_most(5.0), note)
+
+
 BENCHMARKS = [
+    Benchmark("redis.reap", ("redis",), reap),
     Benchmark("redis.server", ("redis",), server),
     Benchmark("redis.memory", ("redis",), memory),
 ]

@@ -33,7 +33,7 @@ FIXED = (
 
 WAIT, AGAIN, WAKE = "wait", "again", "wake"
 HELD = "held"
-"""Once per worker: the jobs it runs, by token."""
+"""Once per worker: the jobs it runs, in the order of their tokens."""
 
 
 class Shard:

@@ -7,7 +7,7 @@ there must not look elsewhere. A renewal goes to all of them, and a worker reape
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
@@ -27,6 +27,15 @@ _REAP = script("reap")
 _LAPSED = script("lapsed")
 
 Held = Sequence[tuple[JobId, int]]
+
+RENEWED_AT_ONCE = 500
+"""Claims that one script compares; while it runs, the server does nothing else."""
+
+REAPED_AT_ONCE = 100
+"""Claims that one script takes over."""
+
+OWNERS_AT_ONCE = 100
+"""Lapsed workers that one script looks at. Those without a claim leave at once and make room for the next."""
 
 
 async def renew(store: Store, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
@@ -51,16 +60,41 @@ async def renew(store: Store, worker: str, held: Held, lease: Span, *, first: bo
 
 
 async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
-    fences = [part for job, token in held for part in (job, records.fence(worker, token))]
-    args = (worker, lease, "1" if first else "", ORPHANED_AFTER, *fences)
-    told, known, lost, canceling, orphaned = await store.run(_RENEW, shard, args, more=(shard.held(worker),))
-    store.seen(told)
+    """Extend a lease in one shard; what a worker holds is compared part by part, so that no script runs for long."""
+    lost: list[int] = []
+    canceling: list[int] = []
+    orphaned: list[Claim] = []
+    for since, until, places in _parts(held):
+        fences = [part for place in places for part in (held[place][0], records.fence(worker, held[place][1]))]
+        args = (worker, lease, "1" if first else "", ORPHANED_AFTER, since, until, *fences)
+        told, known, gone, asked, orphans = await store.run(_RENEW, shard, args, more=(shard.held(worker),))
+        store.seen(told)
+        if not known:
+            return Renewal(known=False)
+        lost += [places[place] for place in gone]
+        canceling += [places[place] for place in asked]
+        orphaned += await _claims(store, shard, orphans)
     return Renewal(
-        bool(known),
-        [held[place] for place in lost],
-        [held[place] for place in canceling],
-        await _claims(store, shard, orphaned),
+        True, [held[place] for place in sorted(lost)], [held[place] for place in sorted(canceling)], orphaned
     )
+
+
+def _parts(held: Held) -> Iterator[tuple[bytes, bytes, Sequence[int]]]:
+    """What a worker holds, in parts: the first and the last token as bounds in byte order, and places in `held`.
+
+    Claims of one token stay together, and the parts leave no token out: what the worker does not name is an orphan.
+    """
+    if len(held) <= RENEWED_AT_ONCE:
+        yield b"-", b"+", range(len(held))
+        return
+    ordered = sorted(range(len(held)), key=lambda place: held[place][1])
+    since, start = b"-", 0
+    for at in range(1, len(ordered)):
+        token = held[ordered[at]][1]
+        if at - start >= RENEWED_AT_ONCE and token != held[ordered[at - 1]][1]:
+            yield since, b"(" + records.eight(token), ordered[start:at]
+            since, start = b"[" + records.eight(token), at
+    yield since, b"+", ordered[start:]
 
 
 async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
@@ -78,16 +112,22 @@ async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[C
 
 
 async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
-    told, names = await store.run(_LAPSED, shard, ())
-    store.seen(told)
-    lapsed = [name.decode() for name in names] if names and await _settled_in(store) else []
-    owners = [*dead, *lapsed]
-    if not owners:
-        return []
-    more = [shard.held(worker) for worker in (by, *owners)]
-    told, found = await store.run(_REAP, shard, (by, limit, len(dead), *owners), more=more)
-    store.seen(told)
-    return await _claims(store, shard, found)
+    """Take over claims of one shard, some at a time; none is asked for when owners are only to become unknown."""
+    claims: list[Claim] = []
+    while True:
+        wanted = min(limit - len(claims), REAPED_AT_ONCE)
+        told, names = await store.run(_LAPSED, shard, (OWNERS_AT_ONCE,))
+        store.seen(told)
+        lapsed = [name.decode() for name in names] if names and await _settled_in(store) else []
+        owners = [*dead, *lapsed]
+        if not owners:
+            return claims
+        more = [shard.held(worker) for worker in (by, *owners)]
+        told, found = await store.run(_REAP, shard, (by, wanted, len(dead), *owners), more=more)
+        store.seen(told)
+        claims += await _claims(store, shard, found)
+        if len(found) < wanted or len(claims) >= limit:
+            return claims
 
 
 async def _settled_in(store: Store) -> bool:

@@ -6,7 +6,6 @@ that what was found is still there.
 
 from __future__ import annotations
 
-from stoker.engines.redis.control import pairs
 from stoker.engines.redis.expiry import ending
 from stoker.engines.redis.keys import AGAIN, WAIT
 from stoker.engines.redis.questions import held_keys, names
@@ -33,10 +32,9 @@ async def scrap(store: Store, unit: Work, record: Record) -> None:
         unit.write("ZREM", unit.shard.of_queue(AGAIN, queue), job)
         status = Status.PENDING if again is None else Status.RETRYING
     for held in await held_keys(store, unit.shard):
-        lots = await store.connection.call("HGETALL", held)
-        for token, lot in pairs(lots):
-            if job in ids_of(lot):
-                unit.write("LET_GO", held, token, job)
+        for lot in await store.connection.call("ZRANGE", held, 0, -1):
+            if job in ids_of(lot[8:]):
+                unit.write("LET_GO", held, lot[:8], job)
                 status = Status.RUNNING
     for odd in sorted(ODD):
         if await store.connection.call("ZSCORE", key("odd"), CHARS[odd] + job) is not None:

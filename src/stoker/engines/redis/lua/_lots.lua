@@ -1,5 +1,5 @@
 -- A lot is a text of ids, 16 bytes each, that came to the same place in the same step: one entry instead of one for each.
--- What a worker holds is a hash, token -> lot. ENDS has lots as members, when they expire as the score. Lines: see _line.
+-- What a worker holds is a sorted set in byte order, so in the order of the claims: a token, then the lot. ENDS has lots as members, when they expire as the score. Lines: see _line.
 local function members(lot)
   local ids = {}
   for i = 1, #lot / 16 do ids[i] = sub(lot, i * 16 - 15, i * 16) end
@@ -15,31 +15,39 @@ local function without(lot, gone)
   return table.concat(left)
 end
 
-local function hold(held, token8, ids) call('HSET', held, token8, (call('HGET', held, token8) or '') .. ids) end
+local function hold(held, token8, ids) call('ZADD', held, '0', token8 .. ids) end
+
+-- The lots of one token. Several calls may have had the same one: a clock can stand still.
+local function lots_of(held, token8)
+  return call('ZRANGEBYLEX', held, '[' .. token8, '(' .. pack('>I8', parse('>I8', token8) + 1))
+end
 
 -- Different jobs are not held any more. First the removal: a server without memory lets that through.
 local function let_go(held, token8, ids)
-  local lot = call('HGET', held, token8)
-  if not lot then return end
-  call('HDEL', held, token8)
-  if #lot > 16 * #ids then
-    local gone = {}
-    for _, id in ipairs(ids) do gone[id] = true end
-    local left = without(lot, gone)
-    if left ~= '' then call('HSET', held, token8, left) end
+  local lots, gone = lots_of(held, token8), nil
+  for _, lot in ipairs(lots) do
+    local left = ''
+    if #lots > 1 or #lot > 8 + 16 * #ids then
+      if not gone then
+        gone = {}
+        for _, id in ipairs(ids) do gone[id] = true end
+      end
+      left = without(sub(lot, 9), gone)
+    end
+    if 8 + #left < #lot then
+      call('ZREM', held, lot)
+      if left ~= '' then call('ZADD', held, '0', token8 .. left) end
+    end
   end
 end
 
--- Ids, and the token each is held by.
-local function held_by(held)
-  local ids, tokens, found = {}, {}, call('HGETALL', held)
-  for i = 1, #found, 2 do
-    for _, id in ipairs(members(found[i + 1])) do
-      ids[#ids + 1] = id
-      tokens[#ids] = found[i]
-    end
+-- The ids of everything held, or of what is held between two tokens.
+local function held_by(held, from, to)
+  local ids = {}
+  for _, lot in ipairs(call('ZRANGEBYLEX', held, from or '-', to or '+')) do
+    for _, id in ipairs(members(sub(lot, 9))) do ids[#ids + 1] = id end
   end
-  return ids, tokens
+  return ids
 end
 
 -- Take jobs out of ENDS: expiry -> those of it that go, who are marked as found.

@@ -1,66 +1,95 @@
 -- with: _lots, _line, _aside
 -- KEYS[18…]: what the one who takes over holds, and each of the owners. ARGV[2..4]: who takes over, how many, how many of
 -- the owners are known to be dead; then the owners, those first. The others must have lapsed.
--- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}.
+-- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}. The work is bounded by the
+-- limit and the number of owners, however much they hold: lots are taken in the order of their tokens.
 local by, limit = ARGV[2], tonumber(ARGV[3])
 -- Nobody takes over when a worker is only to be made unknown.
 if by ~= '' and tonumber(call('ZSCORE', WORKERS, by) or '-1') < now then return {int(now), {}} end
-local dead, named, found = tonumber(ARGV[4]), {}, {}
+local dead, owners, line = tonumber(ARGV[4]), {}, {}
+
+-- Put an owner into the line of those who hold something, by its oldest token that was not looked at yet.
+local PAGE = 20
+local function stand(owner)
+  if owner.at == #owner.lots and owner.at % PAGE == 0 then
+    for _, lot in ipairs(call('ZRANGE', owner.key, owner.at, owner.at + PAGE - 1)) do owner.lots[#owner.lots + 1] = lot end
+  end
+  local lot = owner.lots[owner.at + 1]
+  if not lot then return end
+  owner.token = parse('>I8', lot)
+  local i = #line + 1
+  while i > 1 and line[i - 1].token > owner.token do i = i - 1 end
+  table.insert(line, i, owner)
+end
+
 for i = 5, #ARGV do
-  local owner, key = ARGV[i], KEYS[14 + i]
-  local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, owner) or '+inf') < now
-  if gone and owner ~= by and not named[owner] then
-    named[owner] = 0
-    local ids, tokens = held_by(key)
-    for k, id in ipairs(ids) do
-      local state = call('HGET', STATE, id)
-      local r = state and read_state(state)
-      local body = body_of(id)
-      local kind, queue = names_of(body or '')
-      if r and kind and r.status == 'r' and r.worker == owner then
-        named[owner] = named[owner] + 1
-        found[#found + 1] = {id = id, r = r, body = body, queue = queue, key = key, token8 = tokens[k]}
-      else
-        let_go(key, tokens[k], {id})
-        -- One that is not this worker's any more is none of our business; one that cannot be read holds nobody up.
-        if not r or (r.status == 'r' and r.worker == owner) then
-          count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
-          set_aside(id, queue or '', kind, body, state)
-        end
-      end
-    end
+  local name = ARGV[i]
+  local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, name) or '+inf') < now
+  if gone and name ~= by and not owners[name] then
+    owners[name] = {name = name, key = KEYS[14 + i], lots = {}, at = 0}
+    if limit > 0 then stand(owners[name]) end
   end
 end
+
+local ids, owner_of, n = {}, {}, 0
+while line[1] and n < limit do
+  local owner = table.remove(line, 1)
+  owner.at = owner.at + 1
+  local lot, cut = owner.lots[owner.at], 8 + 16 * (limit - n)
+  if #lot > cut then owner.rest = sub(lot, 1, 8) .. sub(lot, cut + 1) end
+  for _, id in ipairs(members(sub(lot, 9, cut))) do
+    n = n + 1
+    ids[n], owner_of[n] = id, owner.name
+  end
+  stand(owner)
+end
+-- First the removal: a server without memory lets that through, and then what follows.
+for _, owner in pairs(owners) do
+  if owner.at > 0 then call('ZREM', owner.key, unpack(owner.lots, 1, owner.at)) end
+  if owner.rest then call('ZADD', owner.key, '0', owner.rest) end
+end
+
+local found = {}
+local states = n > 0 and call('HMGET', STATE, unpack(ids)) or {}
+local errors = n > 0 and call('HMGET', LAST, unpack(ids)) or {}
+local notes = n > 0 and call('HMGET', NOTES, unpack(ids)) or {}
+for i, id in ipairs(ids) do
+  local state, owner = states[i], owner_of[i]
+  local r = state and read_state(state)
+  local body = body_of(id)
+  local kind, queue = names_of(body or '')
+  if r and kind and r.status == 'r' and r.worker == owner then
+    found[#found + 1] = {id = id, r = r, body = body, queue = queue, error = errors[i], notes = notes[i]}
+  -- One that is not this worker's any more is none of our business; one that cannot be read holds nobody up.
+  elseif not r or (r.status == 'r' and r.worker == owner) then
+    count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
+    set_aside(id, queue or '', kind, body, state)
+  end
+end
+
 local function older(a, b)
   if a.r.started ~= b.r.started then return a.r.started < b.r.started end
   return earlier(a.id, b.id)
 end
 table.sort(found, older)
-local claims, released = {}, {}
-for i = 1, math.min(limit, #found) do
-  local one = found[i]
-  local place = one.key .. one.token8
-  local gone = released[place] or {key = one.key, token8 = one.token8, ids = {}}
-  released[place] = gone
-  gone.ids[#gone.ids + 1] = one.id
-end
-for _, gone in pairs(released) do let_go(gone.key, gone.token8, gone.ids) end
-for i = 1, math.min(limit, #found) do
-  local one = found[i]
-  local r, id = one.r, one.id
-  named[r.worker] = named[r.worker] - 1
+local claims, held, set, gates = {}, {}, {}, {}
+for i, one in ipairs(found) do
+  local r, id, queue = one.r, one.id, one.queue
   r.tail = pack('>I8', r.started) .. r.worker
   r.worker, r.token, r.started = by, math.max(now, r.token + 1), now
-  local state = write_state(r)
-  hold(KEYS[18], pack('>I8', r.token), id)
-  call('HSET', STATE, id, state)
-  claims[i] = {one.body, state, call('HGET', LAST, id), call('HGET', NOTES, id),
-    call('HGET', QUEUES, one.queue .. '/curve'), call('HGET', QUEUES, one.queue .. '/count')}
+  local state, token8 = write_state(r), pack('>I8', r.token)
+  local lot = held[token8] or {}
+  held[token8], lot[#lot + 1] = lot, id
+  set[2 * i - 1], set[2 * i] = id, state
+  gates[queue] = gates[queue] or call('HMGET', QUEUES, queue .. '/curve', queue .. '/count')
+  claims[i] = {one.body, state, one.error, one.notes, gates[queue][1], gates[queue][2]}
 end
-for owner, left in pairs(named) do
-  if left == 0 then
-    call('ZREM', WORKERS, owner)
-    call('ZADD', RETIRED, int(now), owner)
+if #set > 0 then call('HSET', STATE, unpack(set)) end
+for token8, lot in pairs(held) do hold(KEYS[18], token8, table.concat(lot)) end
+for name, owner in pairs(owners) do
+  if call('EXISTS', owner.key) == 0 then
+    call('ZREM', WORKERS, name)
+    call('ZADD', RETIRED, int(now), name)
   end
 end
 write_counts()

@@ -1,5 +1,6 @@
 -- with: _lots
--- KEYS[18]: what the worker holds. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; then the claims held, each (id, fence).
+-- KEYS[18]: what the worker holds. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: from
+-- and up to which token (bounds in byte order) the worker tells all that it holds; then these claims, each (id, fence).
 -- Answers {now, known, lost, canceling, orphaned}: numbers of the claims held, and orphans as
 -- {body, state, last error, notes, curve, cool-down count}.
 local worker, lease, first, age = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
@@ -12,18 +13,18 @@ call('ZREM', WORKERS, worker)
 call('ZADD', WORKERS, int(lease > 0 and now + lease or now - 1), worker)
 tick()
 local lost, canceling, mine = {}, {}, {}
-for i = 6, #ARGV, 2 do
+for i = 8, #ARGV, 2 do
   local id, fence = ARGV[i], ARGV[i + 1]
   local state = call('HGET', STATE, id)
   if not state or sub(state, 1, #fence) ~= fence then
-    lost[#lost + 1] = (i - 6) / 2
+    lost[#lost + 1] = (i - 8) / 2
   else
     mine[id] = true
-    if sub(state, #fence + 1, #fence + 1) == '1' then canceling[#canceling + 1] = (i - 6) / 2 end
+    if sub(state, #fence + 1, #fence + 1) == '1' then canceling[#canceling + 1] = (i - 8) / 2 end
   end
 end
 local orphaned = {}
-for _, id in ipairs(held_by(KEYS[18])) do
+for _, id in ipairs(held_by(KEYS[18], ARGV[6], ARGV[7])) do
   local state = not mine[id] and call('HGET', STATE, id)
   local r = state and read_state(state)
   if r and r.worker == worker and now - r.started > age then

@@ -1,0 +1,111 @@
+"""What a worker holds may be much: no script looks at more of it than it was asked to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from stoker.engines.redis.leases import OWNERS_AT_ONCE, RENEWED_AT_ONCE
+from stoker.model.job import Claim, Demand, Draft, Status
+from stoker.model.query import Query
+from stoker.model.time import HOUR, SECOND
+from tests import services
+from tests.engines.redis.stand import Stand
+
+pytestmark = pytest.mark.engine("redis")
+
+
+class Bench(Stand):
+    """A server of one's own, which counts what scripts do."""
+
+    async def held(self, n: int, worker: str = "silent", *, at_once: int = 100) -> list[Claim]:
+        """So many claims of a worker, each lot under a token of its own."""
+        await self.engine.renew(worker, [], first=True, lease=HOUR)
+        claims: list[Claim] = []
+        while len(claims) < n:
+            self.clock.set(self.clock() + 1)
+            await self.engine.insert([Draft(self.mint(), "work", b"{}") for _ in range(at_once)])
+            claims += await self.engine.claim(Demand(worker, (("default", at_once),)))
+        assert len(claims) == n
+        return claims
+
+    async def fall_silent(self) -> None:
+        self.clock.set(self.clock() + 2 * HOUR)
+        await self.engine.renew("heir", [], first=True, lease=HOUR)
+
+    async def commands(self, action: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, int]]:
+        """What an action answers, and how often it made the server run each command."""
+        await self.call("CONFIG", "RESETSTAT")
+        answer = await action()
+        lines = (await self.call("INFO", "commandstats")).decode().splitlines()
+        stats = dict(line.removeprefix("cmdstat_").split(":") for line in lines if line.startswith("cmdstat_"))
+        calls = {name: int(fields.split(",")[0].removeprefix("calls=")) for name, fields in stats.items()}
+        return answer, {name: n for name, n in calls.items() if name not in ("config|resetstat", "config", "info")}
+
+
+@pytest.fixture
+async def bench(redis_prefix: str) -> AsyncIterator[Bench]:
+    with services.redis_server(save="", appendonly="no") as server:
+        async with Bench.on(server.url, redis_prefix) as found:
+            await found.engine._guard.stop()  # it asks the server now and then
+            yield found
+
+
+@pytest.mark.spec("LOT-09")
+async def test_a_reap_costs_what_it_takes_however_much_is_held(bench: Bench) -> None:
+    """The same number of commands for 400 claims and for 4,000; every claim is taken over once, oldest first."""
+    few = [claim.id for claim in await bench.held(400)]
+    await bench.fall_silent()
+    taken, at_few = await bench.commands(lambda: bench.engine.reap("heir", limit=50))
+    assert [claim.id for claim in taken] == few[:50]
+    many = [claim.id for claim in await bench.held(4_000, "silent too", at_once=1_000)]
+    await bench.fall_silent()
+    left = [claim.id for claim in taken]
+    taken, at_many = await bench.commands(lambda: bench.engine.reap("heir", limit=50))
+    assert sum(at_many.values()) <= sum(at_few.values()) + 10, "one more owner to look at"
+    left += [claim.id for claim in taken]
+    while taken := await bench.engine.reap("heir", limit=500):
+        left += [claim.id for claim in taken]
+    assert left == [*few, *many]
+
+
+@pytest.mark.spec("LOT-09")
+async def test_a_reap_of_many_owners_takes_the_oldest_of_all(bench: Bench) -> None:
+    """Claims of several workers are mixed in time; more workers than are looked at in one call are all reaped."""
+    wanted = []
+    for _ in range(2):
+        for n in range(OWNERS_AT_ONCE // 2):
+            wanted += await bench.held(2, f"w{n}", at_once=2)
+    for n in range(OWNERS_AT_ONCE):
+        await bench.engine.renew(f"idle{n}", [], first=True, lease=HOUR)
+    await bench.fall_silent()
+    taken: list[Claim] = []
+    for _ in range(20):
+        taken += await bench.engine.reap("heir", limit=15)
+    assert [claim.id for claim in taken] == [claim.id for claim in wanted]
+    assert [claim.former for claim in taken] == [claim.worker for claim in wanted]
+    assert await bench.call("ZRANGE", bench.home.key("workers"), 0, -1) == [b"heir"]
+
+
+@pytest.mark.spec("LOT-10")
+async def test_a_renewal_of_much_is_several_short_calls(bench: Bench) -> None:
+    """Lost, canceling and orphaned claims are told as in one call, wherever in the parts they are."""
+    claims = await bench.held(5 * RENEWED_AT_ONCE, at_once=RENEWED_AT_ONCE // 2)
+    bench.clock.set(bench.clock() + 20 * SECOND)
+    held = [(claim.id, claim.token) for claim in claims]
+    orphans = {held[place] for place in (0, 777, len(held) - 1)}
+    strangers = [(bench.mint(), claims[n].token) for n in (3, 1_500)]
+    told = [*strangers, *(pair for pair in reversed(held) if pair not in orphans)]
+    renewal, commands = await bench.commands(lambda: bench.engine.renew("silent", told, lease=HOUR))
+    assert commands["evalsha"] == 5
+    assert renewal.known
+    assert renewal.lost == strangers
+    assert {(claim.id, claim.token) for claim in renewal.orphaned} == orphans
+    bench.clock.set(bench.clock() + 2 * HOUR)
+    await bench.engine.renew("heir", [], first=True, lease=HOUR)
+    while await bench.engine.reap("heir", limit=1_000):
+        pass
+    assert not (await bench.engine.renew("silent", held, lease=HOUR)).known
+    assert len((await bench.engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=10))).jobs) == 10
