@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from stoker import JobGone, Stoker, Worker
+from stoker import NotFound, Stoker, Worker
 
 jobs = Stoker("sqlite:///shop.db")
 
@@ -37,7 +37,7 @@ def main() -> None:
     print(jobs.run(kept.result()))
     try:
         jobs.run(dropped.result())
-    except JobGone:
+    except NotFound:
         print("order 2 was rolled back, and its job with it")
     jobs.run(jobs.close())
 

@@ -15,7 +15,8 @@ from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.handle import JobHandle
-from stoker.model.job import Job, Status
+from stoker.model.job import Status
+from stoker.records import Job
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 

@@ -307,7 +307,7 @@ async def test_many_drafts_are_stored_in_chunks_with_receipts_in_order(jobs: Sto
     assert len(receipts) == 2_345
     assert all(receipt.stored is Stored.INSERTED for receipt in receipts)
     engine = await jobs.engine()
-    found = await engine.get([receipts[n].id for n in (0, 999, 1_000, 2_344)])
+    found = await engine.get([ids.parse(receipts[n].id) for n in (0, 999, 1_000, 2_344)])
     assert [job.payload for job in found if job] == [b'{"n":0}', b'{"n":999}', b'{"n":1000}', b'{"n":2344}']
     assert await jobs.enqueue_many([]) == []
 
@@ -409,7 +409,7 @@ async def test_listeners_hear_of_inserts_that_really_happened(jobs: Stoker) -> N
     again = await work.using(unique="k").enqueue()
     assert job == again
     assert (job.stored, again.stored) == (Stored.INSERTED, Stored.EXISTING)
-    assert [(ids.text(one.job), one.before, one.after) for one in heard] == [(job.id, None, Status.PENDING)]
+    assert [(one.job, one.before, one.after) for one in heard] == [(job.id, None, Status.PENDING)]
 
 
 @pytest.mark.spec("API-14")

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.model import ids
-from stoker.model.errors import InvalidInput, JobCanceled, JobFailed, JobGone, NotFound, PayloadMismatch
+from stoker.model.errors import InvalidInput, JobCanceled, JobFailed, NotFound, PayloadMismatch
 from stoker.model.events import Transition, Window
 from stoker.model.job import Status
 from stoker.model.outcome import Reject
@@ -72,7 +72,7 @@ async def test_a_job_that_is_not_kept_is_gone(jobs: Stoker) -> None:
 
     job = await work.enqueue()
     await drain(jobs)
-    with pytest.raises(JobGone, match="keep=") as gone:
+    with pytest.raises(NotFound, match="keep=") as gone:
         await job.result()
     assert gone.value.job_id == job.id
     with pytest.raises(NotFound):
@@ -113,7 +113,7 @@ async def test_canceling_a_waiting_job_is_told_and_happens_once(jobs: Stoker) ->
     assert await job.cancel()
     assert not await job.cancel()
     assert (await job.refresh()).status is Status.CANCELED
-    assert [(ids.text(one.job), one.before, one.after) for one in heard] == [(job.id, Status.PENDING, Status.CANCELED)]
+    assert [(one.job, one.before, one.after) for one in heard] == [(job.id, Status.PENDING, Status.CANCELED)]
     assert jobs.timeline is not None
     engine = await jobs.engine()
     await jobs.timeline.flush(engine)
@@ -134,7 +134,7 @@ async def test_a_handle_is_only_an_id(jobs: Stoker) -> None:
     with pytest.raises(InvalidInput, match="job id"):
         jobs.handle("seven")
     await (await jobs.engine()).alter(Selection((ids.parse(job.id),)), Delete())
-    with pytest.raises(JobGone):
+    with pytest.raises(NotFound):
         await again.result()
 
 

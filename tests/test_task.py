@@ -11,7 +11,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import Duplicate, InvalidInput
 from stoker.model.job import PLAIN, Status, Stored
 from stoker.model.retry import Fixed, Linear
-from stoker.model.time import HOUR, SECOND, instant
+from stoker.model.time import SECOND, instant
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
 
@@ -59,17 +59,16 @@ async def test_every_option_of_a_call_reaches_the_record(timed_jobs: Stoker, clo
     record = await job.refresh()
     assert record.queue == "mail"
     assert record.priority == -3
-    assert record.scheduled_at == clock() + 60 * SECOND
+    assert record.scheduled_at == clock.moment() + timedelta(minutes=1)
     assert record.budget == 7
     assert record.unique == Unique("k", "global", "existing", "retrying")
     assert record.tenant == "acme"
-    options = record.options
-    assert options.backoff == Linear(1, 2)
-    assert (options.timeout, options.expires, options.keep) == (30 * SECOND, HOUR, 0)
-    assert options.isolation == "process"
-    assert (options.metadata or record.metadata) == {"from": "test"}
+    assert record.backoff == Linear(1, 2)
+    assert (record.timeout, record.expires, record.keep) == (timedelta(seconds=30), timedelta(hours=1), timedelta(0))
+    assert record.isolation == "process"
+    assert record.metadata == {"from": "test"}
     at = datetime(2031, 1, 1, tzinfo=UTC)
-    assert (await (await work.using(at=at).enqueue()).refresh()).scheduled_at == instant(at)
+    assert (await (await work.using(at=at).enqueue()).refresh()).scheduled_at == at
 
 
 @pytest.mark.spec("TASK-03")

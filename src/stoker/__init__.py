@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.app import Stoker
 from stoker.codec import Raw
-from stoker.context import current
+from stoker.context import Context, current
 from stoker.handle import JobHandle
-from stoker.model.errors import Duplicate, JobCanceled, JobFailed, JobGone, StokerError, UnknownTask
-from stoker.model.job import Status
+from stoker.model.errors import (
+    Duplicate,
+    EngineError,
+    InvalidInput,
+    JobCanceled,
+    JobFailed,
+    NotFound,
+    StokerError,
+    UnknownTask,
+)
+from stoker.model.events import Transition
+from stoker.model.job import Draft, Status
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Exponential, Fixed, Linear, Never
 from stoker.model.unique import Unique
+from stoker.records import Job, Receipt
 from stoker.task import Task
 
 if TYPE_CHECKING:
@@ -23,7 +34,12 @@ __all__ = [
     "Worker",
     "Task",
     "JobHandle",
+    "Job",
+    "Draft",
+    "Receipt",
     "current",
+    "Context",
+    "Transition",
     "Unique",
     "Exponential",
     "Linear",
@@ -36,9 +52,11 @@ __all__ = [
     "StokerError",
     "JobFailed",
     "JobCanceled",
-    "JobGone",
+    "NotFound",
     "Duplicate",
     "UnknownTask",
+    "InvalidInput",
+    "EngineError",
     "Raw",
     "Status",
 ]

@@ -9,25 +9,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar
 
-from stoker import sync
+from stoker import records, sync
 from stoker.codec import Signature
 from stoker.context import Context
+from stoker.controls import BudgetHandle, LockHandle, QueueHandle
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url
 from stoker.handle import JobHandle
 from stoker.homes import Homes
 from stoker.hooks import Listener, Listeners, Middleware
 from stoker.model import ids
+from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidOption
-from stoker.model.events import Event, EventType, Transition
+from stoker.model.events import Event, EventType, Transition, transition_to_pending
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, LARGEST_BATCH, Draft, Job, Receipt, Status, Stored
+from stoker.model.job import DEFAULT_ATTEMPTS, LARGEST_BATCH, Draft, Status, Stored
 from stoker.model.retry import Backoff
-from stoker.model.time import SECOND, Seconds, span
+from stoker.model.time import SECOND, Seconds
+from stoker.records import Receipt
 from stoker.registry import Registry, Router, mint
 from stoker.settings import TimelineSettings, resolve
 from stoker.task import wishes
@@ -105,20 +108,22 @@ class Stoker(Registry):
         """Where settings that nobody gave are looked up."""
         return os.environ
 
-    @asynccontextmanager
-    async def lock(self, name: str, *, lease: Seconds = 30) -> AsyncIterator[bool]:
-        """Try to hold a named lock across every process on the store: yields whether it is held.
+    # --- queues, budgets, locks ---------------------------------------------------------------------------------
 
-        Nobody waits. The lock lapses after `lease`, so a process that dies does not keep it.
+    def queue(self, name: str) -> QueueHandle:
+        """A queue to pause and resume, for every process on the store."""
+        return QueueHandle(self, name)
+
+    def budget(self, name: str) -> BudgetHandle:
+        """A budget to spend from, shared by every process on the store."""
+        return BudgetHandle(self, name)
+
+    def lock(self, name: str, *, lease: Seconds = 30) -> LockHandle:
+        """A lock across every process on the store: `async with` or `with` gives whether it is held.
+
+        It is tried, not waited for, and lapses after `lease`, so a process that dies does not keep it.
         """
-        engine = await self.engine()
-        owner = ids.text(self.mint())
-        held = await engine.lock(name, owner, span(lease, "lease"))
-        try:
-            yield held
-        finally:
-            if held:
-                await engine.unlock(name, owner)
+        return LockHandle(self, name, lease)
 
     # --- enqueueing ---------------------------------------------------------------------------------------------
 
@@ -155,14 +160,14 @@ class Stoker(Registry):
         receipts: list[Receipt] = []
         for start in range(0, len(waiting), LARGEST_BATCH):
             try:
-                receipts += await self._insert(waiting[start : start + LARGEST_BATCH], tx)
+                receipts += records.receipts(await self._insert(waiting[start : start + LARGEST_BATCH], tx))
             except Exception as error:
                 error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
                 error.add_note(f"draft {start} (job {ids.text(waiting[start].id)}) and all after it were not stored")
                 raise
         return receipts
 
-    async def _insert(self, drafts: Sequence[Draft], tx: Transaction | None) -> list[Receipt]:
+    async def _insert(self, drafts: Sequence[Draft], tx: Transaction | None) -> list[stored.Receipt]:
         home = await self._homes.here()
         with self._naming_the_holder():
             receipts = await home.engine.insert(drafts, tx=tx)
@@ -174,7 +179,7 @@ class Stoker(Registry):
         if self.listeners:
             for draft, receipt in zip(drafts, receipts, strict=True):
                 if receipt.stored is Stored.INSERTED:
-                    self.listeners.emit(Transition(receipt.id, draft.kind, draft.queue, None, Status.PENDING))
+                    self.listeners.emit(transition_to_pending(draft))
         return receipts
 
     @contextmanager
@@ -186,7 +191,7 @@ class Stoker(Registry):
             taken.handle = self.handle(taken.holder)
             raise
 
-    def tell_canceled(self, before: Job, reason: str) -> None:
+    def tell_canceled(self, before: stored.Job, reason: str) -> None:
         """A job was canceled by a write of this process: tell the timeline and the listeners."""
         if self.timeline is not None:
             at = before.started_at if before.status is Status.RUNNING else None
@@ -194,11 +199,12 @@ class Stoker(Registry):
             told = Event(wall(), EventType.CANCELED, before.id, before.queue, before.kind, before.attempts, duration)
             self.timeline.told(told)
         if self.listeners:
-            heard = (before.id, before.kind, before.queue, before.status, Status.CANCELED, before.attempts, reason)
+            job = ids.text(before.id)
+            heard = (job, before.kind, before.queue, before.status, Status.CANCELED, before.attempts, reason)
             self.listeners.emit(Transition(*heard))
 
     def handle(self, job: str | JobId) -> JobHandle[Any]:
-        """The handle of a job whose id was kept somewhere, as text or as a receipt's bytes."""
+        """The handle of a job whose id was kept somewhere: as text, or as the bytes of a draft."""
         return JobHandle(self, job if isinstance(job, bytes) else ids.parse(job))
 
     # --- engines ------------------------------------------------------------------------------------------------

@@ -10,13 +10,16 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from stoker import records
 from stoker.codec import Signature, display
 from stoker.failure import text_of
 from stoker.model import ids
-from stoker.model.errors import JobCanceled, JobFailed, JobGone, NotFound
-from stoker.model.job import Job, Status, Stored
+from stoker.model import job as stored
+from stoker.model.errors import JobCanceled, JobFailed, NotFound
+from stoker.model.job import Status, Stored
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
+from stoker.records import Job
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -60,13 +63,13 @@ class JobHandle(Generic[R_co]):
         engine = await self._app.engine()
         [job] = await engine.get([self._id])
         if job is None:
-            raise NotFound(f"job {self.id} is not in the store: it was deleted, or its retention has passed")
-        return job
+            raise NotFound.job(self.id)
+        return records.job(job)
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the job to end and give what its handler returned.
 
-        Raises `JobFailed` when it is dead, `JobCanceled`, `JobGone` when the record is no longer kept, and
+        Raises `JobFailed` when it is dead, `JobCanceled`, `NotFound` when the record is no longer kept, and
         `TimeoutError` when it has not ended in time; the job itself goes on.
         """
         if timeout is None:
@@ -85,7 +88,7 @@ class JobHandle(Generic[R_co]):
         while True:
             [job] = await engine.get([self._id])
             if job is None:
-                raise JobGone(self.id)
+                raise NotFound.job(self.id)
             if job.status is Status.DONE:
                 return self._value(job)
             if job.status is Status.CANCELED:
@@ -97,7 +100,7 @@ class JobHandle(Generic[R_co]):
             await asyncio.sleep(pause if until is None else min(pause, max(0.0, until - time.monotonic())))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def _value(self, job: Job) -> R_co:
+    def _value(self, job: stored.Job) -> R_co:
         signature = self._signature or self._app.signature_of(job.kind)
         value: R_co = display(job.result) if signature is None else signature.decode_result(job.result)
         return value

@@ -103,7 +103,7 @@ class Trial:
 
     def _hear(self, change: Transition) -> None:
         if change.after in FINISHED:
-            self.ends[change.job] += 1
+            self.ends[ids.parse(change.job)] += 1
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Trial:
                 self.errors[type(error).__name__] += 1
                 await asyncio.sleep(MOMENT)
                 continue
-            self.acknowledged.update(receipt.id for receipt in receipts)
+            self.acknowledged.update(ids.parse(receipt.id) for receipt in receipts)
             return
 
     async def _produce(self) -> None:

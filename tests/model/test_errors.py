@@ -16,7 +16,7 @@ from stoker.model.errors import (
     InvalidTransition,
     JobCanceled,
     JobFailed,
-    JobGone,
+    NotFound,
     PayloadTooLarge,
     StokerError,
     UnknownTask,
@@ -117,8 +117,9 @@ def test_the_end_of_a_job_carries_which_job_and_why() -> None:
     assert (canceled.job_id, canceled.kind, canceled.attempt, canceled.error) == ("id", "send", 0, "not wanted")
     assert str(canceled) == "job id (send) was canceled: not wanted"
     assert str(JobCanceled("id", "send", 0, None)) == "job id (send) was canceled: no reason given"
-    assert JobGone("id").job_id == "id"
-    assert str(JobGone("id")).startswith("job id is not in the store")
+    assert NotFound.job("id").job_id == "id"
+    assert str(NotFound.job("id")).startswith("job id is not in the store")
+    assert NotFound("stream 'x' is not registered").job_id is None
 
 
 @pytest.mark.spec("ERROR-04")
@@ -133,7 +134,7 @@ def test_the_end_of_a_job_carries_which_job_and_why() -> None:
         Duplicate("img:7", b"\x01" * 16),
         JobFailed("id", "send", "dead", 5, "boom"),
         JobCanceled("id", "send", 0, None),
-        JobGone("id"),
+        NotFound.job("id"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -16,6 +16,8 @@ from stoker.model.events import (
     of_insert,
     of_settlement,
     transition_of,
+    transition_to_pending,
+    transition_to_running,
 )
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED
@@ -107,8 +109,12 @@ def test_starts_and_ends_balance_over_a_life_with_retries() -> None:
 def test_listeners_hear_one_transition_per_settlement() -> None:
     ended = msgspec.structs.replace(settlement(Status.RETRYING), error="no luck")
     heard = transition_of(claim(), ended)
-    assert heard == Transition(b"1" * 16, "send", "mail", Status.RUNNING, Status.RETRYING, 2, "no luck")
-    fresh = Transition(b"1" * 16, "send", "mail", None, Status.PENDING)
+    job = "31313131-3131-3131-3131-313131313131"
+    assert heard == Transition(job, "send", "mail", Status.RUNNING, Status.RETRYING, 2, "no luck")
+    started = transition_to_running(claim())
+    assert started == Transition(job, "send", "mail", Status.PENDING, Status.RUNNING, 2)
+    fresh = transition_to_pending(Draft(b"1" * 16, "send", queue="mail"))
+    assert fresh == Transition(job, "send", "mail", None, Status.PENDING)
     assert (fresh.before, fresh.attempt, fresh.error) == (None, 0, None)
 
 

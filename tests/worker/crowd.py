@@ -98,7 +98,7 @@ class Crowd:
         """Enqueue, and remember what was acknowledged."""
         drafts = [self.producer.draft(kind, payload) for payload in payloads]
         receipts = self.producer.run(self.producer.enqueue_many(drafts))
-        found = [ids.text(receipt.id) for receipt in receipts]
+        found = [receipt.id for receipt in receipts]
         self.acknowledged += found
         self._open[kind].update(found)
         return found

@@ -16,7 +16,6 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import Context, current
 from stoker.engines.base import Engine
-from stoker.model import ids
 from stoker.model.errors import JobCanceled
 from stoker.model.events import Transition
 from stoker.model.job import Status
@@ -462,9 +461,9 @@ async def test_a_forced_cancel_takes_the_claim_away_and_stops_the_handler(
     assert "lease lost" in caplog.text
     assert job.id in caplog.text
     assert (await job.refresh()).last_error == "enough"
-    assert [(ids.text(one.job), one.before, one.after) for one in heard] == [
-        (job.id, Status.RUNNING, Status.CANCELED)
-    ], "the refused outcome is told to nobody"
+    assert [(one.job, one.before, one.after) for one in heard] == [(job.id, Status.RUNNING, Status.CANCELED)], (
+        "the refused outcome is told to nobody"
+    )
 
 
 @pytest.mark.spec("SLOT-07")

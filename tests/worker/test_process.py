@@ -16,8 +16,9 @@ import pytest_asyncio
 from stoker.app import Stoker
 from stoker.handle import JobHandle
 from stoker.model.errors import JobCanceled, JobFailed
-from stoker.model.job import FINISHED, Job, Status
+from stoker.model.job import FINISHED, Status
 from stoker.model.query import Query
+from stoker.records import Job
 from stoker.worker import Worker, chores
 from stoker.worker.executors import Executors, relay
 from stoker.worker.whereabouts import NotImportable

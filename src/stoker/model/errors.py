@@ -8,7 +8,7 @@ The signals a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not e
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Self
 
 
 class StokerError(Exception):
@@ -121,7 +121,19 @@ class Duplicate(StokerError):
 
 
 class NotFound(StokerError, LookupError):
-    """The job, queue or worker asked for is not (or no longer) in the store."""
+    """What was asked for is not (or no longer) in the store. `job_id` is the id of a job that is not there."""
+
+    job_id: str | None = None
+
+    @classmethod
+    def job(cls, job_id: str) -> Self:
+        """The error for a job without a record."""
+        error = cls(
+            f"job {job_id} is not in the store: deleted, its retention (keep=) has passed, or the transaction it was "
+            "enqueued in has not been committed"
+        )
+        error.job_id = job_id
+        return error
 
 
 class JobFailed(StokerError):
@@ -145,17 +157,6 @@ class JobCanceled(StokerError):
         self.attempt = attempt
         self.error = error
         super().__init__(f"job {job_id} ({kind}) was canceled: {error or 'no reason given'}")
-
-
-class JobGone(StokerError):
-    """`result()` of a job whose record is no longer kept."""
-
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        super().__init__(
-            f"job {job_id} is not in the store: deleted, its retention (keep=) has passed, or the transaction it was "
-            "enqueued in has not been committed"
-        )
 
 
 # --- what the store said ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, text
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.time import Instant, Span
 
@@ -106,9 +106,12 @@ def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: In
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):
-    """A change of status that the store accepted, as listeners hear it. `before` is None for a new job."""
+    """A change of status that the store accepted, as listeners receive it.
 
-    job: JobId
+    `job` is the job's id as text. `before` is None for a new job.
+    """
+
+    job: str
     kind: str
     queue: str
     before: Status | None
@@ -119,6 +122,15 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
 
 def transition_of(claim: Claim, settlement: Settlement) -> Transition:
     """What a settlement that applied means to a listener."""
-    return Transition(
-        claim.id, claim.kind, claim.queue, Status.RUNNING, settlement.status, claim.attempt, settlement.error
-    )
+    job = text(claim.id)
+    return Transition(job, claim.kind, claim.queue, Status.RUNNING, settlement.status, claim.attempt, settlement.error)
+
+
+def transition_to_pending(draft: Draft) -> Transition:
+    """What a stored draft means to a listener."""
+    return Transition(text(draft.id), draft.kind, draft.queue, None, Status.PENDING)
+
+
+def transition_to_running(claim: Claim) -> Transition:
+    """What a claim means to a listener."""
+    return Transition(text(claim.id), claim.kind, claim.queue, claim.before, Status.RUNNING, claim.attempt)

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final
 
 from stoker.model.errors import InvalidInput
-from stoker.model.time import Instant, Seconds, instant, rfc3339, span
+from stoker.model.time import Instant, Seconds, instant, moment, rfc3339, span
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Where a virtual clock starts when a test does not care: far from today, so that a real clock shows."""
@@ -37,6 +37,10 @@ class VirtualClock:
         """The instant the clock shows."""
         return self._now
 
+    def moment(self) -> datetime:
+        """The same as an aware datetime, to compare with the instants of a `Job`."""
+        return moment(self._now)
+
     def advance(self, by: Seconds) -> Instant:
         """Let time pass; returns the new instant."""
         return self._move(span(by, "advance"))
@@ -47,10 +51,10 @@ class VirtualClock:
 
     def set(self, at: datetime | Instant) -> Instant:
         """Show this instant, be it before or after the present one."""
-        moment = _read(at)
+        shown = _read(at)
         with self._lock:
-            self._now = moment
-        return moment
+            self._now = shown
+        return shown
 
     def _move(self, distance: int) -> Instant:
         with self._lock:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from stoker.model import ids
 from stoker.model.errors import StokerError
-from stoker.model.events import Transition, transition_of
+from stoker.model.events import transition_of, transition_to_pending, transition_to_running
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, HandedBack
@@ -212,9 +212,7 @@ class Exchange:
             self._app.timeline.claimed(claims)
         if claims and self._app.listeners:
             for claim in claims:
-                self._app.listeners.emit(
-                    Transition(claim.id, claim.kind, claim.queue, claim.before, Status.RUNNING, claim.attempt)
-                )
+                self._app.listeners.emit(transition_to_running(claim))
         if self._worker.state != "running":
             self._fetcher.withdraw(asked)
             self.hand_back(claims)
@@ -275,7 +273,7 @@ class Exchange:
         listeners.emit(transition_of(claim, settlement))
         for draft in settlement.followups:
             if draft.unique is None:  # whether one with a key was stored or met its holder nobody knows here
-                listeners.emit(Transition(draft.id, draft.kind, draft.queue, None, Status.PENDING))
+                listeners.emit(transition_to_pending(draft))
 
     def _say_lost(self, claim: Claim, settlement: Settlement) -> None:
         self._worker.lost += 1

@@ -1,0 +1,150 @@
+"""What users read about jobs: ids as text, instants as aware datetimes, durations as `timedelta`.
+
+This is the border. Engines and `model` keep ids as 16 bytes and time as integers of microseconds, because those are
+exact and small on every store. An app converts when it gives a value to its user, and nowhere else, so nothing on the
+way between a store and a worker pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from stoker.model import job as stored
+from stoker.model import throttle
+from stoker.model.ids import text
+from stoker.model.job import Isolation, Status, Stored
+from stoker.model.retry import Backoff
+from stoker.model.time import Instant, Span, moment
+from stoker.model.unique import Unique
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What became of one draft. `id` is the id of the job that holds the key when `stored` is `existing`."""
+
+    id: str
+    stored: Stored
+
+
+class FailedRun(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a job's history: when a run failed, which one, and of what."""
+
+    at: datetime
+    attempt: int
+    error: str
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole record of a job at one moment, as `JobHandle.refresh` returns it.
+
+    `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
+    and `isolation` are the options the job was enqueued with; None: none was given. `metadata` holds
+    what the job was enqueued with and, under keys that begin with `exec_`, what its runs noted. `payload` and `result`
+    are JSON.
+    """
+
+    id: str
+    kind: str
+    queue: str
+    payload: bytes
+    status: Status
+    priority: int
+    attempts: int
+    base: int
+    budget: int
+    created_at: datetime
+    scheduled_at: datetime
+    crashes: int = 0
+    throttles: int = 0
+    timeout: timedelta | None = None
+    expires: timedelta | None = None
+    keep: timedelta | None = None
+    backoff: Backoff | None = None
+    isolation: Isolation | None = None
+    unique: Unique | None = None
+    tenant: str | None = None
+    worker: str | None = None
+    token: int = 0
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancel_requested: bool = False
+    cancel_requested_at: datetime | None = None
+    last_error: str | None = None
+    history: tuple[FailedRun, ...] = ()
+    result: bytes | None = None
+    progress: float | None = None
+    metadata: dict[str, str] = {}
+    log: tuple[str, ...] = ()
+    successor: str | None = None
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
+    """The answer of a budget: true when the tokens were granted, else `wait` says when to ask again."""
+
+    granted: bool
+    wait: timedelta = timedelta(0)
+
+    def __bool__(self) -> bool:
+        return self.granted
+
+
+def receipts(given: Iterable[stored.Receipt]) -> list[Receipt]:
+    """An engine's receipts as the caller gets them."""
+    return [Receipt(text(one.id), one.stored) for one in given]
+
+
+def job(record: stored.Job) -> Job:
+    """An engine's record as the user reads it."""
+    options = record.options
+    return Job(
+        id=text(record.id),
+        kind=record.kind,
+        queue=record.queue,
+        payload=record.payload,
+        status=record.status,
+        priority=record.priority,
+        attempts=record.attempts,
+        base=record.base,
+        budget=record.budget,
+        created_at=moment(record.created_at),
+        scheduled_at=moment(record.scheduled_at),
+        crashes=record.crashes,
+        throttles=record.throttles,
+        timeout=_duration(options.timeout),
+        expires=_duration(options.expires),
+        keep=_duration(options.keep),
+        backoff=options.backoff,
+        isolation=options.isolation,
+        unique=record.unique,
+        tenant=record.tenant,
+        worker=record.worker,
+        token=record.token,
+        started_at=_moment(record.started_at),
+        finished_at=_moment(record.finished_at),
+        expires_at=_moment(record.expires_at),
+        cancel_requested=record.cancel_requested,
+        cancel_requested_at=_moment(record.cancel_requested_at),
+        last_error=record.last_error,
+        history=tuple(FailedRun(moment(one.at), one.attempt, one.error) for one in record.history),
+        result=record.result,
+        progress=record.progress,
+        metadata={**(options.metadata or {}), **record.metadata},
+        log=record.log,
+        successor=None if record.successor is None else text(record.successor),
+    )
+
+
+def grant(given: throttle.Grant) -> Grant:
+    """An engine's answer to a request for tokens, as the caller gets it."""
+    return Grant(given.granted, timedelta(microseconds=given.wait))
+
+
+def _moment(at: Instant | None) -> datetime | None:
+    return None if at is None else moment(at)
+
+
+def _duration(value: Span | None) -> timedelta | None:
+    return None if value is None else timedelta(microseconds=value)
