@@ -24,12 +24,13 @@ logger = logging.getLogger("stoker.app")
 class Home:
     """What an app has on one loop: an engine, and the timer of the next write of events."""
 
-    __slots__ = ("_flushing", "_opening", "_timer", "engine", "is_open", "loop")
+    __slots__ = ("_flushing", "_opening", "_timer", "_warned", "engine", "is_open", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
         self.loop = loop
         self.engine = engine
         self.is_open = False
+        self._warned = False
         self._opening = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -67,8 +68,11 @@ class Home:
         try:
             if self.is_open and len(buffer):
                 await buffer.flush(self.engine)
+                self._warned = False
         except StokerError as error:
-            logger.warning("events could not be written to the timeline: %s Trying again.", error)
+            level = logging.DEBUG if self._warned else logging.WARNING  # once until it works again
+            logger.log(level, "events could not be written to the timeline: %s Trying again.", error)
+            self._warned = True
         self._timer = self._flushing = None
         if self.is_open and len(buffer):
             self.flush_soon(buffer, after)

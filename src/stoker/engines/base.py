@@ -55,6 +55,7 @@ class Gives(enum.StrEnum):
     ACROSS_QUEUES = "one step reaches all queues: bulk calls, follow-ups into other queues, ids stored in another queue"
     KEYS_ACROSS_QUEUES = "a unique key may be global, and jobs of its kind may go to several queues"
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
+    SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +276,11 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
     gives: ClassVar[frozenset[Gives]]
     abreast: ClassVar[int]
     """How many settle-and-claim calls of one worker are worth having under way at once: 1 where calls do not travel."""
+
+    @property
+    def where(self) -> str:
+        """Return where the store is, for people: an absolute path, or an address without user and password."""
+        ...
 
     async def open(self) -> None:
         """Connect, check the store, make or upgrade the schema where the engine does so. Opening twice is harmless."""

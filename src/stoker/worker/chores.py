@@ -99,7 +99,7 @@ class Chores:
             while await self._reap_once():
                 await asyncio.sleep(0)
         except StokerError as error:
-            logger.warning("could not look for dead workers: %s Trying again.", error)
+            self._failed("could not look for dead workers: %s Trying again.", error)
 
     async def _reap_once(self) -> bool:
         worker, limit = self._worker, self._settings.reap_batch
@@ -123,7 +123,7 @@ class Chores:
                 if tick % 2 == 0:
                     await self.write_events()
             except StokerError as error:
-                logger.warning("a chore failed: %s Trying again.", error)
+                self._failed("a chore failed: %s Trying again.", error)
             tick += 1
             await self._tending.wait()
             self._tending.clear()
@@ -136,7 +136,7 @@ class Chores:
             try:
                 await janitor.tidy(self._engine, self._retention())
             except StokerError as error:
-                logger.warning("could not remove what is past its time: %s Trying again later.", error)
+                self._failed("could not remove what is past its time: %s Trying again later.", error)
 
     async def attune(self) -> None:
         """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""
@@ -154,6 +154,10 @@ class Chores:
             worker.exchange.hand_back(worker.shares.surplus(worker.lanes))
             worker.fetcher.wake()
             worker.exchange.bell.set()
+
+    def _failed(self, text: str, error: StokerError) -> None:
+        """Log a chore that failed; that the store is away is said once, where jobs are claimed and settled."""
+        logger.log(logging.DEBUG if isinstance(error, AWAY) else logging.WARNING, text, error)
 
     def _retention(self) -> Retention:
         kept = self._worker.retention

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stoker.context import Context, running
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
+from stoker.worker.outage import wait_for_store
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
@@ -70,9 +71,10 @@ class Conductor:
 
     async def _serve(self) -> None:
         worker = self.worker
-        await worker.app.open()
+        store = worker.app.root()
+        await wait_for_store(worker.app.open, store, worker.outage, lambda: self.asked)
         try:
-            await worker.start()
+            await wait_for_store(worker.start, store, worker.outage, lambda: self.asked)
             if self._quiet:
                 self.quiet()
             beside = None if self._beside is None else asyncio.ensure_future(self._beside())

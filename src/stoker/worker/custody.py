@@ -179,7 +179,9 @@ class Custody:
     def renewal_failed(self, error: StokerError) -> None:
         """The lease could not be renewed: take nothing new, let handlers run, show it."""
         if self._worker.healthy:
-            logger.error("the lease cannot be renewed: %s Nothing is claimed until it can.", error)
+            where = self._worker.engine.where
+            text = "the lease cannot be renewed at %s: %s Running jobs go on, nothing is claimed until it can."
+            self._worker.outage.report(text, where, error)
         self._worker.healthy = False
 
     def lapsed(self) -> None:

@@ -153,7 +153,7 @@ class Exchange:
         if self.away:
             self.away = False
             self._pause = SHORTEST_PAUSE
-            logger.info("the store answers again")
+            self._worker.outage.over("the store answers again")
         if settlements:
             self._settled(claims, settlements, settled.verdicts)
         if asked is not None:
@@ -291,7 +291,8 @@ class Exchange:
         """Keep what is to be written, try again later and later, and say so once per outage."""
         if not self.away:
             self.away = True
-            logger.error("the store does not answer: %s Running jobs go on; Stoker keeps trying.", error)
+            text = "the store does not answer: %s: %s Running jobs go on; Stoker keeps trying."
+            self._worker.outage.report(text, self.engine.where, error)
         pause = self._pause * (0.5 + random())  # so that workers do not return all at once
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         await asyncio.sleep(pause)

@@ -23,6 +23,7 @@ from stoker.worker.fetcher import Order
 from stoker.worker.guardian import Guardian
 from stoker.worker.health import Health
 from stoker.worker.member import EXIT_BROKEN, EXIT_START
+from stoker.worker.outage import Outage, wait_for_store
 from stoker.worker.seats import Seats, Terms
 from stoker.worker.sources import Sources
 from stoker.worker.whereabouts import load
@@ -118,12 +119,13 @@ class Supervisor:
         for number, call in self._signals().items():
             loop.add_signal_handler(number, call)
         try:
-            await self.app.open()
             await self._health.open()
-            await self._guardian.show()
-            await self._seats.fill()
-            self._spawn(self._look_around())
-            await self._finished.wait()
+            self._health.show()
+            if await self._store_answers():
+                await self._guardian.show()
+                await self._seats.fill()
+                self._spawn(self._look_around())
+                await self._finished.wait()
         except (StokerError, OSError) as error:
             logger.error("cannot start: %s", error)  # noqa: TRY400 - the text says it all, a trace would hide it
             self.code = EXIT_START
@@ -132,6 +134,20 @@ class Supervisor:
             for number in self._signals():
                 loop.remove_signal_handler(number)
         return self.code
+
+    async def _store_answers(self) -> bool:
+        """Wait for the store, or for a request to stop; answers whether the start may go on."""
+        patience = wait_for_store(self.app.open, self.app.root(), Outage(), lambda: self.stopping)
+        opening, stopped = asyncio.ensure_future(patience), asyncio.ensure_future(self._finished.wait())
+        try:
+            await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+            return not self.stopping
+        finally:
+            opening.cancel()
+            stopped.cancel()
+            await asyncio.gather(opening, stopped, return_exceptions=True)
 
     def _signals(self) -> dict[signal.Signals, Callable[[], None]]:
         if threading.current_thread() is not threading.main_thread():

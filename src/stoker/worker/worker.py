@@ -31,6 +31,7 @@ from stoker.worker.executors import Executors
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper
+from stoker.worker.outage import Outage
 from stoker.worker.runner import Cause
 from stoker.worker.settler import Settler
 from stoker.worker.shares import Shares
@@ -76,6 +77,7 @@ class Worker:
         self.on_identity: Callable[[str], object] = lambda _worker: None
         self.keeps: dict[str, Span] = {}
         self.failures = FailureLog()
+        self.outage = Outage()
         self.custody = Custody(self)
         self.shares = Shares(self.custody.count)
         self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.shares)
@@ -359,7 +361,7 @@ class Worker:
         """The keeper renewed the lease."""
         if not self.healthy and self.state == "running":
             self.healthy = True
-            logger.info("the store answers again; claiming goes on")
+            self.outage.over("the store answers again; claiming goes on")
             self.fetcher.wake()
             self.exchange.bell.set()
 

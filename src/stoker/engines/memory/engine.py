@@ -92,6 +92,10 @@ class MemoryEngine:
 
     # --- life ---------------------------------------------------------------------------------------------------
 
+    @property
+    def where(self) -> str:
+        return "in this process"
+
     async def open(self) -> None:
         with self._store.lock:
             if not self._door.open:

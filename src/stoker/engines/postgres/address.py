@@ -67,3 +67,9 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2] or "the local socket"
     return f"postgres {host}{parts.path}"
+
+
+def public(options: Options) -> str:
+    """The URL of a store without user and password."""
+    parts = urlsplit(options.url)
+    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}?schema={options.schema}"

@@ -76,6 +76,10 @@ class PostgresEngine:
 
     # --- life ---------------------------------------------------------------------------------------------------
 
+    @property
+    def where(self) -> str:
+        return address.public(self._options)
+
     async def open(self) -> None:
         await self._store.open()
 

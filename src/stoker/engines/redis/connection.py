@@ -72,6 +72,13 @@ def read_url(url: str, own: Sequence[str]) -> Address:
     return Address(plain, cluster, options)
 
 
+def public_url(address: Address) -> str:
+    """The URL without user, password and options."""
+    parts = urlsplit(address.url)
+    scheme = "redis+cluster" if address.cluster else parts.scheme
+    return urlunsplit(SplitResult(scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
 def translated(error: BaseException) -> EngineError:
     """A driver's error as one of ours."""
     said = str(error)

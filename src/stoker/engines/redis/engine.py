@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
 from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
-from stoker.engines.redis.connection import read_url
+from stoker.engines.redis.connection import public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
 from stoker.engines.redis.guard import Guard
@@ -50,6 +50,7 @@ class RedisEngine:
             Gives.ACROSS_QUEUES,
             Gives.KEYS_ACROSS_QUEUES,
             Gives.BESIDE_TRANSACTIONS,
+            Gives.SERVER,
         }
     )
     abreast: ClassVar[int] = 3
@@ -99,6 +100,11 @@ class RedisEngine:
         self._guard = Guard(self._store.connection, self._signs)
 
     # --- life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def where(self) -> str:
+        address = self._options.address
+        return f"{public_url(address)}?prefix={self._options.prefix}"
 
     async def open(self) -> None:
         if self._store.connection.opened:

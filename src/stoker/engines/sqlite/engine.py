@@ -47,7 +47,7 @@ class SqliteEngine:
     """
 
     name: ClassVar[str] = "sqlite"
-    gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.BESIDE_TRANSACTIONS}
+    gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.BESIDE_TRANSACTIONS, Gives.SERVER}
     abreast: ClassVar[int] = 1
 
     def __init__(
@@ -70,6 +70,10 @@ class SqliteEngine:
         self._starving = False
 
     # --- life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def where(self) -> str:
+        return self.path
 
     async def open(self) -> None:
         await self._store.open()

@@ -1,0 +1,71 @@
+"""A store that is away: what is logged about it, and how a start waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from math import inf
+from random import random
+
+from stoker.engines.base import Engine, Gives
+from stoker.model.errors import EngineBusy, EngineUnavailable
+
+logger = logging.getLogger("stoker.worker")
+
+QUIET = 10.0
+"""Seconds between two lines about outages."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Between tries while a start waits for its store."""
+
+PASSING = (EngineUnavailable, EngineBusy)
+"""Errors of a store that may be there soon. Any other one stops a start: waiting would not help."""
+
+
+class Outage:
+    """One line when an outage begins, one when it is over; a store that comes and goes gets one per `QUIET`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._logged_at = -inf
+        self._known = False
+        self._logged = False
+
+    def report(self, text: str, *details: object) -> None:
+        """Log that the store is away, unless that was said."""
+        now = self._clock()
+        if self._known or now - self._logged_at < QUIET:
+            logger.debug(text, *details)
+        else:
+            self._logged, self._logged_at = True, now
+            logger.error(text, *details)
+        self._known = True
+
+    def over(self, text: str) -> None:
+        """Log that the store is back, if its absence was logged."""
+        if self._logged:
+            logger.info(text)
+        self._known = self._logged = False
+
+
+async def wait_for_store(
+    call: Callable[[], Awaitable[object]], engine: Engine, outage: Outage, stopping: Callable[[], bool]
+) -> None:
+    """Repeat `call` until the server is there. Raises at once what waiting would not mend, or when asked to stop."""
+    pause = SHORTEST_PAUSE
+    while True:
+        try:
+            await call()
+        except PASSING as error:
+            if stopping() or Gives.SERVER not in engine.gives:
+                raise
+            outage.report(
+                "the store does not answer: %s: %s The start waits for it; readiness is red.", engine.where, error
+            )
+        else:
+            outage.over("the store answers; the start goes on")
+            return
+        await asyncio.sleep(pause * (0.5 + random()))
+        pause = min(pause * 2, LONGEST_PAUSE)
