@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from stoker.engines.redis.leases import OWNERS_AT_ONCE, RENEWED_AT_ONCE
+from stoker.engines.redis.records import ids_of
 from stoker.model.job import Claim, Demand, Draft, Status
-from stoker.model.query import Query
+from stoker.model.query import Cancel, Query, Selection
 from stoker.model.time import HOUR, SECOND
 from tests import services
 from tests.engines.redis.stand import Stand
@@ -109,3 +110,15 @@ async def test_a_renewal_of_much_is_several_short_calls(bench: Bench) -> None:
         pass
     assert not (await bench.engine.renew("silent", held, lease=HOUR)).known
     assert len((await bench.engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=10))).jobs) == 10
+
+
+@pytest.mark.spec("LOT-02")
+async def test_running_jobs_that_are_asked_to_stop_stay_where_they_are_held(bench: Bench) -> None:
+    """Some of a lot, one of them named twice: each is held once, and the others are not touched."""
+    claims = await bench.held(4, "w", at_once=4)
+    ids = [claim.id for claim in claims]
+    await bench.engine.alter(Selection((ids[0], ids[2], ids[0])), Cancel())
+    stored = [ids_of(lot[8:]) for lot in await bench.call("ZRANGE", bench.home.held("w"), 0, -1)]
+    assert sorted(job for lot in stored for job in lot) == sorted(ids)
+    renewal = await bench.engine.renew("w", [(claim.id, claim.token) for claim in claims], lease=HOUR)
+    assert ([job for job, _ in renewal.canceling], renewal.lost) == ([ids[0], ids[2]], [])

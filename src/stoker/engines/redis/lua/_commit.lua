@@ -20,9 +20,27 @@ end
 
 local function after_checks(at) return at + 1 + 4 * tonumber(ARGV[at]) end
 
+-- All that is let go of leaves first and together, as removals must come first, and what is held comes in last: a job that
+-- is changed while it runs does both, and many of one lot may.
+local function released(at)
+  local lots, seen = {}, {}
+  for _ = 1, tonumber(ARGV[at]) do
+    local size = tonumber(ARGV[at + 3])
+    if ARGV[at + 1] == 'LET_GO' and not seen[ARGV[at + 4] .. ARGV[at + 5]] then
+      seen[ARGV[at + 4] .. ARGV[at + 5]] = true
+      local place = ARGV[at + 2] .. ':' .. ARGV[at + 4]
+      local lot = lots[place] or {key = KEYS[tonumber(ARGV[at + 2])], token8 = ARGV[at + 4], ids = {}}
+      lots[place], lot.ids[#lot.ids + 1] = lot, ARGV[at + 5]
+    end
+    at = at + 3 + size
+  end
+  for _, lot in pairs(lots) do let_go(lot.key, lot.token8, lot.ids) end
+end
+
 -- Answers where the next argument is.
 local function written(at)
-  local n, going = tonumber(ARGV[at]), {}
+  local n, going, held = tonumber(ARGV[at]), {}, {}
+  released(at)
   at = at + 1
   for _ = 1, n do
     local command, key, size = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
@@ -32,20 +50,21 @@ local function written(at)
     elseif command == 'LEAVE' then
       leave_line(key, ARGV[at])
     elseif command == 'HOLD' then
-      hold(key, ARGV[at], ARGV[at + 1])
-    elseif command == 'LET_GO' then
-      let_go(key, ARGV[at], {ARGV[at + 1]})
+      local lot = held[key .. ARGV[at]] or {key = key, token8 = ARGV[at], ids = {}, seen = {}}
+      held[key .. ARGV[at]] = lot
+      if not lot.seen[ARGV[at + 1]] then lot.seen[ARGV[at + 1]], lot.ids[#lot.ids + 1] = true, ARGV[at + 1] end
     elseif command == 'UNEND' then
       -- Many of a lot may go: they leave it together, before anybody comes in.
       going[ARGV[at]] = going[ARGV[at]] or {}
       going[ARGV[at]][ARGV[at + 1]] = true
-    else
+    elseif command ~= 'LET_GO' then
       if key == ENDS then unend(going); going = {} end
       call(command, key, unpack(ARGV, at, at + size - 1))
     end
     at = at + size
   end
   unend(going)
+  for _, lot in pairs(held) do hold(lot.key, lot.token8, table.concat(lot.ids)) end
   return at
 end
 
