@@ -28,6 +28,7 @@ def everything() -> list[Benchmark]:
     """All benchmarks in the order they are run: what takes long comes last."""
     from benchmarks import (
         contention,
+        due,
         latency,
         postgres_cost,
         redis_cost,
@@ -39,7 +40,7 @@ def everything() -> list[Benchmark]:
         worker_life,
     )
 
-    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes)
+    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due)
     return [
         benchmark
         for module in (*local, server_cost, server_life, redis_cost, postgres_cost)

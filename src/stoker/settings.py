@@ -60,7 +60,7 @@ class WorkerSettings:
     """How long running handlers may finish after a stop was asked for; then they are handed back."""
 
     poll: Span = duration(SECOND, low=10 * MILLISECOND, high=HOUR)
-    """How often an idle worker looks for work that no wake-up announced."""
+    """How often an idle worker looks for work that neither a wake-up nor a due time announced."""
 
     claim_batch: int = whole(100, low=1, high=1_000)
     """Most jobs taken in one claim."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
+from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
@@ -81,7 +82,7 @@ class Jobs(Protocol):
         harmless. A draft with a unique key obeys `unique.meet` against the current holder, also against drafts before
         it in the same call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder
         ends dead in the same step. With `tx` the jobs exist if and only if that transaction commits. After the commit
-        one waiter per queue that received a new job that is due is woken. Empty: `[]`.
+        one waiter per queue that received a new job that is due, or will be within `ahead.SOON`, is woken. Empty: `[]`.
         """
         ...
 
@@ -145,6 +146,16 @@ class Jobs(Protocol):
         Atomic per call: each claim changes owner under a new token, attempts unchanged, with the former owner and the
         former claim time; the former owners become unknown once nothing is stored under them. A lease is lapsed
         strictly after its end. Never reaps `by` itself. Oldest claims first, at most `limit`. Empty: `[]`.
+        """
+        ...
+
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        """Tell how long a worker of these queues may sleep, by the store's clock.
+
+        `open`: those that are neither paused nor cooling down, also when the store has never heard of them. `wait`: the
+        time until the next of their jobs is due, 0 when one has been due for less than `ahead.SOON` (longer: it may be
+        told, a claim finds it anyway); of a queue that cools down the time until its deadline. None: nothing will
+        become due before a queue is woken or asked about again. Empty: no queue, None.
         """
         ...
 

@@ -66,7 +66,9 @@ class Chores:
         self._warned: set[JobId] = set()
 
     async def listen(self) -> None:
-        """Sleep until a queue is woken, or poll: a lost wake-up costs no more than the poll interval.
+        """Sleep until a queue is woken, or look: a lost wake-up costs no more than the poll interval.
+
+        A queue that is known to be paused or cooling down is not looked at: a wake-up or the alarm opens it.
 
         Between two naps it looks for the dead as well and says when the small chores are due: an idle worker should
         wake as seldom as it can.
@@ -85,9 +87,10 @@ class Chores:
                 await asyncio.sleep(nap)
                 woken = frozenset()
             if look.has_come() or woken:
-                self._worker.fetcher.wake(woken or None)
+                self._worker.fetcher.wake(woken or self._worker.alarm.open)
                 await self._worker.exchange.answer()
                 await asyncio.sleep(0)  # the slot that got something goes first
+                self._worker.alarm.reset()
             if tend.has_come():
                 self._tending.set()
             if reap.has_come():

@@ -218,8 +218,11 @@ class Exchange:
             self.hand_back(claims)
             return
         self._fetcher.distribute(asked, claims)
-        if any(lane.hungry for lane in self._fetcher.lanes):
+        hungry = [lane.hungry for lane in self._fetcher.lanes]
+        if any(hungry):
             self.bell.set()
+        if not all(hungry):
+            self._worker.alarm.reset()
 
     def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
         held, counts, more = self._worker.custody.held, self._worker.counts, self._worker.draining
@@ -235,6 +238,8 @@ class Exchange:
                 counts[settlement.status] += 1
                 if settlement.status is not _DONE:
                     self._worker.failures.settled(claim, settlement)
+                if settlement.after:
+                    self._worker.alarm.expect(settlement.after)
                 if settlement.followups:
                     more = True
         self._fetcher.measure(claims)

@@ -1,8 +1,8 @@
 """The worker: an app's tasks, a store, and slots that run jobs.
 
 `Fetcher` decides what to take, `Slots` run it, `Exchange` talks to the store, `Custody` knows what runs and interrupts
-it, `Keeper` keeps the lease in a thread of its own, `Chores` do the rest. This module holds them together, starts and
-stops them.
+it, `Keeper` keeps the lease in a thread of its own, `Alarm` knows when the next job is due, `Chores` do the rest. This
+module holds them together, starts and stops them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
+from stoker.worker.alarm import Alarm
 from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
@@ -152,6 +153,7 @@ class Worker:
         self._loops = [
             self.pump,
             self._spawn(self.chores.listen(), "listen"),
+            self._spawn(self.alarm.run(), "alarm"),
             self._spawn(self.chores.tend(), "tend"),
             self._spawn(self.chores.clean(), "clean"),
             self._spawn(self.exchange.aside.serve(), "aside"),
@@ -176,6 +178,7 @@ class Worker:
         self.engine: Engine = await self.app.engine()
         self.exchange = Exchange(self, self.fetcher, self.settler)
         self.chores = Chores(self)
+        self.alarm = Alarm(self)
         self.fetcher.wake()
         self._lifespans = AsyncExitStack()
         try:

@@ -47,7 +47,7 @@ def every_sort(at: int) -> list[Draft]:
         draft(delay=HOUR),
         draft(at=at + DAY, tenant="t"),
         draft(at=at - DAY, tenant="odd 'tenant' \\N é"),
-        draft(options=Options(timeout=MINUTE, keep=0, metadata={"k": "é"}), queue="later", delay=SECOND),
+        draft(options=Options(timeout=MINUTE, keep=0, metadata={"k": "é"}), queue="later", delay=60 * SECOND),
     ]
 
 

@@ -19,6 +19,7 @@ from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiting import Hub, Waiter
 from stoker.engines.samples import Samples
+from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
@@ -213,6 +214,10 @@ class MemoryEngine:
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         with self._write as store:
             return leases.reap(store, by, limit, dead, store.now())
+
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        with self._read as store:
+            return find.ahead(store, queues, store.now())
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         self._door.check()

@@ -6,10 +6,11 @@ A page is a walk along the sorted ids from the cursor; the census is read from c
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
 from stoker.engines.memory.store import Store
+from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
 from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
@@ -85,3 +86,13 @@ def _oldest_running(store: Store) -> dict[str, Instant]:
             assert record.started_at is not None
             found[record.queue] = min(found.get(record.queue, record.started_at), record.started_at)
     return found
+
+
+def ahead(store: Store, queues: Sequence[str], now: Instant) -> Ahead:
+    """How long a worker of these queues may sleep."""
+    gates: list[Gate] = []
+    for name in queues:
+        waiting, queue = store.waiting.get(name), store.queue(name)
+        due = None if waiting is None else waiting.first_due(now)
+        gates.append(Gate(name, queue.paused, queue.cooldown.until, due))
+    return look_ahead(gates, now)

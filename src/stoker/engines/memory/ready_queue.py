@@ -155,6 +155,15 @@ class ReadyQueue:
         heads = [head[0] for pending, _ in self._runs.values() if (head := pending.head()) is not None]
         return min(heads, default=None)
 
+    def first_due(self, now: Instant) -> Instant | None:
+        """The smallest scheduled time of all jobs of the queue."""
+        self.promote(now)
+        later = self._later
+        while later and later[0][3].ticket != later[0][2]:
+            heappop(later)
+        heads = [head[0] for runs in self._runs.values() for run in runs if (head := run.head()) is not None]
+        return min((*heads, later[0][0]) if later else heads, default=None)
+
     def rebuild(self, now: Instant) -> None:
         """Drop the empty places and sort all jobs again, also after the clock was set back."""
         entries = [entry for _, _, ticket, entry in self._places() if entry.ticket == ticket]

@@ -31,6 +31,7 @@ from stoker.engines.postgres import (
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.samples import Samples, timed
+from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
@@ -148,6 +149,10 @@ class PostgresEngine:
     @timed(write=True)
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         return await leases.reap(self._store, by, limit, dead)
+
+    @timed(write=False)
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        return await questions.ahead(self._store, queues)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         return await self._store.ears.wait(topics, timeout)

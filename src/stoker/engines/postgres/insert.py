@@ -17,6 +17,7 @@ from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import NEVER_SETTLED, PENDING, Unit
 from stoker.engines.sql.packing import pack_unique
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.ahead import wakes
 from stoker.model.errors import Duplicate, InvalidPayload
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Options, Receipt, Stored, pack
@@ -60,7 +61,7 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
         return await _by_copy(store, drafts)
     extra = _extra(drafts)
     [(now,)] = await store.once("write", _INSERT, (store.now(), *columns(drafts)), extra=extra)
-    woken = {draft.queue for draft in drafts if due_at(draft, now) <= now}
+    woken = {draft.queue for draft in drafts if wakes(due_at(draft, now), now)}
     if woken:
         store.told(woken)
     return [Receipt(draft.id, _INSERTED) for draft in drafts]
@@ -73,7 +74,7 @@ async def _alone(store: Store, draft: Draft) -> Receipt:
     described = (draft.priority, draft.attempts, draft.id, text(draft), draft.delay or None, draft.at, draft.tenant)
     values = (CHANNEL, said, store.now(), draft.queue, draft.kind, *described, options)
     [(now,)] = await store.once("write", _PUT, values, extra=_extra([draft]))
-    if due_at(draft, now) <= now:
+    if wakes(due_at(draft, now), now):
         store.told({draft.queue}, said=said is not None)
     return Receipt(draft.id, _INSERTED)
 
@@ -90,7 +91,7 @@ async def _by_copy(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
         dues = [due_at(draft, now) for draft in drafts]
         await connection.copy(schema, "job", JOB, job_rows(drafts, bodies, dues, now), patience)
         await connection.copy(schema, "ready", READY, ready_rows(drafts, dues), patience)
-        unit.woken |= {draft.queue for draft, due in zip(drafts, dues, strict=True) if due <= now}
+        unit.woken |= {draft.queue for draft, due in zip(drafts, dues, strict=True) if wakes(due, now)}
 
     queues, kinds = [queue for queue, _ in counts], [kind for _, kind in counts]
     await store.transact(work, first=(_COUNT, (queues, kinds, list(counts.values()))))

@@ -3,24 +3,22 @@
 A wake-up is a hint. It is sent in a transaction that waits for nothing: with a lone job in that of the job, otherwise
 after the commit in one of its own, and never in a user's. Several within a moment go out as one. Whoever waits has a
 place at the ear of the process. Without an ear (a pooler in between, a server that is away) workers find their jobs by
-asking, as they always do now and then; and whoever waits sleeps no longer than until the next job of its queues is due.
+asking, as they always do now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres.listening import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
 from stoker.engines.postgres.texts import sql
 from stoker.engines.sql.waiting import Hub
 from stoker.model.errors import EngineError
-from stoker.model.time import SECOND
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -37,20 +35,7 @@ FIRST_LISTEN = 2.0
 LAST_WAIT = 1.0
 """Seconds a closing engine waits for what it still has to say, and for the end of the ear if it was the last."""
 
-LATELY = 0.25
-"""Seconds for which it is known when the next job is due."""
-
 _NOTIFY = sql("notify")
-_NEXT_DUE = sql("next_due")
-
-
-class Ahead(NamedTuple):
-    """What was found out about the next job of some queues: which of them has it, and when it is due."""
-
-    queues: tuple[str, ...]
-    asked: float
-    queue: str | None
-    due: float
 
 
 class Ears:
@@ -67,40 +52,16 @@ class Ears:
         self._unsaid: set[str] = set()
         self._speaker: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
-        self._ahead = Ahead((), -LATELY, None, 0.0)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
-        """Sleep until a topic is woken, a job becomes due, or time runs out."""
+        """Sleep until a topic is woken, or time runs out."""
         self._store.inside()
         await self._listening(topics)
-        queue, left = await self._next_due(tuple(topic for topic in topics if topic != CONTROL), timeout)
         if self._closing.is_set():
             return frozenset()
-        if queue is None or left >= timeout:
-            return await self._hub.wait(topics, timeout)
-        return await self._hub.wait(topics, left) or frozenset({queue})
-
-    async def _next_due(self, queues: tuple[str, ...], timeout: float) -> tuple[str | None, float]:
-        """The queue whose next job is due first, and in how many seconds. An injected clock does not move by itself.
-
-        Whoever is woken all the time comes by all the time: what was asked lately is not asked again.
-        """
-        if not queues or timeout <= 0 or self._store.options.clock is not None or self._hub.remembers(queues):
-            return None, 0.0
-        ahead = self._ahead
-        if ahead.queues != queues or time.monotonic() - ahead.asked >= LATELY:
-            try:
-                async with asyncio.timeout(timeout):
-                    rows = await self._store.once("desk", _NEXT_DUE, (list(queues),))
-            except (EngineError, TimeoutError):
-                return None, 0.0
-            now = time.monotonic()
-            found, due = (rows[0][0], now + rows[0][1] / SECOND + 0.001) if rows else (None, now)
-            ahead = self._ahead = Ahead(queues, now, found, due)
-        left = ahead.due - time.monotonic()
-        return (ahead.queue, left) if left > 0 else (None, 0.0)
+        return await self._hub.wait(topics, timeout)
 
     # --- speaking -----------------------------------------------------------------------------------------------
 

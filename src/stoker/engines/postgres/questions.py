@@ -15,6 +15,7 @@ from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import CODES, ENQUEUED, PENDING, STATUSES
 from stoker.engines.sql.packing import read_unique, totals
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
@@ -33,6 +34,7 @@ _ALL, _KEY, _DONE, _LISTED, _RETRYING, _ACTIVE = (
     {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")}
     for walk in ("all", "key", "done", "listed", "retrying", "active")
 )
+_AHEAD = sql("ahead")
 _QUEUES = sql("queues")
 _COUNTS = sql("census_counts")
 _TROUBLES = sql("census_troubles")
@@ -53,6 +55,12 @@ async def find(store: Store, query: Query) -> Page:
 async def census(store: Store) -> Census:
     """Every count at one instant."""
     return await store.read(counted)
+
+
+async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
+    """How long a worker of these queues may sleep."""
+    rows = await store.once("desk", _AHEAD, (list(queues), store.now(), SOON))
+    return look_ahead([Gate(*row[:4]) for row in rows], rows[0][4] if rows else 0)
 
 
 # --- pages ------------------------------------------------------------------------------------------------------

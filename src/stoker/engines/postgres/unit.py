@@ -9,6 +9,7 @@ from __future__ import annotations
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres.texts import sql
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.job import Status
 from stoker.model.retry import Curve
@@ -56,8 +57,8 @@ class Unit:
         self.count(queue, kind, after, n)
 
     def due(self, queue: str, at: Instant) -> None:
-        """A job can be taken from `at` on; one that can be taken now wakes a waiter after the commit."""
-        if at <= self.now:
+        """A job can be taken from `at` on; one that can be taken now or soon wakes a waiter after the commit."""
+        if wakes(at, self.now):
             self.woken.add(queue)
 
     def control(self) -> None:

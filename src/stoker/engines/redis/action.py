@@ -15,6 +15,7 @@ from stoker.engines.redis.records import Notes, Record, salvaged, write_notes
 from stoker.engines.redis.scrap import scrap
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
+from stoker.model.ahead import wakes
 from stoker.model.ids import JobId
 from stoker.model.job import Status, noted
 from stoker.model.lifecycle import check_transition
@@ -242,7 +243,7 @@ class Action:
         if due is not None:
             record.scheduled_at = due
         self._unit.place(record)
-        if priority is None and record.scheduled_at <= self._unit.now:
+        if priority is None and wakes(record.scheduled_at, self._unit.now):
             self._unit.wake(record.queue)
         self.changed.append(place)
 

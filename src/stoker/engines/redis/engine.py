@@ -21,6 +21,7 @@ from stoker.engines.redis.notes import note
 from stoker.engines.redis.signs import Signs
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.samples import Samples, timed
+from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
@@ -184,6 +185,10 @@ class RedisEngine:
     @timed(write=True)
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         return await leases.reap(self._store, by, limit, dead)
+
+    @timed(write=False)
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        return await questions.ahead(self._store, queues)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         return await self._store.hub.wait(topics, timeout)

@@ -16,6 +16,7 @@ from stoker.engines.redis.records import Record
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
+from stoker.model.ahead import wakes
 from stoker.model.errors import Duplicate, EngineRefused
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 from stoker.model.unique import Meeting, Mode, meet
@@ -59,7 +60,7 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Rec
             letters = dict(zip((draft.id for draft in fresh), word, strict=True))
             if store.connection.cluster:
                 new = [draft for draft in fresh if letters[draft.id] == ord("i")]
-                await store.wake({draft.queue for draft in new if (draft.at or now) <= now and not draft.delay})
+                await store.wake({draft.queue for draft in new if wakes(draft.at or now + draft.delay, now)})
             return [
                 Receipt(
                     draft.id, _INSERTED if letters[draft.id] == ord("i") and firsts[draft.id] == place else _EXISTING
@@ -160,7 +161,7 @@ def _replace(unit: Work, holder: Record, draft: Draft) -> None:
         setattr(holder, field, getattr(new, field))
     unit.rewrite(holder)
     unit.place(holder)
-    if holder.scheduled_at <= unit.now:
+    if wakes(holder.scheduled_at, unit.now):
         unit.wake(holder.queue)
 
 

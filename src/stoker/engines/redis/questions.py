@@ -7,7 +7,7 @@ are few of them. Everything else walks all jobs. What the walk does not narrow, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from stoker.engines.redis import records
@@ -18,6 +18,7 @@ from stoker.engines.redis.scripts import script
 from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import WAITING
+from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
@@ -28,10 +29,29 @@ FAR = b"\xff" * 17
 """Behind every id."""
 
 _ACTIVE = script("active")
+_AHEAD = script("ahead")
 _CENSUS = script("census")
 
 Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[JobId]]]
 """The next ids strictly behind one in the order asked (None: from the beginning), at most so many."""
+
+
+async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
+    """How long a worker of these queues may sleep; on a cluster by the clocks of all their servers."""
+    names = list(dict.fromkeys(queues))
+    parts = [(store.shard(name), [name]) for name in names] if store.connection.cluster else [(store.home, names)]
+    found = await spread([part for part in parts if part[1]], lambda part: _ahead(store, *part))
+    waits = [one.wait for one in found if one.wait is not None]
+    return Ahead(frozenset().union(*(one.open for one in found)), min(waits, default=None))
+
+
+async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
+    told, rows = await store.run(_AHEAD, shard, names, queues=names)
+    gates: list[Gate] = []
+    for name, (paused, *times) in zip(names, rows, strict=True):
+        until, due = (int(each) if each else None for each in times)
+        gates.append(Gate(name, paused is not None, until, due))
+    return look_ahead(gates, store.seen(told))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------

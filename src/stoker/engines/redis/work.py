@@ -16,6 +16,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.redis import records, tunings
 from stoker.engines.redis.keys import AGAIN, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.records import CHARS, ODD, Record
+from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LONGEST_HISTORY, Status
@@ -125,7 +126,7 @@ class Work:
         if record.unique is not None:
             self.write("ZADD", self.shard.key("named"), 0, record.unique.key.encode() + b"\0" + record.id)
         self.place(record)
-        if record.scheduled_at <= self.now:
+        if wakes(record.scheduled_at, self.now):
             self.wake(record.queue)
 
     def rewrite(self, record: Record) -> None:

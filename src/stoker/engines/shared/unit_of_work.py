@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.ids import JobId
 from stoker.model.job import Status
@@ -107,14 +108,14 @@ class UnitOfWork:
         return self._queues[name]
 
     def put(self, record: Record) -> None:
-        """Store a job as it is now, new or changed; a waiter is woken when it has become due."""
+        """Store a job as it is now, new or changed; a waiter is woken when it is due sooner than it was."""
         before = self._records.get(record.id)
         self._release(before)
         self._records[record.id] = record
         self._touched[record.id] = None
         if (slot := record.held_slot) is not None:
             self._holders[slot] = record.id
-        if self._is_due(record) and not (before is not None and self._is_due(before) and before.queue == record.queue):
+        if self._wakes(record) and not (before is not None and _stood_before(before, record)):
             self.woken.add(record.queue)
 
     def remove(self, record: Record, *, events: bool) -> None:
@@ -150,8 +151,8 @@ class UnitOfWork:
         if self._holders.setdefault(slot, record.id) == record.id:
             self._holders[slot] = None
 
-    def _is_due(self, record: Record) -> bool:
-        return record.status in WAITING and record.scheduled_at <= self.now
+    def _wakes(self, record: Record) -> bool:
+        return record.status in WAITING and wakes(record.scheduled_at, self.now)
 
     # --- writing: by the engine ---------------------------------------------------------------------------------
 
@@ -178,3 +179,8 @@ class UnitOfWork:
             if after is not None:
                 counts[after.queue, after.kind, after.status] += 1
         return Counter({key: n for key, n in counts.items() if n})
+
+
+def _stood_before(before: Record, record: Record) -> bool:
+    """Did the job wait in this very queue already, due as early as now?"""
+    return before.status in WAITING and before.queue == record.queue and before.scheduled_at <= record.scheduled_at

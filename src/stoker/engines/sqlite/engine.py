@@ -24,6 +24,7 @@ from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.insert import insert
 from stoker.engines.sqlite.store import Options, Store
+from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
@@ -178,6 +179,10 @@ class SqliteEngine:
         for worker in retired:
             life.forget(worker)
         return claims
+
+    @timed(write=False)
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        return await self._store.read(lambda now: questions.ahead(queues, now))
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         woken = await self._store.wait(topics, timeout)

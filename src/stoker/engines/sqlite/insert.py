@@ -16,6 +16,7 @@ from stoker.engines.sqlite import keys, moves
 from stoker.engines.sqlite.records import Record
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import ENQUEUED, MARK_EVERY, PENDING, Known, Unit
+from stoker.model.ahead import wakes
 from stoker.model.errors import Duplicate
 from stoker.model.job import PLAIN, Draft, Receipt, Stored, pack
 from stoker.model.time import Instant
@@ -69,7 +70,7 @@ def lone(known: Known, drafts: Sequence[Draft], now: Instant) -> Lone | None:
         draft.tenant, options, now - MARK_EVERY,
     )
     # fmt: on
-    return Lone(values, [Receipt(draft.id, _INSERTED)], {draft.queue} if due <= now else set())
+    return Lone(values, [Receipt(draft.id, _INSERTED)], {draft.queue} if wakes(due, now) else set())
 
 
 def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
@@ -88,7 +89,7 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         if qid is None:
             qid = qids[queue] = yield from unit.qid(queue)
         due = now + draft.delay if draft.at is None else draft.at
-        if due <= now:
+        if wakes(due, now):
             woken.add(queue)
         kind = draft.kind
         options = None if draft.options is PLAIN else pack(draft.options)

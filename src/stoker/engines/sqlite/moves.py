@@ -65,7 +65,8 @@ def queue_up(unit: Unit, record: Record, status: int, due: Instant) -> Steps[Non
     yield from write_past(record)
     yield from stand_in_line(record)
     yield from grip(record)
-    unit.due((yield from unit.queue_of(record.qid)).queue.name, due)
+    if due <= unit.now:  # whoever puts a job back for later knows when that is
+        unit.due((yield from unit.queue_of(record.qid)).queue.name, due)
 
 
 def stand_in_line(record: Record) -> Steps[None]:

@@ -7,7 +7,7 @@ them. Everything else walks all jobs. What the walk does not narrow, `query.matc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from stoker.engines.sql.packing import read_unique, totals
@@ -15,6 +15,7 @@ from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.records import Record, by_id, shown
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CODES, ENQUEUED, PENDING, RETRYING, RUNNING, STATUSES
+from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
@@ -40,6 +41,8 @@ _SCHEDULED = sql("census_scheduled")
 _OLDEST = sql("census_oldest")
 _OLDEST_RUNNING = sql("census_running")
 _DUE = sql("due")
+_GATE = sql("gate")
+_FIRST_DUE = sql("first_due")
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
 """The next ids strictly behind one, at most so many."""
@@ -230,3 +233,21 @@ def due(names: list[str], now: Instant) -> Steps[list[str]]:
                 found.append(name)
                 break
     return found
+
+
+def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
+    """How long a worker of these queues may sleep."""
+    gates: list[Gate] = []
+    for name in names:
+        rows = yield _GATE, (name,)
+        if not rows:
+            gates.append(Gate(name, paused=False, until=None, due=None))
+            continue
+        [(qid, paused, until)] = rows
+        first, priority = None, -1_000_000
+        while found := (yield _PRIORITY, (qid, priority)):
+            priority = found[0][0]
+            due = (yield _FIRST_DUE, (qid, priority))[0][0]
+            first = due if first is None else min(first, due)
+        gates.append(Gate(name, bool(paused), until, first))
+    return look_ahead(gates, now)

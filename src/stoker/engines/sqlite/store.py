@@ -25,6 +25,7 @@ from stoker.engines.sqlite.connection import Journal
 from stoker.engines.sqlite.opening import Inside, opened
 from stoker.engines.sqlite.unit import Unit
 from stoker.engines.sqlite.wake import EVERYTHING
+from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import SECOND, Instant, Span
 
@@ -144,7 +145,7 @@ class Store:
         if inside.stirred:
             inside.stirred = False
             queues = [topic for topic in topics if topic != CONTROL]
-            if found := await self.read(lambda now: questions.due(queues, now)):
+            if found := await self.read(lambda now: questions.due(queues, now + SOON)):
                 return frozenset(found)
         return await inside.hub.wait(topics, timeout)
 
@@ -197,7 +198,7 @@ class Store:
         waited_for = inside.hub.waited_for()
         if waited_for:
             with suppress(EngineBusy):
-                found = self._glance(inside, lambda now: questions.due(waited_for, now))
+                found = self._glance(inside, lambda now: questions.due(waited_for, now + SOON))
                 inside.stirred = False
                 for topic in found:
                     inside.hub.wake(topic)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from stoker.engines.base import CONTROL
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite.texts import sql
+from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.job import Status
 from stoker.model.retry import Curve
@@ -151,8 +152,8 @@ class Unit:
         self.count(qid, kind, after, n)
 
     def due(self, queue: str, at: Instant) -> None:
-        """A job can be taken from `at` on; one that can be taken now wakes a waiter after the commit."""
-        if at <= self.now:
+        """A job can be taken from `at` on; one that can be taken now or soon wakes a waiter after the commit."""
+        if wakes(at, self.now):
             self.woken.add(queue)
 
     def control(self) -> None:

@@ -9,10 +9,14 @@ import asyncio
 import pytest
 
 from stoker.engines.base import CONTROL
+from stoker.model.ahead import SOON, Ahead
+from stoker.model.control import Tuning
+from stoker.model.job import Claim
+from stoker.model.outcome import Done, Failed, Outcome, Snoozed, Throttled
 from stoker.model.query import Cancel, RunNow, Selection
-from stoker.model.time import HOUR
+from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.harness import QUEUE, Store
 
 _SOON = 5.0
 _NEVER = 0.04
@@ -22,6 +26,11 @@ async def _quiet(store: Store, *topics: str) -> None:
     """Use up every wake-up that is remembered."""
     while await store.engine.wait(topics, _NEVER):
         pass
+
+
+async def _taken(store: Store) -> Claim:
+    await store.add()
+    return await store.take()
 
 
 @pytest.mark.core
@@ -178,3 +187,102 @@ async def test_wake_of_control_is_spared_when_nothing_runs(store: Store) -> None
     await _quiet(store, CONTROL)
     await store.engine.alter(Selection((job,)), Cancel())
     assert await store.engine.wait([CONTROL], _NEVER) == frozenset()
+
+
+# --- how long to sleep ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-08")
+async def test_a_worker_may_sleep_until_the_next_job_is_due(store: Store) -> None:
+    """The time is exact, over all queues and priorities, shrinks with the clock, and is 0 from the due time on."""
+    await store.insert(
+        store.draft(queue="mail", delay=HOUR),
+        store.draft(queue="mail", delay=MINUTE, priority=7),
+        store.draft(queue="post", delay=5 * SECOND),
+        store.draft(queue="other", delay=SECOND),
+    )
+    assert await store.engine.ahead(["mail"]) == Ahead(frozenset({"mail"}), MINUTE)
+    assert await store.engine.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 5 * SECOND)
+    store.pass_time(5 * SECOND - 1)
+    assert (await store.engine.ahead(["mail", "post"])).wait == 1
+    assert await store.claim(queue="post") == []
+    store.pass_time(1)
+    assert (await store.engine.ahead(["mail", "post"])).wait == 0
+    assert len(await store.claim(queue="post")) == 1
+    assert (await store.engine.ahead(["mail", "post"])).wait == 55 * SECOND
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-08")
+@pytest.mark.parametrize("outcome", [Failed("boom", after=3 * SECOND), Snoozed(3 * SECOND), Throttled(3 * SECOND)])
+async def test_a_worker_may_sleep_until_a_job_comes_back(store: Store, outcome: Outcome) -> None:
+    """A retry, a snooze and a throttle each say when the next job can be taken."""
+    await store.add()
+    await store.finish(await store.take(), outcome)
+    assert (await store.engine.ahead([QUEUE])).wait == 3 * SECOND
+    store.pass_time(3 * SECOND)
+    assert len(await store.claim()) == 1
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-08")
+async def test_a_worker_of_nothing_sleeps_until_it_is_woken(store: Store) -> None:
+    """Empty queues, queues nobody ever used, and no queues at all have no time, and are open."""
+    await store.finish(await _taken(store), Done())
+    assert await store.engine.ahead([QUEUE, "unheard.of"]) == Ahead(frozenset({QUEUE, "unheard.of"}), None)
+    assert await store.engine.ahead([]) == Ahead(frozenset(), None)
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-09")
+async def test_a_cooling_queue_is_slept_over_until_its_deadline(store: Store) -> None:
+    """Jobs that are due inside the window are no reason to wake; the deadline is, and then the jobs are there."""
+    await store.insert(store.draft(), store.draft())
+    await store.finish(await store.take(), Throttled(20 * SECOND))
+    assert await store.engine.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), 20 * SECOND)
+    store.pass_time(20 * SECOND)
+    assert (await store.engine.ahead([QUEUE])).open == {QUEUE}
+    assert len(await store.claim(n=5)) == 2
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-09")
+async def test_a_paused_queue_is_slept_over_until_it_is_resumed(store: Store) -> None:
+    """Neither its due jobs nor its later ones wake a worker; resuming does, at once."""
+    await store.insert(store.draft(queue="mail"), store.draft(queue="mail", delay=MINUTE))
+    await store.engine.tune("mail", Tuning(paused=True))
+    await _quiet(store, "mail")
+    assert await store.engine.ahead(["mail"]) == Ahead(frozenset(), None)
+    sleeper = asyncio.create_task(store.engine.wait(["mail"], _SOON))
+    await asyncio.sleep(0.01)
+    await store.engine.tune("mail", Tuning(paused=False))
+    assert await asyncio.wait_for(sleeper, _SOON - 1) == {"mail"}
+    assert await store.engine.ahead(["mail"]) == Ahead(frozenset({"mail"}), 0)
+
+
+@pytest.mark.core
+@pytest.mark.spec("WAKE-10")
+async def test_a_job_that_is_due_soon_moves_the_alarm_of_a_sleeper(store: Store) -> None:
+    """Whoever sleeps until a later job is woken by an earlier one, also of another process, and learns its time."""
+    await store.add(queue="mail", delay=HOUR)
+    await _quiet(store, "mail")
+    assert (await store.engine.ahead(["mail"])).wait == HOUR
+    sleeper = asyncio.create_task(store.engine.wait(["mail"], _SOON))
+    await asyncio.sleep(0.05)
+    twin = store.engine.twin()
+    await twin.open()
+    try:
+        await twin.insert([store.draft(queue="mail", delay=SOON)])
+        assert await asyncio.wait_for(sleeper, _SOON - 1) == {"mail"}
+    finally:
+        await twin.close()
+    assert (await store.engine.ahead(["mail"])).wait == SOON
+
+
+@pytest.mark.spec("WAKE-10")
+async def test_a_job_that_is_due_later_wakes_nobody(store: Store) -> None:
+    """One microsecond beyond what a worker looks ahead no wake-up is spent."""
+    await store.insert(*(store.draft(queue="mail", delay=SOON + 1) for _ in range(3)))
+    await store.add(queue="mail", at=store.now() + HOUR)
+    assert await store.engine.wait(["mail"], _NEVER) == frozenset()

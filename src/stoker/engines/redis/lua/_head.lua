@@ -86,6 +86,9 @@ local function write_counts()
   sums, sums_list = {}, {}
 end
 
+-- model.ahead.wakes: a job that is due so soon may be due before a worker looks again.
+local function is_soon(due) return due <= now + 2000000 end
+
 -- One token is enough: whoever takes it looks at the whole queue.
 local function wake(i)
   if call('LLEN', WAKE(i)) == 0 then call('RPUSH', WAKE(i), '1') end

@@ -5,7 +5,7 @@
 -- nothing is written: the client decides by the rules and commits.
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
 local mixed = #call('ZRANGEBYLEX', JOBS, '[' .. ARGV[2], '(' .. ARGV[3] .. '\1', 'LIMIT', 0, 1) > 0
-local word, jobs, waits, due_now, counts, named = {}, {}, {}, {}, {}, {}
+local word, jobs, waits, soon, counts, named = {}, {}, {}, {}, {}, {}
 local at, last, w, j, ascend = 5, #ARGV, 0, 0, ARGV[4] == '1'
 -- Jobs that are due stand in line together, so many at most: whoever takes some of them writes the rest anew.
 local LARGEST = 50
@@ -47,7 +47,7 @@ while at <= last do
   end
   if j > before then
     counts[#counts + 1] = {name, kind, (j - before) / 2}
-    if due <= now then due_now[queue] = true end
+    if is_soon(due) then soon[queue] = true end
   end
   at = finish
 end
@@ -68,5 +68,5 @@ for _, one in ipairs(counts) do
   call('HINCRBY', TOTALS, one[2] .. '/enqueued', one[3])
   call('HSETNX', QUEUES, one[1] .. '/used', '1')
 end
-for queue in pairs(due_now) do wake(queue) end
+for queue in pairs(soon) do wake(queue) end
 return {told(), table.concat(word)}

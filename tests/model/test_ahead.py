@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from stoker.model.ahead import SOON, Ahead, Gate, look_ahead, wakes
+from stoker.model.time import HOUR, MINUTE
+
+NOW = 1_800_000_000_000_000
+
+
+@pytest.mark.spec("WAKE-10")
+@pytest.mark.parametrize(("wait", "woken"), [(-HOUR, True), (0, True), (SOON, True), (SOON + 1, False)])
+def test_a_job_that_is_due_soon_wakes(wait: int, woken: bool) -> None:
+    assert wakes(NOW + wait, NOW) is woken
+
+
+@pytest.mark.spec("WAKE-08")
+@pytest.mark.parametrize(
+    ("gate", "is_open", "wait"),
+    [
+        (Gate("q", paused=False, until=None, due=None), True, None),
+        (Gate("q", paused=False, until=None, due=NOW + HOUR), True, HOUR),
+        (Gate("q", paused=False, until=None, due=NOW - HOUR), True, 0),
+        (Gate("q", paused=False, until=NOW, due=NOW), True, 0),
+        (Gate("q", paused=False, until=NOW + 1, due=NOW), False, 1),
+        (Gate("q", paused=False, until=NOW + MINUTE, due=NOW + HOUR), False, MINUTE),
+        (Gate("q", paused=True, until=NOW + MINUTE, due=NOW), False, None),
+        (Gate("q", paused=True, until=None, due=NOW), False, None),
+    ],
+)
+def test_what_one_queue_waits_for(gate: Gate, is_open: bool, wait: int | None) -> None:
+    assert look_ahead([gate], NOW) == Ahead(frozenset({"q"} if is_open else ()), wait)
+
+
+@pytest.mark.spec("WAKE-08")
+def test_the_nearest_of_several_queues_counts() -> None:
+    gates = [
+        Gate("a", paused=False, until=None, due=NOW + HOUR),
+        Gate("b", paused=False, until=NOW + MINUTE, due=NOW),
+        Gate("c", paused=True, until=None, due=NOW),
+    ]
+    assert look_ahead(gates, NOW) == Ahead(frozenset({"a"}), MINUTE)
+    assert look_ahead([], NOW) == Ahead(frozenset(), None)

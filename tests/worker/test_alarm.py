@@ -1,0 +1,136 @@
+"""The alarm: a worker that nobody wakes starts jobs when they are due. `poll` is an hour, so that it does not look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.engines.base import Engine
+from stoker.model.ahead import Ahead
+from stoker.model.control import Tuning
+from stoker.model.job import Claim, Demand, Status
+from stoker.model.outcome import Snooze, Throttle
+from stoker.model.retry import Fixed
+from stoker.testing.clock import VirtualClock
+from stoker.worker import Worker
+from stoker.worker.alarm import LATER
+from tests.rig import PATIENCE, until, working
+
+NEVER = 3600
+"""A poll interval that no test lives to see."""
+
+
+def set_to(worker: Worker, seconds: float) -> bool:
+    """Is the alarm set to this time from now, give or take what the test itself needs?"""
+    left = worker.alarm.rings_in
+    return left is not None and seconds - PATIENCE < left <= seconds + LATER
+
+
+@pytest.mark.spec("WORKER-35")
+async def test_the_alarm_is_set_to_the_next_due_time(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    """By the store's clock, and moved by a job that is due earlier than what the worker knew."""
+
+    @timed_jobs.task
+    async def work() -> None: ...
+
+    await work.using(delay=7200).enqueue()
+    async with working(timed_jobs, poll=NEVER) as worker:
+        await until(lambda: set_to(worker, 7200))
+        await work.using(delay=0.2).enqueue()
+        await until(lambda: set_to(worker, 0.2))
+        clock.advance(0.2)
+        await until(lambda: worker.counts[Status.DONE] == 1)
+        await until(lambda: set_to(worker, 7200))
+
+
+@pytest.mark.spec("WORKER-35")
+async def test_a_delayed_job_starts_though_nobody_looks(jobs: Stoker) -> None:
+    """Also one that comes back by a snooze or a retry, and one that waits for a cool-down."""
+    runs: list[str] = []
+
+    @jobs.task(attempts=3, backoff=Fixed(0.05))
+    async def work(name: str) -> None:
+        runs.append(name)
+        if runs.count(name) == 1:
+            if name == "snooze":
+                raise Snooze(0.05)
+            if name == "throttle":
+                raise Throttle(0.05)
+            if name == "retry":
+                raise ValueError(name)
+
+    async with working(jobs, poll=NEVER):
+        for name in ("delay", "snooze", "retry", "throttle"):
+            handle = await work.using(delay=0.05).enqueue(name)
+            await handle.result(PATIENCE)
+    assert runs == ["delay", *(name for name in ("snooze", "retry", "throttle") for _ in range(2))]
+
+
+class Counting:
+    """Counts what a worker asks of its engine."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.claims = self.looks = 0
+        claim, ahead = engine.claim, engine.ahead
+
+        async def counted_claim(demand: Demand) -> list[Claim]:
+            self.claims += 1
+            return await claim(demand)
+
+        async def counted_ahead(queues: Sequence[str]) -> Ahead:
+            self.looks += 1
+            return await ahead(queues)
+
+        monkeypatch.setattr(engine, "claim", counted_claim)
+        monkeypatch.setattr(engine, "ahead", counted_ahead)
+
+
+@pytest.mark.spec("WORKER-36")
+@pytest.mark.parametrize("closed", ["paused", "cooling"])
+async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    """Its worker sleeps, can be stopped, and is woken by a resume."""
+    runs: list[int] = []
+
+    @jobs.task
+    async def work() -> None:
+        runs.append(1)
+        if closed == "cooling" and len(runs) == 1:
+            raise Throttle(NEVER)
+
+    engine = await jobs.engine()
+    if closed == "paused":
+        await engine.tune("default", Tuning(paused=True))
+    await work.enqueue()
+    counting = Counting(engine, monkeypatch)
+    async with working(jobs, poll=0.01) as worker:
+        await until(lambda: worker.alarm.open == frozenset())
+        claims, looks = counting.claims, counting.looks
+        await until(lambda: counting.looks > looks + 3)
+        assert counting.claims == claims
+        if closed == "paused":
+            await engine.tune("default", Tuning(paused=False))
+            await until(lambda: runs == [1])
+        else:
+            await asyncio.wait_for(worker.stop(), PATIENCE)
+    assert runs == [1]
+
+
+@pytest.mark.spec("WORKER-35")
+async def test_a_job_that_cannot_be_had_is_asked_for_less_and_less(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker without a share of its queue sees a job that is due and does not spin."""
+
+    @jobs.task
+    async def work() -> None: ...
+
+    engine = await jobs.engine()
+    counting = Counting(engine, monkeypatch)
+    async with working(jobs, poll=NEVER) as worker:
+        monkeypatch.setattr(worker.shares, "portions", lambda *_: [])
+        await work.enqueue()
+        await until(lambda: counting.looks > 5)
+        assert worker.alarm.pause >= LATER * 8
