@@ -34,6 +34,7 @@ from stoker.model.query import (
     Totals,
     allows,
     matches,
+    scheduled_count,
 )
 from stoker.model.time import DAY, MINUTE
 from stoker.model.unique import Unique
@@ -240,6 +241,14 @@ def test_an_empty_tally_is_all_zeros() -> None:
 
 
 # --- census -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("CENSUS-10")
+@pytest.mark.parametrize(
+    ("later", "due", "expected"), [(3, 0, 3), (10, 4, 96), (10, 10, None)], ids=["few", "many", "both many"]
+)
+def test_one_complete_count_tells_how_many_are_scheduled(later: int, due: int, expected: int | None) -> None:
+    assert scheduled_count(100, later, due, 10) == expected
 
 
 CENSUS = Census(

@@ -22,7 +22,10 @@ LONGEST_WALK = 10_000
 """A page is given up after looking at this many records; it says so and hands out a cursor to go on from."""
 
 COUNT_LIMIT = 10_000
-"""Where a number must be counted row by row, counting stops here."""
+"""Up to how many scheduled jobs of a queue a census counts one by one before it counts the due ones instead."""
+
+COUNT_FURTHER = 8
+"""The factor by which that limit grows where both are many."""
 
 CANCEL_REASON = "stoker.cancel_reason"
 """Metadata key: why a running job was asked to stop."""
@@ -217,11 +220,21 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
+def scheduled_count(pending: int, later: int, due: int, limit: int) -> int | None:
+    """How many of a queue's pending jobs are not due, from counts of both kinds that stop at `limit`.
+
+    One complete count is enough, because the number of pending jobs is known. None: both stopped, count further.
+    """
+    if later < limit:
+        return later
+    return max(0, pending - due) if due < limit else None
+
+
 class Census(msgspec.Struct, frozen=True, kw_only=True):
     """All counts at one instant, read from counters. Only numbers above zero appear.
 
-    `scheduled` are pending jobs that are not due, per queue, counted up to `COUNT_LIMIT`. `oldest_ready` is the
-    smallest scheduled time of due pending jobs; `oldest_running` the earliest claim still running.
+    `scheduled` are pending jobs that are not due, per queue, so that `ready` is exact however many they are.
+    `oldest_ready` is the smallest scheduled time of due pending jobs, `oldest_running` the earliest claim that runs.
     """
 
     at: Instant

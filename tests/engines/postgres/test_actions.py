@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres import PostgresEngine, questions
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Settlement, Status
 from stoker.model.query import (
@@ -326,3 +326,17 @@ async def test_workers_and_people_at_once_leave_every_job_in_one_place(
             break
     census = await engine.census()
     assert {(count.queue, count.kind, count.status): count.n for count in census.counts} == found, f"seed {seed}"
+
+
+@pytest.mark.spec("CENSUS-10")
+async def test_a_census_counts_on_where_many_jobs_are_due_and_many_are_not(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "COUNT_LIMIT", 2)
+    drafts = [(queue, n) for queue, due in (("even", 40), ("few", 1), ("late", 60)) for n in range(due)]
+    await engine.insert([Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3) for queue, n in drafts])
+    later = [Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3, delay=HOUR) for queue, n in drafts[::2]]
+    await engine.insert(later)
+    census = await engine.census()
+    assert census.scheduled == Counter(draft.queue for draft in later)
+    assert {queue: census.ready(queue) for queue in ("even", "few", "late")} == {"even": 40, "few": 1, "late": 60}

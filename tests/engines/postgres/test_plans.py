@@ -50,6 +50,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_retrying_{order}": (at, 26, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
     **{f"find_active_{order}": (at, 26, False, True, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
     "census_lines": (QUEUES, NOW, 10_000),
+    "census_sides": (QUEUES, NOW, 10_000),
     "ahead": (QUEUES, NOW, 2_000_000),
     "expire_sweep": (FIRST, LAST, 4_000, NOW, 1_000),
     "expire_sample": (500,),

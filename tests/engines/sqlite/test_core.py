@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, flush, log
+from stoker.engines.sqlite import SqliteEngine, flush, log, questions
 from stoker.engines.sqlite.insert import LONE
 from stoker.engines.sqlite.life import SignOfLife
 from stoker.model.errors import (
@@ -674,3 +674,14 @@ async def test_names_of_workers_that_were_reaped_long_ago_are_forgotten(engine: 
     for worker in ("gone-0", "gone-1199"):
         assert not (await engine.renew(worker, [])).known
     assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.LOST]
+
+
+@pytest.mark.spec("CENSUS-10")
+async def test_a_census_counts_on_where_many_jobs_are_due_and_many_are_not(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "COUNT_LIMIT", 2)
+    await engine.insert([draft(priority=n % 3) for n in range(60)])
+    await engine.insert([draft(priority=n % 3, delay=HOUR) for n in range(40)])
+    census = await engine.census()
+    assert (census.scheduled, census.ready("default")) == ({"default": 40}, 60)

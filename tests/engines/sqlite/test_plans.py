@@ -52,6 +52,7 @@ PLANS = {
     "find_listed_oldest": ["SEARCH stoker_done USING INDEX stoker_done_listed (qid=? AND status=? AND id>?)"],
     "find_waiting": [f"{READY} (qid=?)"],
     "census_oldest": [f"{READY} (qid=? AND priority=? AND due<?)"],
+    "census_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_scheduled": [f"{READY} (qid=? AND priority=? AND due>?)"],
     "due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],

@@ -13,7 +13,7 @@ from stoker.engines.memory.store import Store
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
-from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.query import LONGEST_WALK, Census, Count, Page, Query, Totals, matches
 from stoker.model.record import Total
 from stoker.model.time import Instant
 
@@ -62,7 +62,7 @@ def census(store: Store, now: Instant) -> Census:
         if oldest is not None:
             ready[name] = oldest
         if waiting.scheduled:
-            scheduled[name] = min(waiting.scheduled, COUNT_LIMIT)
+            scheduled[name] = waiting.scheduled
     return Census(
         at=now,
         counts=tuple(counts),

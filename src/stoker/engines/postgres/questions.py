@@ -7,6 +7,7 @@ everything else walks all jobs. What the walk does not narrow, `query.matches` t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,17 @@ from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, matches
+from stoker.model.query import (
+    COUNT_FURTHER,
+    COUNT_LIMIT,
+    LONGEST_WALK,
+    Census,
+    Count,
+    Page,
+    Query,
+    matches,
+    scheduled_count,
+)
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -39,6 +50,7 @@ _QUEUES = sql("queues")
 _COUNTS = sql("census_counts")
 _TROUBLES = sql("census_troubles")
 _LINES = sql("census_lines")
+_SIDES = sql("census_sides")
 _RUNNING = sql("census_running")
 
 
@@ -144,8 +156,12 @@ def counted(now: Instant) -> Steps[Census]:
     rows: list[Row] = yield _COUNTS, ()
     troubles: dict[str, str] = dict((yield _TROUBLES, ()))
     running: dict[str, Instant] = dict((yield _RUNNING, ()))
-    waiting = sorted({queue for queue, _, *numbers in rows if numbers[PENDING]})
-    lines: list[Row] = (yield _LINES, (waiting, now, COUNT_LIMIT)) if waiting else []
+    waiting: Counter[str] = Counter()
+    for queue, _, *numbers in rows:
+        if numbers[PENDING]:
+            waiting[queue] += numbers[PENDING]
+    lines: list[Row] = (yield _LINES, (sorted(waiting), now, COUNT_LIMIT)) if waiting else []
+    scheduled = yield from _scheduled(waiting, lines, now)
     return Census(
         at=now,
         counts=tuple(
@@ -154,11 +170,23 @@ def counted(now: Instant) -> Steps[Census]:
             for status, n in zip(STATUSES, numbers, strict=False)
             if n
         ),
-        scheduled={queue: min(later, COUNT_LIMIT) for queue, later, _ in lines if later},
+        scheduled={queue: scheduled[queue] for queue, _, _ in lines if scheduled[queue]},
         oldest_ready={queue: due for queue, _, due in lines if due is not None},
         oldest_running=running,
         totals=totals(_sums(rows), troubles),
     )
+
+
+def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Steps[dict[str, int]]:
+    """How many pending jobs are not due, by queue: those of long lines from the smaller of both sides of now."""
+    found: dict[str, int] = {queue: later for queue, later, _ in lines if later < COUNT_LIMIT}
+    limit = COUNT_LIMIT
+    while left := [queue for queue, _, _ in lines if queue not in found]:
+        for queue, later, due in (yield _SIDES, (left, now, limit)):
+            if (n := scheduled_count(waiting[queue], later, due, limit)) is not None:
+                found[queue] = n
+        limit *= COUNT_FURTHER
+    return found
 
 
 def _sums(rows: list[Row]) -> dict[str, list[int]]:

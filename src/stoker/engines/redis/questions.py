@@ -21,7 +21,7 @@ from stoker.engines.redis.work import WAITING
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
-from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.query import LONGEST_WALK, Census, Count, Page, Query, Totals, matches
 from stoker.model.time import Instant
 
 CHUNK = 500
@@ -221,7 +221,7 @@ async def census(store: Store) -> Census:
         counts += counts_of(_by(fields, 2))
         for queue, later, due in _by(lines, 3):
             if int(later) > 0:
-                scheduled[queue.decode()] = min(int(later), COUNT_LIMIT)
+                scheduled[queue.decode()] = int(later)
             if due:
                 oldest[queue.decode()] = int(due)
         for queue, claimed in _by(claims, 2):

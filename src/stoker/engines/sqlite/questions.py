@@ -7,6 +7,7 @@ them. Everything else walks all jobs. What the walk does not narrow, `query.matc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +20,17 @@ from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import COUNT_LIMIT, LONGEST_WALK, Census, Count, Page, Query, matches
+from stoker.model.query import (
+    COUNT_FURTHER,
+    COUNT_LIMIT,
+    LONGEST_WALK,
+    Census,
+    Count,
+    Page,
+    Query,
+    matches,
+    scheduled_count,
+)
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -38,6 +49,7 @@ _PRIORITY = sql("claim_priority")
 _COUNTS = sql("census_counts")
 _TROUBLES = sql("census_troubles")
 _SCHEDULED = sql("census_scheduled")
+_DUE_COUNT = sql("census_due")
 _OLDEST = sql("census_oldest")
 _OLDEST_RUNNING = sql("census_running")
 _DUE = sql("due")
@@ -180,11 +192,14 @@ def census(now: Instant) -> Steps[Census]:
         (Count(names[qid], kind, STATUSES[what], n) for qid, kind, what, n in rows if what < ENQUEUED),
         key=lambda count: (count.queue, count.kind, CODES[count.status]),
     )
-    waiting = {qid for qid, _, what, _ in rows if what == PENDING}
+    waiting: Counter[int] = Counter()
+    for qid, _, what, n in rows:
+        if what == PENDING:
+            waiting[qid] += n
     scheduled: dict[str, int] = {}
     oldest: dict[str, Instant] = {}
     for qid in sorted(waiting, key=names.__getitem__):
-        later, due = yield from _line(qid, now)
+        later, due = yield from _line(qid, waiting[qid], now)
         if later:
             scheduled[names[qid]] = later
         if due is not None:
@@ -200,17 +215,32 @@ def census(now: Instant) -> Steps[Census]:
     )
 
 
-def _line(qid: int, now: Instant) -> Steps[tuple[int, Instant | None]]:
-    """How many of a queue's pending jobs are not due, up to a limit, and since when the oldest due one is."""
-    later, oldest, priority = 0, None, -1_000_000
-    while found := (yield _PRIORITY, (qid, priority)):
-        priority = found[0][0]
-        if later < COUNT_LIMIT:
-            later += (yield _SCHEDULED, (qid, priority, now, COUNT_LIMIT - later))[0][0]
-        heads = yield _OLDEST, (qid, priority, now)
+def _line(qid: int, pending: int, now: Instant) -> Steps[tuple[int, Instant | None]]:
+    """How many of a queue's pending jobs are not due, and since when the oldest due one is."""
+    oldest: Instant | None = None
+    priorities: list[int] = []
+    while found := (yield _PRIORITY, (qid, priorities[-1] if priorities else -1_000_000)):
+        priorities.append(found[0][0])
+        heads = yield _OLDEST, (qid, priorities[-1], now)
         if heads and (oldest is None or heads[0][0] < oldest):
             oldest = heads[0][0]
-    return later, oldest
+    limit = COUNT_LIMIT
+    while True:
+        later = yield from _counted(_SCHEDULED, qid, priorities, now, limit)
+        due = 0 if later < limit else (yield from _counted(_DUE_COUNT, qid, priorities, now, limit))
+        if (scheduled := scheduled_count(pending, later, due, limit)) is not None:
+            return scheduled, oldest
+        limit *= COUNT_FURTHER
+
+
+def _counted(statement: str, qid: int, priorities: list[int], now: Instant, limit: int) -> Steps[int]:
+    """Count pending jobs of a queue on one side of now, up to a limit."""
+    n = 0
+    for priority in priorities:
+        n += (yield statement, (qid, priority, now, limit - n))[0][0]
+        if n >= limit:
+            break
+    return n
 
 
 def _sums(rows: list[Row]) -> dict[str, list[int]]:

@@ -364,3 +364,23 @@ async def test_census_shows_the_last_error_until_a_success(store: Store) -> None
     await store.finish(third, Done())
     assert (await _totals(store, "a")).last_error is None
     assert (await _totals(store, "b")).last_error == "three"
+
+
+@pytest.mark.spec("CENSUS-10")
+async def test_census_is_exact_beyond_ten_thousand_scheduled_jobs(store: Store) -> None:
+    """Far more scheduled jobs than are counted one by one, of several priorities, some due, some retrying."""
+    for _ in range(10):
+        await store.insert(*(store.draft(delay=HOUR, priority=n % 2) for n in range(1_000)))
+    await store.insert(*(store.draft(delay=2 * HOUR) for _ in range(50)))
+    assert ((await store.engine.census()).scheduled, (await store.engine.census()).ready("default")) == (
+        {"default": 10_050},
+        0,
+    )
+    await store.insert(*(store.draft() for _ in range(7)))
+    await store.finish(await store.take(), Failed("boom", after=HOUR))
+    await store.finish(await store.take(), Failed("boom", after=0))
+    census = await store.engine.census()
+    assert (census.scheduled, census.ready("default")) == ({"default": 10_050}, 5)
+    store.pass_time(HOUR)
+    census = await store.engine.census()
+    assert (census.scheduled, census.ready("default")) == ({"default": 50}, 10_005)
