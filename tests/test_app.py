@@ -556,7 +556,7 @@ async def test_a_producer_without_a_worker_writes_its_events_by_itself() -> None
 
 
 class Deaf(MemoryEngine):
-    async def record(self, events: Any, points: Any = (), *, now: int) -> int:
+    async def record(self, events: Any, points: Any = (), *, now: int, chunk: bytes | None = None) -> int:
         raise EngineUnavailable("no answer.")
 
 

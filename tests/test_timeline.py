@@ -4,14 +4,19 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stoker.engines.memory import MemoryEngine
+from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineUnavailable
-from stoker.model.events import Event, EventType
+from stoker.model.events import Event, EventType, Window
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
-from stoker.timeline import HEAVY, Buffer
+from stoker.model.query import Delete, Selection
+from stoker.model.time import HOUR, SECOND
+from stoker.timeline import HEAVY, Buffer, wall
 
 numbers = itertools.count(1)
 
@@ -29,14 +34,16 @@ def claim(payload: bytes = b"{}") -> Claim:
 
 
 class Shelf:
-    """Where events end up; `failing` counts down the writes that fail."""
+    """Where events end up; `failing` counts down the writes that fail. `sent` are the ids under which chunks came."""
 
     def __init__(self, failing: int = 0) -> None:
+        self.sent: list[bytes | None] = []
         self.chunks: list[list[Event]] = []
         self.failing = failing
         self.gate: asyncio.Event | None = None
 
-    async def record(self, events: Sequence[Event], points: Any = (), *, now: int) -> int:
+    async def record(self, events: Sequence[Event], points: Any = (), *, now: int, chunk: bytes | None = None) -> int:
+        self.sent.append(chunk)
         if self.gate is not None:
             await self.gate.wait()
         if self.failing:
@@ -142,20 +149,79 @@ async def test_a_canceled_flush_loses_nothing() -> None:
 
 
 @pytest.mark.spec("BUFFER-05")
-async def test_deleted_jobs_are_forgotten_also_while_a_flush_is_under_way() -> None:
-    buffer, shelf = Buffer(chunk=1), Shelf()
-    drafts = [draft() for _ in range(4)]
+async def test_events_of_a_deleted_job_are_forgotten_wherever_they_are_buffered() -> None:
+    """Also in a process that knows nothing of the deletion, and under the same id a new job has its own."""
+    engine = MemoryEngine()
+    await engine.open()
+    buffer, elsewhere = Buffer(), Buffer()
+    kept, gone = draft(), draft()
+    insert(buffer, kept, gone)
+    await engine.insert([kept, gone])
+    elsewhere.told(Event(wall(), EventType.STARTED, gone.id, "default", "work", 1))
+    assert (await engine.alter(Selection((gone.id,)), Delete())).changed == 1
+    assert [await buffer.flush(engine), await elsewhere.flush(engine)] == [2, 1]
+    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.id]
+    elsewhere.told(Event(wall() + SECOND, EventType.ENQUEUED, gone.id, "default", "work"))
+    await elsewhere.flush(engine)
+    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.id, gone.id]
+    await engine.close()
+
+
+@pytest.mark.spec("BUFFER-07")
+@pytest.mark.parametrize("how", ["canceled", "answer lost"])
+async def test_a_chunk_is_sent_again_under_its_id(how: str) -> None:
+    """Whether the first try was written only the store knows; other chunks are not touched by that."""
+    buffer, shelf = Buffer(chunk=10), Shelf()
+    drafts = [draft() for _ in range(25)]
     insert(buffer, *drafts)
-    buffer.forget([drafts[1].id])
     shelf.gate = asyncio.Event()
     flushing = asyncio.ensure_future(flush(buffer, shelf))
     await asyncio.sleep(0)
-    buffer.forget([drafts[3].id])
+    if how == "canceled":
+        flushing.cancel()
+    else:
+        shelf.failing = 1
     shelf.gate.set()
-    assert await flushing == 2
-    assert shelf.jobs == [int.from_bytes(drafts[n].id) for n in (0, 2)]
-    buffer.forget([drafts[0].id])
-    assert not buffer._forgotten, "nothing is buffered: there is nothing to forget"
+    with pytest.raises((asyncio.CancelledError, EngineUnavailable)):
+        await flushing
+    insert(buffer, *[draft() for _ in range(3)])
+    assert await flush(buffer, shelf) == 28
+    first, again, *others = shelf.sent
+    assert first == again is not None
+    assert len({again, *others}) == 3
+    assert [len(chunk) for chunk in shelf.chunks] == [10, 10, 8]
+    assert shelf.jobs[:25] == [int.from_bytes(one.id) for one in drafts]
+
+
+@pytest.mark.spec("BUFFER-07")
+async def test_a_flush_that_is_canceled_writes_no_event_twice(tmp_path: Path) -> None:
+    """On a real store, at every moment of the flush: as many events as jobs."""
+    engine = SqliteEngine(tmp_path / "jobs.db", durability="process")
+    await engine.open()
+    buffer = Buffer(chunk=10)
+    insert(buffer, *[draft() for _ in range(200)])
+    turns = 0
+    while len(buffer):
+        flushing = asyncio.ensure_future(buffer.flush(engine))
+        for _ in range(turns % 50):
+            await asyncio.sleep(0)
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        turns += 1
+    assert len(await engine.events(Window(0, wall() + HOUR))) == 200
+    await engine.close()
+
+
+@pytest.mark.spec("BUFFER-08")
+async def test_a_batch_at_the_cap_keeps_what_fits() -> None:
+    buffer, shelf = Buffer(capacity=10), Shelf()
+    drafts = [draft() for _ in range(15)]
+    insert(buffer, *drafts)
+    assert (len(buffer), buffer.dropped) == (10, 5)
+    insert(buffer, draft())
+    assert (len(buffer), buffer.dropped) == (10, 6)
+    assert await flush(buffer, shelf) == 10
+    assert shelf.jobs == [int.from_bytes(one.id) for one in drafts[:10]]
 
 
 @pytest.mark.spec("BUFFER-06")

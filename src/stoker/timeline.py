@@ -3,15 +3,19 @@
 Events are told only after the write they describe was accepted, and losing them in a crash never touches a job. The
 buffer keeps whole batches as they came and turns them into events when it is flushed, so the hot path pays an append;
 only batches with large payloads are turned at once, because the buffer must not keep those alive.
+
+Events are written in chunks with an id each. A chunk whose write was canceled, or whose answer was lost, is written
+again under the same id, and the store changes nothing if it has it already.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -52,23 +56,26 @@ class _Settled(msgspec.Struct, frozen=True):
     claims: Sequence[Claim]
     settlements: Sequence[Settlement]
     verdicts: Sequence[Verdict]
+    stored: frozenset[JobId] = frozenset()
 
     def events(self) -> list[Event]:
         told = map(events.of_settlement, self.claims, self.settlements, self.verdicts, [self.at] * len(self.claims))
         found = [event for event in told if event is not None]
         for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
             if settlement.followups and verdict is Verdict.APPLIED:
-                # Whether one with a key was stored or met its holder nobody knows here.
                 found += (
                     Event(self.at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind)
                     for draft in settlement.followups
-                    if draft.unique is None
+                    if draft.unique is None or draft.id in self.stored
                 )
         return found
 
 
 class _Again(msgspec.Struct, frozen=True):
+    """Events as such. With a `chunk` they were sent under that id before, and stay together."""
+
     rest: list[Event]
+    chunk: bytes | None = None
 
     def events(self) -> list[Event]:
         return self.rest
@@ -91,8 +98,6 @@ class Buffer:
         self._held = 0
         self._capacity = capacity
         self._chunk = chunk
-        self._flushes = 0
-        self._forgotten: set[JobId] = set()
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -107,64 +112,78 @@ class Buffer:
         if claims:
             self._push(_Claimed(claims), len(claims), _weight(claims))
 
-    def settled(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
-        """Settlements were answered."""
+    def settled(
+        self,
+        claims: Sequence[Claim],
+        settlements: Sequence[Settlement],
+        verdicts: Sequence[Verdict],
+        stored: frozenset[JobId] = frozenset(),
+    ) -> None:
+        """Settlements were answered. `stored` are the follow-ups with a key that were stored."""
         weight = _weight(claims) + sum(len(one.result) for one in settlements if one.result is not None)
-        self._push(_Settled(wall(), claims, settlements, verdicts), len(settlements), weight)
+        self._push(_Settled(wall(), claims, settlements, verdicts, stored), len(settlements), weight)
 
     def told(self, event: Event) -> None:
         """Something happened that is an event already."""
         self._push(_Again([event]), 1, 0)
-
-    def forget(self, jobs: Iterable[JobId]) -> None:
-        """Jobs were deleted: what is still buffered about them, or on its way, must not appear later."""
-        with self._lock:
-            if self._held or self._flushes:
-                self._forgotten.update(jobs)
 
     def _push(self, batch: Batch, count: int, weight: int) -> None:
         if weight > HEAVY:
             batch = _Again(batch.events())
             count = len(batch.rest)
         with self._lock:
-            if self._held + count > self._capacity:
-                self.dropped += count
-                return
-            self._batches.append(batch)
-            self._held += count
+            room = self._capacity - self._held
+            if count > room:
+                told = batch.events()
+                batch, count = _Again(told[:room]), min(len(told), room)
+                self.dropped += len(told) - count
+            if count:
+                self._batches.append(batch)
+                self._held += count
 
     async def flush(self, store: Timeline) -> int:
-        """Write what is buffered, in chunks; what could not be written goes back. Answers how many were written."""
+        """Write what is buffered, in chunks; what could not be written goes back. Returns how many were written."""
         with self._lock:
             batches, self._batches, self._held = self._batches, deque(), 0
-            self._flushes += 1
-        waiting = [event for batch in batches for event in batch.events()]
+        chunks = self._chunks(batches)
         batches.clear()
-        written = done = 0
+        written = 0
         try:
-            while done < len(waiting):
-                chunk = [event for event in waiting[done : done + self._chunk] if event.job not in self._forgotten]
-                if chunk:
-                    await store.record(chunk, now=wall())
-                    written += len(chunk)
-                done += self._chunk
+            while chunks:
+                events, chunk = chunks[0].rest, chunks[0].chunk or os.urandom(16)
+                chunks[0] = _Again(events, chunk)
+                await store.record(events, now=wall(), chunk=chunk)
+                written += len(events)
+                chunks.popleft()
         finally:
-            self._end(waiting[done:])
+            self._put_back(chunks)
         if dropped := self.take_dropped():
             logger.warning("%d events did not fit into the buffer and are missing from the timeline", dropped)
         return written
 
-    def _end(self, rest: list[Event]) -> None:
-        """A flush is over: what it could not write goes first next time, as far as there is room."""
+    def _chunks(self, batches: Sequence[Batch]) -> deque[_Again]:
+        """What to write, call by call; what was sent before stays as it was sent."""
+        chunks: deque[_Again] = deque()
+        loose: list[Event] = []
+        for batch in batches:
+            if isinstance(batch, _Again) and batch.chunk is not None:
+                chunks.append(batch)
+            else:
+                loose += batch.events()
+        chunks.extend(_Again(loose[start : start + self._chunk]) for start in range(0, len(loose), self._chunk))
+        return chunks
+
+    def _put_back(self, chunks: deque[_Again]) -> None:
+        """What a flush could not write goes first next time, as far as there is room."""
         with self._lock:
-            kept = rest[: self._capacity - self._held]
-            self.dropped += len(rest) - len(kept)
-            if kept:
-                self._batches.appendleft(_Again(kept))
-                self._held += len(kept)
-            self._flushes -= 1
-            if not self._held and not self._flushes:
-                self._forgotten.clear()
+            kept: list[Batch] = []
+            for one in chunks:
+                room = self._capacity - self._held
+                self.dropped += max(0, len(one.rest) - room)
+                if room > 0:
+                    kept.append(_Again(one.rest[:room], one.chunk))
+                    self._held += min(room, len(one.rest))
+            self._batches.extendleft(reversed(kept))
 
     def take_dropped(self) -> int:
         """How many events did not fit since the last time somebody asked."""

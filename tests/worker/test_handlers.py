@@ -17,6 +17,7 @@ from stoker.context import current
 from stoker.engines.memory import MemoryEngine
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput
+from stoker.model.events import EventType, Window
 from stoker.model.job import Status
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
@@ -717,6 +718,33 @@ async def test_follow_ups_are_stored_with_success_and_only_then(jobs: Stoker) ->
     await drain(jobs)
     assert sorted(ran) == ["False 1", "False 2"]
     assert heard == ["work pending", "work pending", "after pending", "after pending"]
+
+
+@pytest.mark.spec("SETTLE-23")
+async def test_follow_ups_with_a_key_that_were_stored_are_told(jobs: Stoker) -> None:
+    """To listeners and the timeline, before they are told as started; one that met its holder is not."""
+
+    @jobs.task(unique="one")
+    async def after() -> None: ...
+
+    @jobs.task
+    async def work() -> None:
+        current().follow_up(after.draft(), after.draft())
+
+    heard: list[tuple[str, Status | None, Status]] = []
+    jobs.listener(lambda change: heard.append((change.kind, change.before, change.after)))
+    await work.enqueue()
+    await drain(jobs)
+    assert [change for kind, *change in heard if kind == "after"] == [
+        [None, Status.PENDING],
+        [Status.PENDING, Status.RUNNING],
+        [Status.RUNNING, Status.DONE],
+    ]
+    engine = await jobs.engine()
+    assert jobs.timeline is not None
+    await jobs.timeline.flush(engine)
+    events = await engine.events(Window(0, await engine.now() + HOUR))
+    assert [event.type for event in events if event.kind == "after"].count(EventType.ENQUEUED) == 1
 
 
 @pytest.mark.spec("CONTEXT-07")

@@ -256,12 +256,16 @@ class Control(Protocol):
 class Timeline(Protocol):
     """What happened and how much. Written by the app's buffer and the janitor, read by `Admin`."""
 
-    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
-        """Append events and overwrite points, in one atomic step; answers how many events were written.
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        """Append events and overwrite points, in one atomic step; returns how many events were written.
 
         `now` is the recorder's reading of the clock its events are stamped with; each event is shifted by the
-        difference to the store's clock. Events of jobs that are gone are written too; deleting a job removes what
-        is there. Empty: 0.
+        difference to the store's clock. `chunk` is an id (16 random bytes) of this call: a call with an id that was
+        written within `REMEMBERED` changes nothing and returns 0, so a call whose answer was lost can be repeated.
+        Events of jobs that are gone are written too, but not those from before an operator deleted the job: deleting
+        removes what is there and keeps out what comes late. Empty: 0.
         """
         ...
 

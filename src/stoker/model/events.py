@@ -13,10 +13,16 @@ import msgspec
 
 from stoker.model.ids import JobId, text
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
-from stoker.model.time import Instant, Span
+from stoker.model.time import HOUR, Instant, Span
 
 MOST_SAMPLES = 10_000
 """Store timings kept per kind between two drains."""
+
+REMEMBERED: Span = HOUR
+"""For so long a store knows which chunks of events it has, and which jobs were deleted."""
+
+MOST_REMEMBERED = 50_000
+"""So many of both at most where memory is all there is; the oldest make room."""
 
 
 class EventType(enum.StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import random
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
-Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], None]
+Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], Awaitable[None]]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries of what waits for a lock."""
@@ -105,7 +105,7 @@ class Aside:
             settler.flying[:] = [others for others in settler.flying if others is not claims]
         del self._waiting[: len(batch)]
         if verdicts is not None:
-            self._settled(claims, settlements, verdicts)
+            await self._settled(claims, settlements, verdicts)
         self._worker.exchange.bell.set()
 
     def _name_one(self) -> None:

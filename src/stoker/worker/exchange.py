@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.events import transition_of, transition_to_pending, transition_to_running
+from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, HandedBack
@@ -155,7 +156,7 @@ class Exchange:
             self._pause = SHORTEST_PAUSE
             self._worker.outage.over("the store answers again")
         if settlements:
-            self._settled(claims, settlements, settled.verdicts)
+            await self._settled(claims, settlements, settled.verdicts)
         if asked is not None:
             self._claimed(asked, settled.claims)
         self._worker.notice_drained()
@@ -224,7 +225,7 @@ class Exchange:
         if not all(hungry):
             self._worker.alarm.reset()
 
-    def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
+    async def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
         held, counts, more = self._worker.custody.held, self._worker.counts, self._worker.draining
         if Verdict.REPEATED in verdicts:
             # Written by a call whose answer was lost: nobody has heard of it yet.
@@ -243,13 +244,31 @@ class Exchange:
                 if settlement.followups:
                     more = True
         self._fetcher.measure(claims)
-        self.tell(claims, settlements, verdicts)
+        self.tell(claims, settlements, verdicts, await self._stored(settlements, verdicts))
         if more:
             self._fetcher.wake()
             self.bell.set()
         for lane in self._fetcher.lanes:
             if lane.buffer and lane.idle:  # slots that rested because too much waited for the store
                 lane.rouse()
+
+    async def _stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
+        """Which follow-ups with a key were stored: the others met the holder of theirs."""
+        keyed = [
+            draft.id
+            for settlement, verdict in zip(settlements, verdicts, strict=True)
+            if settlement.followups and verdict is _APPLIED
+            for draft in settlement.followups
+            if draft.unique is not None
+        ]
+        if not keyed or (self._app.timeline is None and not self._app.listeners):
+            return frozenset()
+        try:
+            found = await self.engine.get(keyed)
+        except StokerError as error:
+            logger.warning("%d follow-ups are missing from timeline and listeners: %s", len(keyed), error)
+            return frozenset()
+        return frozenset(job.id for job in found if job is not None)
 
     def _refused(self, claim: Claim, settlement: Settlement, verdict: Verdict) -> bool:
         """A settlement did not apply. Answers whether the claim stands and ends otherwise."""
@@ -264,20 +283,26 @@ class Exchange:
         self.bell.set()
         return True
 
-    def tell(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
-        """Pass what applied on to the timeline and to listeners."""
+    def tell(
+        self,
+        claims: Sequence[Claim],
+        settlements: Sequence[Settlement],
+        verdicts: Sequence[Verdict],
+        stored: frozenset[JobId] = frozenset(),
+    ) -> None:
+        """Pass what applied on to the timeline and to listeners; `stored` are the follow-ups with a key that exist."""
         if self._app.timeline is not None and claims:
-            self._app.timeline.settled(claims, settlements, verdicts)
+            self._app.timeline.settled(claims, settlements, verdicts, stored)
         if self._app.listeners:
             for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
                 if verdict is Verdict.APPLIED:
-                    self._emit(claim, settlement)
+                    self._emit(claim, settlement, stored)
 
-    def _emit(self, claim: Claim, settlement: Settlement) -> None:
+    def _emit(self, claim: Claim, settlement: Settlement, stored: frozenset[JobId]) -> None:
         listeners = self._app.listeners
         listeners.emit(transition_of(claim, settlement))
         for draft in settlement.followups:
-            if draft.unique is None:  # whether one with a key was stored or met its holder nobody knows here
+            if draft.unique is None or draft.id in stored:
                 listeners.emit(transition_to_pending(draft))
 
     def _say_lost(self, claim: Claim, settlement: Settlement) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from stoker.model import errors, ids
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
-Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], None]
+Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], Awaitable[None]]
 
 AWAY = (
     errors.EngineUnavailable,
@@ -99,7 +99,7 @@ class Parking:
                 trouble = trouble or refusal
                 continue
             self._refusals.pop(claim.id, None)
-            self._settled([claim], [one], [verdict])
+            await self._settled([claim], [one], [verdict])
             return None
         return trouble
 

@@ -167,7 +167,7 @@ async def test_expire_can_bound_the_history_further() -> None:
 def test_the_oldest_events_make_room() -> None:
     ledger = Ledger(most=100)
     for n in range(250):
-        ledger.write([Event(n, EventType.STARTED, compose(n // 2, 0), "q", "k")], [], 0)
+        ledger.write([Event(n, EventType.STARTED, compose(n // 2, 0), "q", "k")], [], 0, 0, None)
     kept = [event.at for event in ledger.read(Window(0, 1_000))]
     assert kept == list(range(kept[0], 250))
     assert 80 <= len(kept) <= 100

@@ -13,7 +13,7 @@ from stoker.engines.base import LEASE
 from stoker.engines.redis import questions, timeline
 from stoker.model.control import Presence, Rate, Tuning
 from stoker.model.errors import EngineFull
-from stoker.model.events import Event, EventType, Point, Window
+from stoker.model.events import REMEMBERED, Event, EventType, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft, Status
 from stoker.model.lifecycle import KEEP_DEAD, conclude
@@ -142,9 +142,9 @@ async def test_a_recording_that_is_sent_twice_counts_once(bench: Bench, monkeypa
     for _ in range(3):
         await bench.engine.record([event], [point], now=at)
     assert await bench.engine.events(Window(at, at + 1)) == [event]
-    bench.clock.set(at + HOUR)
+    bench.clock.set(at + REMEMBERED + 1)
     monkeypatch.setattr("stoker.engines.redis.timeline.os.urandom", lambda n: b"u" * n)
-    await bench.engine.record([event], now=at + HOUR)
+    await bench.engine.record([event], now=at + REMEMBERED + 1)
     assert await bench.engine._store.connection.call("ZCARD", bench.engine._store.home.key("tickets")) == 1
 
 

@@ -65,7 +65,11 @@ PLANS = {
 SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks", "presences", "running"}
 """Tables that stay small whatever the number of jobs: a scan of one of these is fine."""
 
-MAY_SCAN = {"expire_surplus": "along an index, to its limit", "let_go_of_all": "only for a corrupt record"}
+MAY_SCAN = {
+    "expire_surplus": "along an index, to its limit",
+    "let_go_of_all": "only for a corrupt record",
+    "record_event": "the one row of its own values",
+}
 
 
 @pytest.fixture(params=["none", "some", "many"])

@@ -37,7 +37,7 @@ from stoker.model.job import (
     Verdict,
     check_span,
 )
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.query import Census, Change, Delete, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -245,7 +245,11 @@ class MemoryEngine:
 
     async def alter(self, selection: Selection, change: Change) -> Tally:
         with self._write as store:
-            return store.run(write.alter, selection, change)
+            tally = store.run(write.alter, selection, change)
+            if isinstance(change, Delete):
+                for job in tally.changed_ids:
+                    store.ledger.remember(job, store.now())
+            return tally
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:
@@ -293,9 +297,11 @@ class MemoryEngine:
 
     # --- timeline -----------------------------------------------------------------------------------------------
 
-    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
         with self._write as store:
-            return store.ledger.write(events, points, store.now() - now)
+            return store.ledger.write(events, points, store.now(), now, chunk)
 
     async def events(self, window: Window) -> list[Event]:
         with self._read as store:

@@ -11,9 +11,9 @@ from operator import attrgetter
 
 import msgspec
 
-from stoker.model.events import Event, Point, Window
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, Point, Window
 from stoker.model.ids import JobId
-from stoker.model.time import Instant, Span
+from stoker.model.time import Instant
 
 MOST_EVENTS = 100_000
 
@@ -32,20 +32,31 @@ _at = attrgetter("at")
 class Ledger:
     """Events in the order they happened, and points."""
 
-    __slots__ = ("_by_job", "_crossed", "_lines", "_points", "most")
+    __slots__ = ("_by_job", "_crossed", "_lines", "_points", "_remembered", "most")
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._lines: list[Line] = []
         self._by_job: dict[JobId, list[Line]] = {}
         self._points: dict[tuple[Instant, str, str], float] = {}
+        self._remembered: dict[bytes, Instant] = {}
         self._crossed = 0
         self.most = most
 
-    def write(self, events: Sequence[Event], points: Sequence[Point], shift: Span) -> int:
-        """Append events, shifted to the store's clock, and overwrite points."""
+    def write(
+        self, events: Sequence[Event], points: Sequence[Point], now: Instant, recorded: Instant, chunk: bytes | None
+    ) -> int:
+        """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
+        if chunk is not None:
+            if chunk in self._remembered:
+                return 0
+            self.remember(chunk, now)
+        written, shift = 0, now - recorded
         for event in events:
             if shift:
                 event = msgspec.structs.replace(event, at=event.at + shift)
+            if event.at <= self._remembered.get(event.job, -1):
+                continue
+            written += 1
             line = Line(event.at, event)
             if not self._lines or self._lines[-1].at <= line.at:
                 self._lines.append(line)
@@ -57,7 +68,16 @@ class Ledger:
         if len(self._lines) - self._crossed > self.most:
             # A tenth more than needed goes at once, so that not every write has to shift the list.
             self._drop(len(self._lines) - self.most + self.most // 10)
-        return len(events)
+        return written
+
+    def remember(self, one: bytes, now: Instant) -> None:
+        """A chunk was written, or a job was deleted: what comes of it later is not written."""
+        self._remembered.pop(one, None)
+        self._remembered[one] = now
+        oldest = next(iter(self._remembered))
+        while self._remembered[oldest] < now - REMEMBERED or len(self._remembered) > MOST_REMEMBERED:
+            del self._remembered[oldest]
+            oldest = next(iter(self._remembered))
 
     def cross_out(self, job: JobId) -> int:
         """Remove a job's events; answers how many there were."""

@@ -228,8 +228,10 @@ class PostgresEngine:
     # --- the timeline -------------------------------------------------------------------------------------------
 
     @timed(write=True)
-    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
-        return await timeline.record(self._store, events, points, now)
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        return await timeline.record(self._store, events, points, now, chunk)
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:

@@ -16,6 +16,7 @@ from stoker.engines.postgres import folding, moves
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
 from stoker.model.query import Expired, Retention
 from stoker.model.time import Instant
@@ -43,7 +44,7 @@ _SWEEP = sql("expire_sweep")
 _TAKE = sql("expire_take")
 _FINISHED = sql("expire_finished")
 _NEAREST = sql("expire_nearest")
-_EVENTS, _POINTS = sql("expire_events"), sql("expire_points")
+_EVENTS, _POINTS, _REMEMBERED = sql("expire_events"), sql("expire_points"), sql("expire_remembered")
 _PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
 
 
@@ -77,6 +78,7 @@ def _sweep(unit: Unit, retention: Retention) -> Steps[Expired]:
     presences = yield _PRESENCES, (now - retention.presences,)
     locks = yield _LOCKS, (now,)
     yield _WORKERS, (OLD_NAMES,)
+    yield _REMEMBERED, (now - REMEMBERED, max(limit, LEAST_EVENTS))
     return Expired(
         jobs=swept.jobs,
         events=swept.events + len(old),

@@ -35,7 +35,7 @@ _JOB_PLACE, _PAST_DUE, _PAST_ANEW, _PAST_NOTE = sql("job_place"), sql("past_due"
 _BLAME = sql("blame")
 _LET_GO_OF_ALL = sql("let_go_of_all")
 _ERASE_JOB, _ERASE_PAST, _ERASE_FAILURE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
-_ERASE_EVENT = sql("erase_event")
+_ERASE_EVENT, _REMEMBER = sql("erase_event"), sql("remember_jobs")
 
 
 class Record(msgspec.Struct):
@@ -212,6 +212,8 @@ def erase(unit: Unit, gone: Sequence[Record]) -> Steps[None]:
     for record in gone:
         unit.count(record.queue, record.kind, record.status, -1)
     yield from let_go(gone)
+    if gone:
+        yield _REMEMBER, (sorted({record.id for record in gone}), unit.now)
     yield from erase_bodies([record.id for record in gone])
 
 

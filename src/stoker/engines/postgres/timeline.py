@@ -14,6 +14,7 @@ from stoker.model.time import Instant
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
+_RECORD_CHUNK = sql("record_chunk")
 _RECORD_EVENTS = sql("record_events")
 _RECORD_POINTS = sql("record_points")
 _EVENTS = sql("events")
@@ -21,24 +22,31 @@ _OF_JOB = sql("events_of_job")
 _POINTS = sql("points")
 
 
-async def record(store: Store, events_: Sequence[Event], points_: Sequence[Point], now: Instant) -> int:
-    """Append events, shifted to the store's clock, and overwrite points."""
+async def record(
+    store: Store, events_: Sequence[Event], points_: Sequence[Point], now: Instant, chunk: bytes | None
+) -> int:
+    """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
     store.inside()
-    if events_ or points_:
-        await store.write(lambda unit: _record(unit, events_, points_, now), lane="desk", lax=True)
-    return len(events_)
+    if not events_ and not points_:
+        return 0
+    return await store.write(lambda unit: _record(unit, events_, points_, now, chunk), lane="desk", lax=True)
 
 
-def _record(unit: Unit, events_: Sequence[Event], points_: Sequence[Point], recorded: Instant) -> Steps[None]:
-    shift = unit.now - recorded
+def _record(
+    unit: Unit, events_: Sequence[Event], points_: Sequence[Point], recorded: Instant, chunk: bytes | None
+) -> Steps[int]:
+    if chunk is not None and not (yield _RECORD_CHUNK, (chunk, unit.now)):
+        return 0
+    shift, written = unit.now - recorded, 0
     if events_:
         rows = [(one.at + shift, one.type.value, one.job, one.queue, one.kind, one.attempt) for one in events_]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        yield _RECORD_EVENTS, (*columns, [one.duration for one in events_])
+        [(written,)] = yield _RECORD_EVENTS, (*columns, [one.duration for one in events_])
     # A statement cannot write one row twice: of several values the last one stands.
     if newest := {(one.bucket, one.queue, one.metric): float(one.value) for one in points_}:
         buckets, queues, metrics = (list(column) for column in zip(*newest, strict=True))
         yield _RECORD_POINTS, (buckets, queues, metrics, list(newest.values()))
+    return written
 
 
 async def events(store: Store, window: Window) -> list[Event]:

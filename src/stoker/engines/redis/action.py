@@ -99,7 +99,7 @@ class Action:
     async def follow_up(self) -> None:
         """What the shard's own commit could not reach, on a cluster."""
         if self._gone and self._unit.shard is not self._store.home:
-            await timeline.cross_out(self._store, self._gone)
+            await timeline.cross_out(self._store, self._gone, deleted=True)
         if isinstance(self._change, Move):
             await transit.deliver(self._store, self._unit.shard)
 
@@ -177,7 +177,8 @@ class Action:
     def _remove(self, record: Record, place: int) -> None:
         self._unit.forget(record)
         self._gone.append(record.id)
-        timeline.erase(self._store, self._unit, self._trails.get(record.id, ()))
+        if self._unit.shard is self._store.home:
+            timeline.erase(self._store, self._unit, record.id, self._trails.get(record.id, ()))
         self.changed.append(place)
 
     async def _requeue(self, record: Record, place: int) -> None:

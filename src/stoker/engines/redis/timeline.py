@@ -15,7 +15,7 @@ from stoker.engines.redis.records import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
-from stoker.model.events import Event, EventType, Point, Window
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventType, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.time import Instant
 
@@ -43,17 +43,19 @@ def keys(store: Store) -> list[str]:
     return [store.home.key(name) for name in KEYS]
 
 
-async def record(store: Store, events: Sequence[Event], points: Sequence[Point], recorded: Instant) -> int:
-    """Append events, shifted to the store's clock, and overwrite points."""
+async def record(
+    store: Store, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
+) -> int:
+    """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
     if not events and not points:
         return 0
-    args: list[bytes | int] = [os.urandom(12), recorded, MOST_EVENTS, MOST_POINTS, len(events)]
+    args: list[bytes | int] = [chunk or os.urandom(16), recorded, MOST_EVENTS, MOST_POINTS, REMEMBERED]
+    args += (MOST_REMEMBERED, len(events))
     for event in events:
         args += (event.at, _packed(event))
     for point in points:
         args += (_name(point), _VALUE.pack(point.value))
-    await store.run(_RECORD, store.home, args, more=keys(store))
-    return len(events)
+    return int(await store.run(_RECORD, store.home, args, more=keys(store)))
 
 
 async def events(store: Store, window: Window) -> list[Event]:
@@ -103,11 +105,12 @@ async def points(
 # --- events of jobs that go -------------------------------------------------------------------------------------
 
 
-async def cross_out(store: Store, jobs: Sequence[JobId]) -> int:
-    """Remove the events of jobs that are gone; answers how many those were."""
+async def cross_out(store: Store, jobs: Sequence[JobId], *, deleted: bool = False) -> int:
+    """Remove the events of jobs that are gone; returns how many those were. `deleted`: late ones are kept out too."""
     gone = 0
     for at in range(0, len(jobs), 1_000):
-        gone += int(await store.run(_CROSS_OUT, store.home, jobs[at : at + 1_000], more=keys(store)))
+        args = ("1" if deleted else "", *jobs[at : at + 1_000])
+        gone += int(await store.run(_CROSS_OUT, store.home, args, more=keys(store)))
     return gone
 
 
@@ -118,8 +121,9 @@ async def traces(store: Store, jobs: Sequence[JobId]) -> dict[JobId, list[bytes]
     return {job: reply for job, reply in zip(jobs, replies, strict=True) if reply}
 
 
-def erase(store: Store, unit: Work, trail: Sequence[bytes]) -> None:
-    """Remove events found by `traces` with a unit of the home shard."""
+def erase(store: Store, unit: Work, job: JobId, trail: Sequence[bytes]) -> None:
+    """Remove a deleted job's events, found by `traces`, with a unit of the home shard, and keep out late ones."""
+    unit.write("ZADD", store.home.key("tickets"), unit.now, job)
     for entry in trail:
         unit.write("ZREMRANGEBYLEX", store.home.key("events"), *_behind(entry[16:]))
         unit.write("ZREM", store.home.key("trail"), entry)

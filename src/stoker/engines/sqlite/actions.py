@@ -12,6 +12,7 @@ from stoker.engines.sqlite.records import Record, by_id
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.unit import CANCELED, DISCARDED, DONE, PENDING, RETRIED, RUNNING, STATUSES, Unit
 from stoker.model.errors import InvalidInput
+from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Status, noted
 from stoker.model.lifecycle import check_transition
@@ -36,6 +37,8 @@ from stoker.model.unique import Meeting
 
 _ASK = sql("running_cancel")
 _KNOWN = sql("known")
+_REMEMBER = sql("remember_job")
+_REMEMBERED = sql("expire_remembered")
 _RELOCATE = sql("body_move")
 _EVENTS = sql("delete_events")
 _EXPIRED = sql("expire_jobs")
@@ -128,6 +131,7 @@ class Action:
             yield from self._ask(record)
             return
         yield from remove(self._unit, record)
+        yield _REMEMBER, (record.id, self._unit.now)
         self._changed.append(record.id)
 
     def _requeue(self, record: Record) -> Steps[None]:
@@ -232,6 +236,7 @@ def expire(unit: Unit, retention: Retention) -> Steps[Expired]:
             jobs += 1
     befores = (now - retention.events, now - retention.points, now - retention.presences, now)
     yield _TOMBSTONES, (OLD_NAMES,)
+    yield _REMEMBERED, (now - REMEMBERED,)
     gone = []
     for statement, before in zip(_OLD, befores, strict=True):
         gone.append(len((yield statement, (before,))))

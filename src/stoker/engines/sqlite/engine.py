@@ -257,8 +257,10 @@ class SqliteEngine:
     # --- the timeline -------------------------------------------------------------------------------------------
 
     @timed(write=True)
-    async def record(self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant) -> int:
-        return await self._store.write(lambda unit: timeline.record(unit, events, points, now))
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        return await self._store.write(lambda unit: timeline.record(unit, events, points, now, chunk))
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:

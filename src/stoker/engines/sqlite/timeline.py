@@ -10,6 +10,7 @@ from stoker.engines.sqlite.unit import Unit
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.time import Instant
 
+_CHUNK = sql("record_chunk")
 _EVENT = sql("record_event")
 _POINT = sql("record_point")
 _EVENTS = sql("events")
@@ -18,11 +19,15 @@ _OF_JOB = sql("events_of_job")
 _POINTS = sql("points")
 
 
-def record(unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant) -> Steps[int]:
-    """Append events, shifted to the store's clock, and overwrite points."""
-    shift = unit.now - recorded
+def record(
+    unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
+) -> Steps[int]:
+    """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
+    if chunk is not None and not (yield _CHUNK, (chunk, unit.now)):
+        return 0
+    shift, written = unit.now - recorded, 0
     if events:
-        yield Many(
+        written = yield Many(
             _EVENT,
             [
                 (event.at + shift, event.type.value, event.job, event.queue, event.kind, event.attempt, event.duration)
@@ -31,7 +36,7 @@ def record(unit: Unit, events: Sequence[Event], points: Sequence[Point], recorde
         )
     if points:
         yield Many(_POINT, [(point.bucket, point.queue, point.metric, point.value) for point in points])
-    return len(events)
+    return written
 
 
 def events(window: Window) -> Steps[list[Event]]:

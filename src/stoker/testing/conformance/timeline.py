@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stoker.model.errors import Duplicate
-from stoker.model.events import MOST_SAMPLES, Event, EventType, Point, Window
+from stoker.model.events import MOST_SAMPLES, REMEMBERED, Event, EventType, Point, Window
+from stoker.model.ids import JobId
+from stoker.model.job import Verdict
+from stoker.model.outcome import Done
+from stoker.model.query import Delete, Retention, Selection
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.harness import QUEUE, Store
 
 
 def _event(store: Store, at: Instant, kind: EventType = EventType.STARTED, queue: str = "q") -> Event:
@@ -255,3 +259,79 @@ async def test_timings_are_bounded(store: Store) -> None:
     assert len(timings.reads) == MOST_SAMPLES
     assert timings.dropped >= 5
     assert store.engine.timings().dropped == 0
+
+
+# --- chunks and deletions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-13")
+async def test_a_chunk_of_events_is_written_once(store: Store) -> None:
+    """Writing it again changes nothing, through whichever engine and whatever it holds now; others are not held up."""
+    at, chunk, other = store.now(), b"c" * 16, b"d" * 16
+    events = [_event(store, at + n) for n in range(3)]
+    assert await store.engine.record(events, [Point("q", "m", at, 1.0)], now=at, chunk=chunk) == 3
+    store.pass_time(REMEMBERED)
+    twin = store.engine.twin()
+    await twin.open()
+    assert await twin.record([*events, _event(store, at)], [Point("q", "m", at, 2.0)], now=at, chunk=chunk) == 0
+    await twin.close()
+    assert await store.engine.record(events[:1], now=at, chunk=other) == 1
+    await store.engine.record(events[:1], now=at)
+    await store.engine.record(events[:1], now=at)
+    assert len(await store.engine.events(Window(0, at + DAY))) == 6
+    assert [point.value for point in await store.engine.points(0, at + DAY, ["m"])] == [1.0]
+
+
+@pytest.mark.spec("TIMELINE-13")
+async def test_chunks_are_forgotten_in_time(store: Store) -> None:
+    """A sweep removes what is remembered of chunks and deleted jobs, and nothing else."""
+    at = store.now()
+    [job] = await store.insert(store.draft())
+    event = Event(at, EventType.ENQUEUED, job, "q", "work")
+    await store.engine.alter(Selection((job,)), Delete())
+    assert await store.engine.record([event, _event(store, at)], now=at, chunk=b"c" * 16) == 1
+    store.pass_time(REMEMBERED + SECOND)
+    await store.engine.expire(Retention())
+    now = store.now()
+    assert await store.engine.record([event], now=now, chunk=b"e" * 16) == 1
+    assert await store.engine.record([event], now=now, chunk=b"c" * 16) == 1
+    assert len(await store.engine.events(Window(0, now + DAY))) == 3
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-14")
+async def test_late_events_of_a_deleted_job_are_not_written(store: Store) -> None:
+    """What other processes still have in their buffers when a job is deleted; a new job under its id has events."""
+    draft = store.draft()
+    [job, other] = await store.insert(draft, store.draft())
+    at = store.now()
+
+    def event(job: JobId, at: Instant) -> Event:
+        return Event(at, EventType.ENQUEUED, job, "default", "work")
+
+    await store.engine.record([event(job, at)], now=at)
+    store.pass_time(SECOND)
+    assert (await store.engine.alter(Selection((job,)), Delete())).changed == 1
+    now = store.now()
+    assert await store.engine.record([event(job, at), event(other, at), event(job, now)], now=now) == 1
+    assert [one.job for one in await store.engine.events(Window(0, now + DAY))] == [other]
+    store.pass_time(SECOND)
+    await store.insert(draft)
+    assert await store.engine.record([event(job, store.now())], now=store.now()) == 1
+    assert [one.at for one in await store.engine.events(Window(0, now + DAY, job=job))] == [store.now()]
+
+
+@pytest.mark.core
+@pytest.mark.spec("SETTLE-23")
+async def test_a_follow_up_with_a_key_that_was_stored_is_there_and_wakes(store: Store) -> None:
+    """One that met the holder of its key is not stored under its id, so whoever asks can tell them apart."""
+    await store.add()
+    claim = await store.take()
+    await store.engine.wait([QUEUE], 0)
+    first, second = (store.draft("later", unique=Unique("k")) for _ in range(2))
+    assert await store.finish(claim, Done(followups=(first, second))) is Verdict.APPLIED
+    assert await store.engine.wait([QUEUE], 5) == {QUEUE}
+    [there, absent] = await store.engine.get([first.id, second.id])
+    assert there is not None
+    assert absent is None

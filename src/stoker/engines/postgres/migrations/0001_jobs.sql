@@ -217,6 +217,14 @@ CREATE TABLE stoker.event (
 CREATE INDEX event_at ON stoker.event (at);
 CREATE INDEX event_job ON stoker.event (job);
 
+-- Chunks of events that were written and jobs that were deleted: what comes of them later is not written. Kept for as
+-- long as model.events.REMEMBERED says.
+CREATE TABLE stoker.remembered (
+    id uuid PRIMARY KEY,
+    at bigint NOT NULL
+);
+CREATE INDEX remembered_at ON stoker.remembered (at);
+
 CREATE TABLE stoker.point (
     bucket bigint NOT NULL,
     value double precision NOT NULL,

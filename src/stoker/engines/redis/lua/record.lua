@@ -1,19 +1,25 @@
 -- with: _events
 -- Append events, shifted to the store's clock, and overwrite points; beyond a bound the oldest make room.
--- ARGV: now, the call's ticket, the recorder's now, most events, most points, number of events, (time, rest) of each
--- event, (name, value) of each point. A call that is repeated because its reply was lost is recognised by its ticket.
-local FORGOTTEN = 600000000
-if call('ZADD', TICKETS, 'NX', int(now), ARGV[2]) == 0 then return end
-call('ZREMRANGEBYSCORE', TICKETS, '-inf', int(now - FORGOTTEN))
-local shift, most, most_points, count = now - tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+-- ARGV: now, the chunk's id, the recorder's now, most events, most points, for how long and how many tickets are kept,
+-- number of events, (time, rest) of each event, (name, value) of each point. Answers how many events were written.
+-- A chunk that is sent again, because its reply was lost, is recognised by its ticket. A job that was deleted has a
+-- ticket too: events from before that are left out.
+if call('ZADD', TICKETS, 'NX', int(now), ARGV[2]) == 0 then return 0 end
+call('ZREMRANGEBYSCORE', TICKETS, '-inf', '(' .. int(now - tonumber(ARGV[6])))
+call('ZREMRANGEBYRANK', TICKETS, 0, -tonumber(ARGV[7]) - 1)
+local shift, most, most_points, count = now - tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[8])
+local written = 0
 local serial = count > 0 and call('INCRBY', SERIAL, count) - count or 0
 for i = 1, count do
-  local at, rest = tonumber(ARGV[5 + 2 * i]), ARGV[6 + 2 * i]
-  local place = pack('>I8I8', math.max(at + shift, 0), serial + i)
-  call('ZADD', EVENTS, 0, place .. rest)
-  call('ZADD', TRAIL, 0, sub(rest, 2, 17) .. place)
+  local at, rest = math.max(tonumber(ARGV[7 + 2 * i]) + shift, 0), ARGV[8 + 2 * i]
+  if at > tonumber(call('ZSCORE', TICKETS, sub(rest, 2, 17)) or '-1') then
+    local place = pack('>I8I8', at, serial + i)
+    call('ZADD', EVENTS, 0, place .. rest)
+    call('ZADD', TRAIL, 0, sub(rest, 2, 17) .. place)
+    written = written + 1
+  end
 end
-for i = 7 + 2 * count, #ARGV, 2 do
+for i = 9 + 2 * count, #ARGV, 2 do
   -- A name ends in a zero byte: whatever begins with it lies before the same name with a one there.
   local name = ARGV[i]
   call('ZREMRANGEBYLEX', POINTS, '[' .. name, '(' .. sub(name, 1, -2) .. '\1')
@@ -29,3 +35,4 @@ if surplus > 0 then
   call('ZREMRANGEBYRANK', POINTS, 0, surplus - 1 + math.floor(most_points / 10))
 end
 tick()
+return written

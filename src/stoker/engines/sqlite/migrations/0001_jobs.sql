@@ -178,6 +178,14 @@ CREATE TABLE stoker_events (
 CREATE INDEX stoker_events_at ON stoker_events (at);
 CREATE INDEX stoker_events_job ON stoker_events (job);
 
+-- Chunks of events that were written and jobs that were deleted: what comes of them later is not written. Kept for as
+-- long as model.events.REMEMBERED says.
+CREATE TABLE stoker_remembered (
+    id BLOB NOT NULL PRIMARY KEY,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX stoker_remembered_at ON stoker_remembered (at);
+
 CREATE TABLE stoker_points (
     bucket INTEGER NOT NULL,
     queue TEXT NOT NULL,
