@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres.notify import PAUSES
-from stoker.model.errors import EngineReadOnly, EngineUnavailable
+from stoker.engines.sql.handles import drive
+from stoker.model.errors import EngineReadOnly, EngineRefused, EngineUnavailable
 from stoker.model.job import Demand, Draft
 from stoker.registry import mint
 from tests.faults.network import Attempt
@@ -141,3 +142,59 @@ async def test_an_enqueue_is_answered_when_the_log_is_written(server: PostgresSe
 
 def draft(**options: Any) -> Draft:
     return Draft(mint(), "work", **options)
+
+
+@pytest.mark.spec("PGFAULT-07")
+@pytest.mark.parametrize("change", ["restart", "failover"])
+async def test_users_transactions_are_accepted_after_the_server_changed(
+    server: PostgresServer, make: Make, change: str
+) -> None:
+    """The engine looks where it is again before it refuses a handle, on a loop, on a blocked one and without one."""
+    async with opened(make()) as engine:
+        stored = [draft() for _ in range(4)]
+        with psycopg.connect(server.url) as before:
+            await engine.insert([stored[0]], tx=before)
+            before.commit()
+        for one, handle in zip(stored[1:], ("async", "sync", "thread"), strict=True):
+            if change == "restart":
+                await asyncio.to_thread(server.restart, "fast")
+            else:
+                await asyncio.to_thread(server.demote)
+                await asyncio.to_thread(server.promote)
+            if handle == "async":
+                async with await psycopg.AsyncConnection.connect(server.url) as theirs:
+                    await engine.insert([one], tx=theirs)
+                continue
+            with psycopg.connect(server.url) as theirs:
+                if handle == "sync":
+                    await engine.insert([one], tx=theirs)
+                else:
+                    await asyncio.to_thread(drive, engine.insert([one], tx=theirs))
+        while True:
+            try:
+                assert None not in await engine.get([one.id for one in stored])
+                break
+            except EngineUnavailable:  # its idle connections are those of the server before
+                continue
+
+
+@pytest.mark.spec("PGFAULT-07")
+async def test_a_handle_on_another_server_is_refused_after_a_restart_too(
+    server: PostgresServer, schema: str, make: Make, postgres_url: str
+) -> None:
+    """Also one whose database has the same name and the same tables."""
+    name = server.url.rpartition("/")[2]
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        if name != admin.info.dbname:
+            admin.execute(f"create database {name}".encode())
+    elsewhere = f"{postgres_url.rpartition('/')[0]}/{name}"
+    async with opened(make()) as engine, opened(make(elsewhere)):
+        await asyncio.to_thread(server.restart, "fast")
+        with psycopg.connect(elsewhere) as theirs, pytest.raises(EngineRefused, match="cannot hold both"):
+            await engine.insert([draft()], tx=theirs)
+        with psycopg.connect(server.url) as theirs:
+            await engine.insert([draft()], tx=theirs)
+        with psycopg.connect(elsewhere) as theirs, pytest.raises(EngineRefused, match="cannot hold both"):
+            await engine.insert([draft()], tx=theirs)
+    with psycopg.connect(elsewhere) as admin:
+        admin.execute(f"drop schema {schema} cascade".encode())

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from stoker.engines.postgres import opening
 from stoker.engines.postgres import settle as closing
 from stoker.engines.postgres.connection import Connection, DriverError, Retriable
 from stoker.engines.postgres.insert import admit
@@ -139,7 +142,7 @@ async def _on_theirs(store: Store, line: Line, handle: Any, make: Callable[[Unit
         raise EngineRefused(f"tx= is a {who} on {dialect}, but the jobs are in {where}. Nothing was stored")
     try:
         [row] = await handles.run(handle, store.texts[_WHERE])
-        _check(store, handle, row)
+        await _check(store, handle, row)
         now = store.now()
         unit = Unit(row[3] if now is None else now)
         answer = await _play(store, handle, _whole(unit, make(unit)))
@@ -164,18 +167,40 @@ def _committed(store: Store, line: Line, unit: Unit, delay: float) -> None:
     store.later(delay, tell)
 
 
-def _check(store: Store, handle: Any, row: Row) -> None:
-    """Refuse a handle on anything but this very database, by name."""
-    database, started, ours = row[:3]
-    home = store.identity
-    wanted = unquote(urlsplit(store.options.url).path.strip("/")) if home is None else home[0]
-    if ours and (not wanted or database == wanted) and (home is None or home[1] == started):
+async def _check(store: Store, handle: Any, row: Row) -> None:
+    """Refuse a handle on anything but this very database, by name.
+
+    A server that was restarted or replaced since the engine was opened is another one by its start: before a handle is
+    refused the engine asks where it would connect to now.
+    """
+    database, _, ours = row[:3]
+    if _is_home(store, row):
         return
+    if ours and store.identity is not None:
+        if handles.suspends(handle):
+            store.identity = await opening.whereabouts(store.options)
+        else:
+            store.identity = _beside_the_loop(opening.whereabouts(store.options))
+        if _is_home(store, row):
+            return
     raise EngineRefused(
         f"tx= is a {handles.describe_handle(handle)} on the database {database}, but the jobs are in "
         f"{store.options.where}, schema {store.options.schema}. Nothing was stored: one transaction cannot hold both. "
         "Use a connection to the same database, or enqueue without tx="
     )
+
+
+def _is_home(store: Store, row: Row) -> bool:
+    database, started, ours = row[:3]
+    home = store.identity
+    wanted = unquote(urlsplit(store.options.url).path.strip("/")) if home is None else home[0]
+    return bool(ours and (not wanted or database == wanted) and (home is None or home[1] == started))
+
+
+def _beside_the_loop(asking: Coroutine[Any, Any, T]) -> T:
+    """Wait for a coroutine in a thread of its own: whoever has a synchronous handle may have no loop, or block it."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, asking).result()
 
 
 async def _play(store: Store, handle: Any, steps: Steps[T]) -> T:

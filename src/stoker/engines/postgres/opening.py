@@ -27,6 +27,11 @@ LONGEST = 600.0
 LOCK = 0x5370_6172_6B
 """The advisory lock of migrations; together with the schema's name it keeps two migrations of one schema apart."""
 
+WHEREABOUTS = (
+    "SELECT current_database()::text, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+)
+"""Which database of which server; `whereabouts.sql` asks the same of users' handles."""
+
 
 def ledger(schema: str) -> str:
     return f'"{schema}".{migrations.LEDGER}'
@@ -37,12 +42,12 @@ async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
 
     Answers which database of which server this is, to compare users' handles with.
     """
-    [(encoding, exists, database, started)] = await connection.run(
-        "SELECT current_setting('server_encoding'), to_regclass($1) IS NOT NULL, current_database()::text, "
-        "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint",
+    [(encoding, exists)] = await connection.run(
+        "SELECT current_setting('server_encoding'), to_regclass($1) IS NOT NULL",
         (ledger(options.schema),),
         options.patience,
     )
+    [(database, started)] = await connection.run(WHEREABOUTS, (), options.patience)
     identity = (database, started)
     if encoding != "UTF8":
         raise EngineRefused(
@@ -59,6 +64,18 @@ async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
             'open with migrate="auto"'
         )
     return identity
+
+
+async def whereabouts(options: Options) -> tuple[str, int]:
+    """Which database of which server a new connection leads to now; on any loop, without an open engine."""
+    connection = await Connection.open(
+        options.url, options.where, settings=None, pooler="transaction", patience=options.patience
+    )
+    try:
+        [(database, started)] = await connection.run(WHEREABOUTS, (), options.patience)
+        return database, started
+    finally:
+        await connection.close()
 
 
 async def pending(connection: Connection, options: Options) -> list[Migration]:

@@ -76,6 +76,8 @@ class Adapter:
     """One handle in our words. This one is the plain `sqlite3.Connection`."""
 
     dialect = "sqlite"
+    suspends = False
+    """Does a statement have to be awaited on the handle's loop?"""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -104,6 +106,8 @@ class Adapter:
 
 class AioSqlite(Adapter):
     """Its statements run in a thread of its own: as few round trips as can be."""
+
+    suspends = True
 
     async def execute(self, statement: str, parameters: Parameters) -> Rows:
         if self.handle.text_factory is not str:
@@ -141,6 +145,8 @@ class Psycopg(Adapter):
 class AsyncPsycopg(Psycopg):
     """Its asynchronous twin."""
 
+    suspends = True
+
     async def execute(self, statement: str, parameters: Parameters) -> Rows:
         async with self.handle.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             await cursor.execute(*pyformat(statement, parameters))
@@ -156,6 +162,7 @@ class Asyncpg(Adapter):
     """A connection of asyncpg, of a pool or not. It does not tell how many rows a statement touched."""
 
     dialect = "postgresql"
+    suspends = True
 
     async def execute(self, statement: str, parameters: Parameters) -> Rows:
         return [tuple(row) for row in await self.handle.fetch(statement, *parameters)]

@@ -82,6 +82,8 @@ class AlchemySession(Alchemy):
 class AsyncAlchemy(Alchemy):
     """SQLAlchemy's AsyncConnection."""
 
+    suspends = True
+
     async def _opened(self) -> Any:
         return self.handle
 

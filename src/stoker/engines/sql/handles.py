@@ -28,7 +28,7 @@ from stoker.engines.sql.alchemy import Alchemy, AlchemySession, AsyncAlchemy, As
 from stoker.engines.sql.django import Django
 from stoker.model.errors import EngineRefused
 
-__all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file"]
+__all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file", "suspends"]
 
 T = TypeVar("T")
 ACCEPTED = (
@@ -63,6 +63,11 @@ async def sqlite_file(handle: Any) -> str:
 def dialect_of(handle: Any) -> str:
     """`sqlite`, `postgresql`, or whatever else the handle says it speaks."""
     return adapt(handle).dialect
+
+
+def suspends(handle: Any) -> bool:
+    """Does the handle belong to a loop, so that its statements are awaited?"""
+    return adapt(handle).suspends
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
