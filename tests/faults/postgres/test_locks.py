@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import psycopg
 import pytest
 
 from stoker.model.errors import EngineBusy, EngineFull, EngineUnavailable
+from tests import services
 from tests.faults.postgres.scenes import Make, trial
 from tests.faults.trial import opened
 from tests.services import PostgresServer
@@ -30,6 +31,15 @@ DISARMED = """
 create or replace function {schema}.fail() returns trigger language plpgsql as $$ begin return null; end $$
 """
 ARMED = "create trigger fail before insert or update or delete on {schema}.{table} execute function {schema}.fail();"
+LEVELS = """
+create table {schema}.levels (level text);
+create function {schema}.watch() returns trigger language plpgsql as $$
+begin
+    insert into {schema}.levels values (current_setting('transaction_isolation'));
+    return null;
+end $$;
+"""
+WATCHED = "create trigger watch after insert or update or delete on {schema}.{table} execute function {schema}.watch();"
 SESSIONS = "select count(*) from pg_stat_activity where application_name = 'stoker'"
 
 PATIENT = 10.0
@@ -75,6 +85,34 @@ async def test_a_database_that_is_strict_by_default_is_served_all_the_same(serve
             for _ in range(10):
                 await running.consuming()
             assert not running.errors
+    finally:
+        server.sql("alter role postgres reset default_transaction_isolation")
+
+
+@pytest.mark.spec("PGFAULT-13")
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooler"])
+async def test_a_database_that_is_strict_by_default_costs_no_transaction(
+    pooled: bool, server: PostgresServer, schema: str, make: Make
+) -> None:
+    """Whoever writes for Stoker does so at the level that Stoker needs, and the server gives up nothing.
+
+    Behind a pooler a lone job is inserted by a procedure that commits, which cannot choose its level; it reads nothing.
+    """
+    server.sql("alter role postgres set default_transaction_isolation = 'serializable'")
+    try:
+        with ExitStack() as stack:
+            url = stack.enter_context(services.pooler(server.url, own=True)) if pooled else None
+            async with opened(make()):
+                server.sql(LEVELS.format(schema=schema))
+                for table in ("lease", "done", "worker") if pooled else WRITTEN:
+                    server.sql(WATCHED.format(schema=schema, table=table))
+            async with trial(make, url, timeout=PATIENT, workers=2) as running:
+                for _ in range(3):
+                    await running.consuming()
+                assert not running.errors
+            async with opened(make(url)) as engine, engine.transaction() as tx:
+                await engine.insert([running.draft()], tx=tx)
+        assert server.sql(f"select distinct level from {schema}.levels") == [("read committed",)]
     finally:
         server.sql("alter role postgres reset default_transaction_isolation")
 

@@ -37,7 +37,18 @@ T = TypeVar("T")
 DriverError = (PostgresError, InterfaceError, InternalClientError, OSError)
 """What asyncpg raises; a lost socket is an OSError, a killed one an InternalClientError."""
 
-COMMON = {"jit": "off", "application_name": "stoker", "tcp_user_timeout": "10000", "client_min_messages": "warning"}
+LEVEL = "read committed"
+BEGIN = f"BEGIN ISOLATION LEVEL {LEVEL}"
+"""How our transactions begin, whatever the database's default is: the fences of our statements rest on this level, and
+a stricter one would only make the server give up transactions that do each other no harm."""
+
+COMMON = {
+    "jit": "off",
+    "application_name": "stoker",
+    "tcp_user_timeout": "10000",
+    "client_min_messages": "warning",
+    "default_transaction_isolation": LEVEL,
+}
 DOORS = {
     **COMMON,
     "plan_cache_mode": "force_generic_plan",
@@ -115,10 +126,11 @@ class _Link(asyncpg.Connection):  # type: ignore[misc]
 class Connection:
     """A session, or what a pooler makes of one. Belongs to whoever took it out of the store's hands."""
 
-    __slots__ = ("_link", "pooled", "turn", "where")
+    __slots__ = ("_link", "_strict", "pooled", "turn", "where")
 
-    def __init__(self, link: Any, where: str, *, pooled: bool) -> None:
+    def __init__(self, link: Any, where: str, *, pooled: bool, strict: bool = False) -> None:
         self._link = link
+        self._strict = strict
         self.where = where
         self.pooled = pooled
         self.turn: asyncio.Semaphore | None = None
@@ -134,9 +146,10 @@ class Connection:
             pooled = link is None
             if link is None:
                 link = await _connect(url, None, 0, patience)
+            strict = pooled and await _default_level(link, patience) != LEVEL
         except (*DriverError, TimeoutError) as error:
             raise translated(error, where) from error
-        return cls(link, where, pooled=pooled)
+        return cls(link, where, pooled=pooled, strict=strict)
 
     @property
     def usable(self) -> bool:
@@ -150,7 +163,19 @@ class Connection:
 
     async def run(self, text: str, values: Sequence[Any], patience: float) -> list[Row]:
         """Run one statement."""
-        return await self._answer(self._link.fetch(text, *values), patience)
+        if not self._strict or self._link.is_in_transaction() or text.startswith("CALL"):
+            return await self._answer(self._link.fetch(text, *values), patience)
+        # Sessions behind a pooler have the database's own level: a lone statement gets a transaction of ours. A
+        # procedure that commits must not be inside of one; ours only inserts, which no level makes fail.
+        await self.command(BEGIN, patience)
+        try:
+            rows: list[Row] = await self._answer(self._link.fetch(text, *values), patience)
+            await self.command("COMMIT", patience)
+        except BaseException:
+            if self.usable:
+                await self.rollback()
+            raise
+        return rows
 
     async def copy(self, schema: str, table: str, columns: Sequence[str], rows: Sequence[Row], patience: float) -> None:
         """Append rows to a table, with these of its columns."""
@@ -252,6 +277,12 @@ async def _direct(url: str, settings: dict[str, str] | None, pooler: Pooler, pat
             return link
         await link.close()
     return None
+
+
+async def _default_level(link: Any, patience: float) -> str:
+    """The isolation of transactions that do not say theirs."""
+    async with _unless_it_fails(link, patience):
+        return str(await link.fetchval("select current_setting('default_transaction_isolation')"))
 
 
 async def _connect(url: str, settings: dict[str, str] | None, prepared: int, patience: float) -> Any:

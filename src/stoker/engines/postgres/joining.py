@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from stoker.engines.postgres import opening
 from stoker.engines.postgres import settle as closing
-from stoker.engines.postgres.connection import Connection, DriverError, Retriable
+from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
 from stoker.engines.postgres.insert import admit
 from stoker.engines.postgres.refusals import translated
 from stoker.engines.postgres.texts import sql
@@ -115,7 +115,7 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
     """A transaction of the engine's own: commits when the block ends, rolls back if it raises."""
     patience = store.options.patience
     async with store.lend("transaction") as connection:
-        await connection.command("BEGIN", patience)
+        await connection.command(BEGIN, patience)
         tx = Own(store, connection)
         try:
             yield tx

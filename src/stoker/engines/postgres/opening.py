@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from stoker.engines.postgres.connection import Connection
+from stoker.engines.postgres.connection import BEGIN, Connection
 from stoker.engines.postgres.texts import MIGRATIONS, placed
 from stoker.engines.sql import migrations
 from stoker.engines.sql.migrations import Migration
@@ -27,9 +27,7 @@ LONGEST = 600.0
 LOCK = 0x5370_6172_6B
 """The advisory lock of migrations; together with the schema's name it keeps two migrations of one schema apart."""
 
-WHEREABOUTS = (
-    "SELECT current_database()::text, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
-)
+WHEREABOUTS = "SELECT current_database()::text, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 """Which database of which server; `whereabouts.sql` asks the same of users' handles."""
 
 
@@ -112,7 +110,7 @@ async def migrate(connection: Connection, options: Options) -> list[str]:
     """Bring the schema up to date, one transaction per step; answers the statements that were run."""
     done: list[str] = []
     while True:
-        await connection.command("BEGIN", options.patience)
+        await connection.command(BEGIN, options.patience)
         try:
             await connection.command("SET LOCAL lock_timeout = 0", options.patience)
             statements = await _advance(connection, options)

@@ -18,7 +18,7 @@ import msgspec
 
 from stoker.engines.base import Clock
 from stoker.engines.postgres import opening
-from stoker.engines.postgres.connection import DESK, DOORS, Connection, Pooler, Retriable
+from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.notify import Ears
 from stoker.engines.postgres.texts import sql, texts
 from stoker.engines.postgres.unit import Unit
@@ -235,7 +235,7 @@ class Store:
 
     async def _transact(self, connection: Connection, work: Work[T], first: tuple[str, Row]) -> tuple[Unit, T]:
         patience, (name, values) = self.options.patience, first
-        await connection.command("BEGIN", patience)
+        await connection.command(BEGIN, patience)
         try:
             [row] = await connection.run(self.texts[name], values, patience)
             now = self.now()
