@@ -107,7 +107,7 @@ class Pupil:
 
         async def taking(lane: str) -> Any:
             connection = await take(lane)
-            return Noted(connection, self.sent) if lane in ("write", "claim") else connection
+            return Noted(connection, self.sent) if lane in ("write", "settle", "claim") else connection
 
         def giving_back(lane: str, connection: Any) -> None:
             give_back(lane, connection.noted if isinstance(connection, Noted) else connection)

@@ -36,6 +36,7 @@ def everything() -> list[Benchmark]:
         server_life,
         sizes,
         sqlite_cost,
+        trickle,
         worker_cost,
         worker_life,
     )
@@ -43,7 +44,7 @@ def everything() -> list[Benchmark]:
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due)
     return [
         benchmark
-        for module in (*local, server_cost, server_life, redis_cost, postgres_cost)
+        for module in (*local, server_cost, server_life, trickle, redis_cost, postgres_cost)
         for benchmark in module.BENCHMARKS
     ]
 

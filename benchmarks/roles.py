@@ -13,10 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, SWITCH_INTERVAL, make_app, stamps
+from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, STAMP, SWITCH_INTERVAL, make_app, stamps
 from benchmarks.bare import LEVELS, Bare, bell_of
 from benchmarks.grounds import Bare as BareServer
 from benchmarks.grounds import Name, open_bare
+from benchmarks.pace import trickle
 from benchmarks.watched import Watched
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.connection import NORMAL
@@ -55,6 +56,21 @@ async def producer(path: str, seconds: float, batch: int, burn: float) -> Figure
         waits.append(round((time.perf_counter_ns() - began) / 1e6, 3))
     await engine.close()
     return {"waits": waits}
+
+
+async def trickler(url: str, rate: float, seconds: float) -> Figures:
+    """Enqueue jobs one by one, so many a second."""
+    engine = engine_from_url(url)
+    await engine.open()
+
+    async def send() -> None:
+        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % time.monotonic_ns(), QUEUE)])
+
+    await send()  # the first call finds nothing prepared; it is one of many
+    await begin()
+    sent = await trickle(send, rate, seconds)
+    await engine.close()
+    return {"sent": sent}
 
 
 async def worker(url: str) -> Figures:
@@ -203,7 +219,7 @@ def private_memory() -> float:
 
 ROLES: dict[str, Callable[..., Awaitable[Figures]]] = {
     role.__name__: role
-    for role in (producer, worker, bare_worker, bare_sqlite, drainer, listener, idle, keeper, memory)
+    for role in (producer, trickler, worker, bare_worker, bare_sqlite, drainer, listener, idle, keeper, memory)
 }
 
 

@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, listening
+from stoker.engines.postgres import PostgresEngine, listening, notify
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Stored
 from stoker.model.time import HOUR
@@ -70,20 +70,54 @@ async def test_one_call_stores_and_tells(make: Make) -> None:
 
 
 @pytest.mark.spec("PGPUT-01")
-async def test_what_follows_within_a_moment_is_said_together(
-    make: Make, postgres_url: str, postgres_schema: str
+async def test_a_trickle_is_told_job_by_job(make: Make, postgres_url: str, postgres_schema: str) -> None:
+    engine = await make()
+    lanes = noted_lanes(engine)
+    heard: list[str] = []
+    messages: list[int] = []
+    async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
+        for n in range(notify.BURST):
+            await engine.insert([draft(queue=f"q{n}")])
+        await until(lambda: len(heard) == notify.BURST)
+    assert lanes == ["write"] * notify.BURST, "none of them waited for a message of its own"
+    assert messages == list(range(1, notify.BURST + 1))
+
+
+@pytest.mark.spec("PGPUT-01")
+async def test_what_comes_too_fast_is_told_together(
+    make: Make, postgres_url: str, postgres_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(notify, "RATE", 0.0)
+    monkeypatch.setattr(notify, "BURST", 3)
+    monkeypatch.setattr(notify, "PAUSES", (0.3,))
     engine = await make()
     heard: list[str] = []
     messages: list[int] = []
     async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
-        queues = [f"q{n}" for n in range(40)]
+        queues = [f"q{n}" for n in range(20)]
         for queue in queues:
             await engine.insert([draft(queue=queue)])
         await until(lambda: set(heard) == set(queues))
-    assert messages[0] == 1, "the first is said at once and by itself"
+    assert messages[:3] == [1, 2, 3], "the first ones are said at once and by themselves"
     assert len(messages) < len(queues)
     assert len(heard) == len(queues), "nothing is said twice"
+
+
+@pytest.mark.spec("PGPUT-01")
+def test_only_what_exceeds_the_rate_is_merged() -> None:
+    flow, now = notify.Flow(), 100.0
+    for _ in range(2_000):  # 200 a second, ten seconds long
+        now += 0.005
+        assert flow.add(now)
+    at_once = 0
+    for _ in range(1_000):  # 1,000 a second, one second long
+        now += 0.001
+        at_once += flow.add(now)
+    assert notify.BURST <= at_once <= 2 * notify.BURST
+    assert flow.full(now)
+    now += notify.BURST / notify.RATE + 0.01
+    assert not flow.full(now), "a moment later it is over"
+    assert flow.add(now)
 
 
 @pytest.mark.spec("PGPUT-02")

@@ -1,15 +1,17 @@
 """Waking workers across processes: what is said after a commit, and who waits for what others say.
 
 A wake-up is a hint. It is sent in a transaction that waits for nothing: with a lone job in that of the job, otherwise
-after the commit in one of its own, and never in a user's. Several within a moment go out as one. Whoever waits has a
-place at the ear of the process. Without an ear (a pooler in between, a server that is away) workers find their jobs by
-asking, as they always do now and then.
+after the commit in one of its own, and never in a user's. Up to `RATE` a second each is sent at once, so that a trickle
+of jobs is as prompt as a single one; above that rate several go out as one. Whoever waits has a place at the ear of the
+process. Without an ear (a pooler in between, a server that is away) workers find their jobs by asking, as they always
+do now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -26,8 +28,18 @@ if TYPE_CHECKING:
 LARGEST = 7_000
 """Bytes in a message; the server takes 8,000."""
 
-PAUSES = (0.01, 0.02, 0.05)
-"""Seconds between two messages of one process: the longer it has something to say, the less often it does."""
+RATE = 400.0
+"""Wake-ups a second of one engine up to which each is sent at once.
+
+The server lets one transaction at a time commit that notifies, and every listener reads every message: a producer in a
+tight loop must not send one per job.
+"""
+
+BURST = 40
+"""Wake-ups above that rate which are still sent at once."""
+
+PAUSES = (0.005, 0.01, 0.02)
+"""Seconds between two messages above that rate: the longer it is exceeded, the longer."""
 
 FIRST_LISTEN = 2.0
 """Seconds the first waiter waits for the ear to be there."""
@@ -36,6 +48,27 @@ LAST_WAIT = 1.0
 """Seconds a closing engine waits for what it still has to say, and for the end of the ear if it was the last."""
 
 _NOTIFY = sql("notify")
+
+
+class Flow:
+    """How many wake-ups there were lately: a bucket that leaks at `RATE`. What comes while it is full is merged.
+
+    Merged wake-ups count as well, so the merging lasts for as long as the rate is exceeded, and little longer.
+    """
+
+    def __init__(self) -> None:
+        self._level = 0.0
+        self._at = 0.0
+
+    def add(self, now: float) -> bool:
+        """Count one more; answers whether it may be sent at once."""
+        level = max(0.0, self._level - (now - self._at) * RATE)
+        self._level, self._at = min(level + 1.0, 2.0 * BURST), now
+        return level < BURST
+
+    def full(self, now: float) -> bool:
+        """Would one more be merged?"""
+        return self._level - (now - self._at) * RATE >= BURST
 
 
 class Ears:
@@ -51,6 +84,8 @@ class Ears:
         self._place: tuple[Ear, Hearer] | None = None
         self._unsaid: set[str] = set()
         self._speaker: asyncio.Task[None] | None = None
+        self._flow = Flow()
+        self._turn = 0
         self._closing = asyncio.Event()
 
     # --- waiting ------------------------------------------------------------------------------------------------
@@ -66,35 +101,37 @@ class Ears:
     # --- speaking -----------------------------------------------------------------------------------------------
 
     def first_word(self, topics: set[str]) -> str | None:
-        """A message for whoever can say it without another trip, and then calls `told`. None: it is not the first."""
-        return self._message(topics) if self._silent else None
+        """A message for a caller that can send it with its own statement, and then calls `told`. None: it is merged."""
+        return self._message(topics) if self._flow.add(time.monotonic()) else None
 
-    def told(self, topics: set[str], *, said: bool = False) -> None:
-        """Wake waiters here at once, and those elsewhere in a moment unless they are told already."""
+    def told(self, topics: set[str], *, said: bool | None = None) -> None:
+        """Wake waiters here at once, and those elsewhere: at once or merged with others.
+
+        `said`: whether `first_word` gave a message for them, which was sent; None when it was not asked.
+        """
         for topic in topics:
             self._hub.wake(topic)
-        if not said:
-            self._unsaid |= topics
-        if self._silent:
-            self._speaker = asyncio.get_running_loop().create_task(self._speak(said=said), name="stoker-notify")
+        if said:
+            return
+        if said is None:
+            self._flow.add(time.monotonic())
+        self._unsaid |= topics
+        if self._speaker is None or self._speaker.done():
+            self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="stoker-notify")
 
-    @property
-    def _silent(self) -> bool:
-        return self._speaker is None or self._speaker.done()
-
-    async def _speak(self, *, said: bool) -> None:
-        """Say what is unsaid; the first word at once (or it was said), the next after a pause that grows."""
-        turn = 0
-        while said or self._unsaid:
-            if not said:
-                topics, self._unsaid = self._unsaid, set()
-                # A hint that cannot be sent is not worth a word: whoever waits asks by itself before long.
-                with suppress(EngineError):
-                    await self._store.once("notify", _NOTIFY, (CHANNEL, self._message(topics)))
-            said = False
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), PAUSES[min(turn, len(PAUSES) - 1)])
-            turn += 1
+    async def _speak(self) -> None:
+        """Send what is unsaid, until there is no more; after a pause that grows while there is too much to send."""
+        while self._unsaid:
+            if self._flow.full(time.monotonic()):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), PAUSES[min(self._turn, len(PAUSES) - 1)])
+                self._turn += 1
+            else:
+                self._turn = 0
+            topics, self._unsaid = self._unsaid, set()
+            # A hint that cannot be sent is not worth an error: whoever waits asks by itself before long.
+            with suppress(EngineError):
+                await self._store.once("notify", _NOTIFY, (CHANNEL, self._message(topics)))
 
     def _message(self, topics: set[str]) -> str:
         head = f"{self._store.options.schema} {self._name} "

@@ -293,10 +293,10 @@ class Store:
     # --- waking -------------------------------------------------------------------------------------------------
 
     def first_word(self, topics: set[str]) -> str | None:
-        """The message that wakes others, if a statement may carry it because nobody is telling anything now."""
+        """The message that wakes others, if a statement may carry it because there were few lately."""
         return self.ears.first_word(topics)
 
-    def told(self, topics: set[str], *, said: bool = False) -> None:
+    def told(self, topics: set[str], *, said: bool | None = None) -> None:
         """After a commit: wake who has something to do, here and, unless that is said already, elsewhere."""
         self.ears.told(topics, said=said)
 
