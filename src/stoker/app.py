@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -39,6 +40,8 @@ from stoker.timeline import Buffer, wall
 T = TypeVar("T")
 
 TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
+
+logger = logging.getLogger("stoker.app")
 
 DEFAULT_URL = "sqlite:///stoker.db"
 
@@ -74,7 +77,7 @@ class Stoker(Registry):
         super().__init__(defaults, modules=modules, router=router, tenant=tenant, mint=mint)
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
-        self._homes = _homes(url or os.environ.get("STOKER_URL") or DEFAULT_URL, options)
+        self._homes = _homes(url or os.environ.get("STOKER_URL") or _Fallback(DEFAULT_URL), options)
         self._tenant_scope = tenant_scope
         self.middleware = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
@@ -253,12 +256,26 @@ class Stoker(Registry):
         return sync.shared.run(awaitable, instead)
 
 
+class _Fallback(str):
+    """The URL of a store that nobody named."""
+
+    __slots__ = ()
+
+
 def _homes(url: str | Engine, options: dict[str, Any]) -> Homes:
     if isinstance(url, str):
-        return Homes(lambda: engine_from_url(url, **options))
+        return Homes(lambda: _engine(url, options))
     for name in options:
         raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
     return Homes(url.twin, url)
+
+
+def _engine(url: str, options: dict[str, Any]) -> Engine:
+    engine = engine_from_url(url, **options)
+    if isinstance(url, _Fallback):
+        text = "no URL was given and STOKER_URL is not set: jobs are kept in %s. Give Stoker a URL to choose the place."
+        logger.warning(text, engine.where)
+    return engine
 
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:

@@ -15,10 +15,12 @@ from stoker.codec import Signature, display
 from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model import job as stored
-from stoker.model.errors import JobCanceled, JobFailed, NotFound
+from stoker.model.control import Queue
+from stoker.model.errors import JobCanceled, JobFailed, NotFound, StokerError
 from stoker.model.job import Status, Stored
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
+from stoker.model.waiting import why_waiting
 from stoker.records import Job
 
 if TYPE_CHECKING:
@@ -80,7 +82,8 @@ class JobHandle(Generic[R_co]):
             async with asyncio.timeout(max(limit, ONE_LOOK)):
                 return await self._ended(time.monotonic() + limit)
         except TimeoutError:
-            raise TimeoutError(f"job {self.id} has not ended within {limit:g} s; it goes on") from None
+            why = await why_not_ended(self._app, self._id)
+            raise TimeoutError(f"job {self.id} has not ended within {limit:g} s; it goes on{why}") from None
 
     async def _ended(self, until: float | None) -> R_co:
         pause = FIRST_LOOK
@@ -120,3 +123,19 @@ class JobHandle(Generic[R_co]):
         if tally.changed and before is not None:
             self._app.tell_canceled(before, reason)
         return tally.changed + tally.cancel_requested > 0
+
+
+async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
+    """Return the reason the store knows for a job that has not ended, as ": no worker serves …"; empty without one."""
+    try:
+        async with asyncio.timeout(ONE_LOOK):
+            engine = await app.engine()
+            [found] = await engine.get([job])
+            if found is None:
+                return ""
+            now, presences = await engine.now(), await engine.workers()
+            queues = {queue.name: queue for queue in await engine.queues()}
+    except (StokerError, TimeoutError):
+        return ""
+    queue = queues.get(found.queue, Queue(name=found.queue))
+    return f": {why_waiting(found, queue, presences, now)}"

@@ -20,6 +20,7 @@ from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.query import Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
+from stoker.worker.advice import Advice
 from stoker.worker.parking import AWAY
 from stoker.worker.reaper import reap
 
@@ -30,6 +31,9 @@ logger = logging.getLogger("stoker.worker")
 
 TEND_EVERY = 1.0
 """Seconds between two rounds of small chores."""
+
+LOOK_FOR_UNSERVED, FIRST_LOOK = 120, 10
+"""Rounds of chores between two looks for queues without workers; the first one leaves other workers time to start."""
 
 PROMPT_REAP = 0.5
 """Seconds between looks for the dead, where the store knows at once who is."""
@@ -64,6 +68,7 @@ class Chores:
         self._noting = threading.Lock()
         self._tending = asyncio.Event()
         self._warned: set[JobId] = set()
+        self.advice = Advice(worker)
 
     async def listen(self) -> None:
         """Sleep until a queue is woken, or look: a lost wake-up costs no more than the poll interval.
@@ -125,6 +130,8 @@ class Chores:
                     await self.attune()
                 if tick % 2 == 0:
                     await self.write_events()
+                if tick % LOOK_FOR_UNSERVED == FIRST_LOOK:
+                    await self.advice.look()
             except StokerError as error:
                 self._failed("a chore failed: %s Trying again.", error)
             tick += 1

@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -163,7 +163,17 @@ class Worker:
                 self._spawn(self.slots.serve(lane), "slot")
         self.exchange.bell.set()
         served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes)
-        logger.info("worker %s is at work on %s, slots %s", self.id, self.engine.name, served)
+        logger.info(
+            "worker %s is at work on %s %s; queues and slots %s; %d tasks; stoker %s",
+            self.id,
+            self.engine.name,
+            self.engine.where,
+            served,
+            len(self.app.tasks),
+            janitor.version(),
+        )
+        with suppress(StokerError):  # advice only: a store that is away is noticed elsewhere
+            await self.chores.advice.look_at_start()
         if self._stop_asked:
             self.ask_stop()
 
