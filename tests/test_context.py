@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from stoker.context import METADATA_WARNING, CancelToken, Context, current, running
+from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, current, running, waiting_for
 from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Draft, Options
 from stoker.model.time import SECOND
 
@@ -17,7 +19,12 @@ class Host:
 
     def __init__(self) -> None:
         self.states: dict[Any, Any] = {}
+        self.stopping = Stopping()
+        self.waited: list[tuple[bytes, bool]] = []
         self.notes: list[tuple[float | None, tuple[str, ...]]] = []
+
+    def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
+        self.waited.append((job, over))
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         self.notes.append((progress, lines))
@@ -132,3 +139,31 @@ def test_a_token_is_false_until_it_has_a_reason() -> None:
     before = (bool(token), token.requested)
     token.reason = "enough"
     assert (*before, bool(token), token.requested) == (False, False, True, True)
+
+
+@pytest.mark.spec("CONTEXT-10")
+async def test_stopping_is_a_flag_that_can_be_awaited_from_any_thread() -> None:
+    run = context()
+    before = (bool(run.stopping), run.stopping.wait(0))
+    waiting = [asyncio.ensure_future(_stopped(run.stopping)) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await asyncio.to_thread(run.stopping.set)
+    async with asyncio.timeout(5):
+        await waiting[0]
+        await run.stopping
+    assert (*before, bool(run.stopping), run.stopping.wait(0)) == (False, False, True, True)
+
+
+async def _stopped(stopping: Stopping) -> None:
+    await stopping
+
+
+def test_the_worker_hears_what_a_run_waits_for() -> None:
+    host = Host()
+    token = running.set(context(host))
+    with waiting_for(bytes(16)):
+        assert host.waited == [(bytes(16), False)]
+    running.reset(token)
+    with waiting_for(bytes(16)):
+        assert host.waited == [(bytes(16), False), (bytes(16), True)]

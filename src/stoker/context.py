@@ -7,10 +7,13 @@ writes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+import threading
 import time
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Generator, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,6 +22,7 @@ from stoker.codec import Call
 from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Draft, check_metadata
 from stoker.model.time import SECOND, moment
 
@@ -38,10 +42,62 @@ class Runtime(Protocol):
     """What a run needs of the worker it runs in."""
 
     states: dict[Any, Any]
+    stopping: Stopping
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Put something on the job's record soon; may be called from any thread."""
         ...
+
+    def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
+        """Say that a run begins to wait for another job, or that this is over; may be called from any thread."""
+        ...
+
+
+class Stopping:
+    """Whether the worker is stopping: true from the beginning of the grace, until which running jobs may finish.
+
+    A long handler looks at it now and then (`if current().stopping:`), or waits for it: `await current().stopping`
+    in an async handler, `current().stopping.wait(5)` in a thread or process. Then it saves what it has and raises
+    `Snooze`, and the next run goes on from there.
+    """
+
+    __slots__ = ("_event", "_lock", "_waiters")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until the worker is stopping, at most `timeout` seconds; returns whether it is."""
+        return self._event.wait(timeout)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._told().__await__()
+
+    async def _told(self) -> None:
+        waiter = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            if self._event.is_set():
+                return
+            self._waiters.add(waiter)
+        try:
+            await waiter[1].wait()
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+
+    def set(self) -> None:
+        """The worker begins to stop. Any thread."""
+        with self._lock:
+            self._event.set()
+            waiters = list(self._waiters)
+        for loop, event in waiters:
+            with suppress(RuntimeError):  # that loop is closed: nothing waits there any more
+                loop.call_soon_threadsafe(event.set)
 
 
 class CancelToken:
@@ -100,7 +156,7 @@ class RunMetadata(MutableMapping[str, str]):
 class Context:
     """One run of one job, seen from inside its handler."""
 
-    __slots__ = ("_metadata", "began", "call", "cancel", "claim", "followups", "limit", "runtime")
+    __slots__ = ("_metadata", "awaited", "began", "call", "cancel", "claim", "followups", "limit", "runtime")
 
     def __init__(self, claim: Claim, runtime: Runtime, call: Call = ((), {}), limit: float | None = None) -> None:
         self.claim = claim
@@ -110,6 +166,7 @@ class Context:
         self.began = time.monotonic()
         self.cancel = CancelToken()
         self.followups: list[Draft] = []
+        self.awaited: tuple[JobId, ...] = ()
         self._metadata: RunMetadata | None = None
 
     @property
@@ -156,6 +213,11 @@ class Context:
     def worker(self) -> str:
         """The id of the worker that holds the claim."""
         return self.claim.worker
+
+    @property
+    def stopping(self) -> Stopping:
+        """Is the worker stopping? True from the beginning of the grace; it can be awaited too."""
+        return self.runtime.stopping
 
     @property
     def host(self) -> str:
@@ -273,3 +335,17 @@ def name_jobs_in_logs() -> None:
     """Put the filter on every handler of the root logger; twice is harmless."""
     for handler in logging.getLogger().handlers:
         handler.addFilter(_job_log_filter)
+
+
+@contextmanager
+def waiting_for(job: JobId) -> Iterator[None]:
+    """Let the worker know while a handler of its waits for another job; outside a handler it means nothing."""
+    run = running.get(None)
+    if run is None:
+        yield
+        return
+    run.runtime.waits(run.claim, job, over=False)
+    try:
+        yield
+    finally:
+        run.runtime.waits(run.claim, job, over=True)

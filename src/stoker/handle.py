@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stoker import records
 from stoker.codec import Signature, display
+from stoker.context import waiting_for
 from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model import job as stored
@@ -74,6 +75,10 @@ class JobHandle(Generic[R_co]):
         Raises `JobFailed` when it is dead, `JobCanceled`, `NotFound` when the record is no longer kept, and
         `TimeoutError` when it has not ended in time; the job itself goes on.
         """
+        with waiting_for(self._id):
+            return await self._result(timeout)
+
+    async def _result(self, timeout: Seconds | None) -> R_co:
         if timeout is None:
             return await self._ended(None)
         limit = span(timeout, "timeout") / 1e6

@@ -24,7 +24,7 @@ from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
 from stoker.worker import custody, slot
 from stoker.worker.runner import Cause
-from tests.rig import becomes, drain, until, working
+from tests.rig import PATIENCE, becomes, drain, until, working
 
 Next = Callable[[Context], Awaitable[Any]]
 
@@ -487,3 +487,81 @@ async def test_a_job_that_waits_in_the_buffer_can_be_canceled_too(jobs: Stoker) 
         go.set()
         await handles[0].result(5)
     assert ran == [0]
+
+
+# --- a stop is told, a deadlock is named --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("CONTEXT-10")
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_long_handler_saves_and_snoozes_when_the_worker_stops(jobs: Stoker, kind: str) -> None:
+    """From the beginning of the grace, long before it is interrupted; the next run goes on where this one was."""
+    started = threading.Event()
+
+    def begin() -> bool:
+        if "page" in current().metadata:
+            return False
+        current().metadata["page"] = "7"
+        started.set()
+        return True
+
+    @jobs.task(name="async")
+    async def on_loop() -> str:
+        if begin():
+            await current().stopping
+            raise Snooze(0)
+        return current().metadata["page"]
+
+    @jobs.task(name="thread")
+    def in_thread() -> str:
+        if begin():
+            assert current().stopping.wait(10)
+            raise Snooze(0)
+        return current().metadata["page"]
+
+    job = await (on_loop if kind == "async" else in_thread).enqueue()
+    async with working(jobs) as worker:
+        await until(started.is_set)
+        await worker.stop(PATIENCE)
+    record = await job.refresh()
+    assert (record.status, record.attempts) == (Status.PENDING, 0)
+    async with working(jobs):
+        assert await job.result(10) == "7"
+
+
+@pytest.mark.spec("CONTEXT-11")
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_handler_that_waits_for_its_own_queue_is_warned(
+    jobs: Stoker, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with both jobs and what to do; not while a slot is free."""
+    caplog.set_level(logging.WARNING)
+
+    @jobs.task
+    async def child() -> int:
+        return 7
+
+    @jobs.task(name="async")
+    async def on_loop() -> int:
+        return await (await child.enqueue()).result(60)
+
+    @jobs.task(name="thread")
+    def in_thread() -> int:
+        return jobs.run(_enqueue_and_wait())
+
+    async def _enqueue_and_wait() -> int:
+        return await (await child.enqueue()).result(60)
+
+    parent = on_loop if kind == "async" else in_thread
+    async with working(jobs, {"default": 2}):
+        assert await (await parent.enqueue()).result(10) == 7
+    assert "deadlock" not in caplog.text
+    job = await parent.enqueue()
+    async with working(jobs, {"default": 1}) as worker:
+        await until(lambda: "deadlock: all 1 slots of queue default" in caplog.text)
+        assert job.id in caplog.text
+        assert "follow_up" in caplog.text
+        async with working(jobs, {"default": 1}):
+            assert await job.result(10) == 7
+        assert worker.runs == 0
+    assert caplog.text.count("deadlock") == 1

@@ -22,6 +22,7 @@ from stoker.records import Job
 from stoker.worker import Worker, chores
 from stoker.worker.executors import Executors, relay
 from stoker.worker.whereabouts import NotImportable
+from tests.rig import PATIENCE, until, working
 from tests.worker.apps import risky
 from tests.worker.shell import alive
 
@@ -280,3 +281,17 @@ async def test_a_job_that_asks_for_a_process_it_cannot_have_says_why() -> None:
     async with app, Worker(app):
         with pytest.raises(JobFailed, match="no module holds"):
             await (await nested.using(attempts=1, isolation="process").enqueue()).result(10)
+
+
+@pytest.mark.spec("CONTEXT-10")
+async def test_a_handler_in_a_process_is_told_that_the_worker_stops(tmp_path: Path) -> None:
+    """It saves and snoozes within the grace; the next run reads what this one noted."""
+    started = tmp_path / "started"
+    handle = await risky.saves.enqueue(str(started))
+    async with working(risky.jobs, {"stops": 1}) as worker:
+        await until(started.exists)
+        await worker.stop(PATIENCE)
+    record = await handle.refresh()
+    assert (record.status, record.attempts, record.metadata) == (Status.PENDING, 0, {"exec_page": "7"})
+    async with working(risky.jobs, {"stops": 1}):
+        assert await handle.result(10) == "7"

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.engines.base import Gives
+from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
 from stoker.model.lifecycle import KEEP_DONE
-from stoker.model.query import Retention
+from stoker.model.query import WAITING, Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
 from stoker.worker.advice import Advice
@@ -69,6 +70,7 @@ class Chores:
         self._tending = asyncio.Event()
         self._warned: set[JobId] = set()
         self.advice = Advice(worker)
+        self._entangled: set[tuple[str, str]] = set()
 
     async def listen(self) -> None:
         """Sleep until a queue is woken, or look: a lost wake-up costs no more than the poll interval.
@@ -124,6 +126,7 @@ class Chores:
                 await self.write_notes()
                 self._worker.exchange.hand_back(self._worker.fetcher.stale())
                 self._name_long_runs()
+                await self._name_deadlocks()
                 self._worker.failures.flush()
                 await self._worker.exchange.parking.try_again()
                 if tick % 5 == 0:
@@ -191,6 +194,36 @@ class Chores:
                     limit,
                 )
         self._warned.intersection_update(self._worker.custody.runs)
+
+    async def _name_deadlocks(self) -> None:
+        """Warn of a run that waits for a job which needs the very slots that are all taken, once per pair of kinds."""
+        for lane in self._worker.lanes:
+            if lane.busy < lane.slots:
+                continue
+            runs = [slot.context for slot in self._worker.custody.runs.values()]
+            waiting = {
+                job: run for run in runs if run is not None and run.queue in lane.queues for job in list(run.awaited)
+            }
+            for job in await self._engine.get(list(waiting)) if waiting else ():
+                if job is None or job.queue not in lane.queues or job.status not in WAITING:
+                    continue
+                run = waiting[job.id]
+                if (run.kind, job.kind) in self._entangled:
+                    continue
+                self._entangled.add((run.kind, job.kind))
+                logger.warning(
+                    "deadlock: all %d slots of queue %s are taken, and in one job %s (%s) waits for job %s (%s) "
+                    "of the same queue, which needs such a slot. Unless another worker serves the queue, neither goes "
+                    "on. Let the handler return and continue in a follow-up (current().follow_up), or give %s a queue "
+                    "of its own.",
+                    lane.slots,
+                    job.queue,
+                    run.id,
+                    run.kind,
+                    ids.text(job.id),
+                    job.kind,
+                    job.kind,
+                )
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Remember what a handler said; the newest progress wins, lines add up. Any thread."""

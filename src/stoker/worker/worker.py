@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from stoker.context import name_jobs_in_logs
+from stoker.context import Stopping, name_jobs_in_logs
 from stoker.model.errors import StokerError
+from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
@@ -75,6 +76,7 @@ class Worker:
         self.counts = dict.fromkeys(Status, 0)
         self.lost = 0
         self.states: dict[Any, Any] = {}
+        self.stopping = Stopping()
         self.on_identity: Callable[[str], object] = lambda _worker: None
         self.keeps: dict[str, Span] = {}
         self.failures = FailureLog()
@@ -183,6 +185,7 @@ class Worker:
             self.id = self.next_id()
             self.executors = Executors(self.settings)
             self.slots = Slots(self)
+            self.stopping = Stopping()
             self._quiet = False
         self.executors.check(self.app.tasks.values())
         self.engine: Engine = await self.app.engine()
@@ -253,6 +256,8 @@ class Worker:
         self._stop_asked = True
         if self.state == "running":
             self.state = "stopping"
+            self.stopping.set()
+            self.executors.processes.tell_stopping()
             self._ending = self._spawn(self._end(grace), "stop")
 
     async def _end(self, grace: float | None) -> None:
@@ -360,6 +365,14 @@ class Worker:
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """A handler wants something on its record."""
         self.chores.note(claim, progress, lines)
+
+    def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
+        """A handler begins to wait for another job, or ends."""
+        slot = self.custody.runs.get(claim.id)
+        context = None if slot is None else slot.context
+        if context is not None:
+            others = tuple(other for other in context.awaited if other != job)
+            context.awaited = others if over else (*others, job)
 
     def notice_drained(self) -> None:
         """In drain mode: stop when a look at the store found nothing and nothing is running."""

@@ -70,6 +70,18 @@ def chatty() -> dict[str, Any]:
     return {"attempt": run.attempt, "token": run.token, "pool": pool.state, "pid": os.getpid(), "worker": run.worker}
 
 
+@jobs.task(isolation="process", queue="stops")
+def saves(started: str) -> str:
+    """Waits until it is told that the worker stops, and goes on in the next run."""
+    run = current()
+    if "page" not in run.metadata:
+        run.metadata["page"] = "7"
+        Path(started).touch()
+        assert run.stopping.wait(10)
+        raise Snooze(0)
+    return run.metadata["page"]
+
+
 @jobs.task(isolation="process")
 def tenant_seen() -> list[str | None]:
     return [current().tenant, tenant_in_scope.get()]

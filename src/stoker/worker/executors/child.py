@@ -18,9 +18,10 @@ from contextlib import AsyncExitStack
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stoker.context import CancelToken, Context, running
+from stoker.context import CancelToken, Context, Stopping, running
 from stoker.failure import describe_error, text_of
 from stoker.model import outcome as ends
+from stoker.model.ids import JobId
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome, loudest
 from stoker.model.time import SECOND
@@ -44,6 +45,7 @@ class Child:
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
         self.states: dict[Any, Any] = {}
+        self.stopping = Stopping()
         self._loop = asyncio.new_event_loop()
         self._orders: asyncio.Queue[wire.Run | wire.Leave] = asyncio.Queue()
         self._threads = Threads()
@@ -113,6 +115,8 @@ class Child:
         if isinstance(order, wire.Stop):
             self._token.reason = order.reason
             self._loop.call_soon_threadsafe(self._interrupt)
+        elif isinstance(order, wire.Stopping):
+            self.stopping.set()
         elif isinstance(order, wire.Run | wire.Leave):
             if isinstance(order, wire.Run):
                 self._token = CancelToken()
@@ -181,6 +185,10 @@ class Child:
         """Pass on what the handler said; any thread."""
         said = wire.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
         self._parent.say(wire.encode(said))
+
+    def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:  # noqa: ARG002
+        """Pass on that the handler waits for another job; any thread."""
+        self._parent.say(wire.encode(wire.Waits(job, over)))
 
 
 class _Relay(logging.Handler):

@@ -106,6 +106,11 @@ class Processes:
             child.process.send(wire.encode(wire.Leave()))
         await asyncio.gather(*(child.process.bury(1.0) for child in leaving))
 
+    def tell_stopping(self) -> None:
+        """The worker begins to stop: handlers in children can see it."""
+        for child in self._alive:
+            child.process.send(wire.encode(wire.Stopping()))
+
     def _take(self) -> _Child | None:
         while self._idle:
             child = self._idle.pop()
@@ -194,6 +199,8 @@ class _Child:
         began = False
         self._about = {"job": context.id, "kind": context.kind, "queue": context.queue, "attempt": context.attempt}
         relay = context.cancel = Relay(self.process, context.cancel.reason)
+        if context.stopping:
+            self.process.send(wire.encode(wire.Stopping()))
         self.process.send(wire.encode(wire.Run(msgspec.structs.replace(context.claim, ref=None))))
         try:
             while not isinstance(report := await self._report(), wire.Ended):
@@ -201,6 +208,8 @@ class _Child:
                     began = True
                 elif isinstance(report, wire.Said):
                     context.runtime.note(context.claim, report.progress, report.lines)
+                elif isinstance(report, wire.Waits):
+                    context.runtime.waits(context.claim, report.job, over=report.over)
                 elif isinstance(report, wire.Broken):
                     raise StokerError(f"a child process cannot run the task: {report.why}")
                 elif report is None:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from stoker.model import outcome as ends
+from stoker.model.ids import JobId
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome
 
@@ -34,6 +35,10 @@ class Stop(msgspec.Struct, tag="stop"):
     """The run should stop."""
 
     reason: str
+
+
+class Stopping(msgspec.Struct, tag="stopping"):
+    """The worker begins to stop; the run may go on until it is asked to stop."""
 
 
 class Leave(msgspec.Struct, tag="leave"):
@@ -62,6 +67,13 @@ class Said(msgspec.Struct, tag="said"):
 
     progress: float | None
     lines: tuple[str, ...]
+
+
+class Waits(msgspec.Struct, tag="waits"):
+    """The handler begins to wait for another job, or ends."""
+
+    job: JobId
+    over: bool
 
 
 class Logged(msgspec.Struct, tag="logged"):
@@ -100,8 +112,8 @@ OUTCOMES: dict[str, Any] = {
     )
 }
 
-ToChild: TypeAlias = Hello | Run | Stop | Leave
-FromChild: TypeAlias = Ready | Broken | Began | Said | Logged | Ended
+ToChild: TypeAlias = Hello | Run | Stop | Stopping | Leave
+FromChild: TypeAlias = Ready | Broken | Began | Said | Waits | Logged | Ended
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToChild).decode
