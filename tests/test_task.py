@@ -110,7 +110,7 @@ async def test_unique_keys_may_be_made_from_the_arguments(jobs: Stoker) -> None:
     with pytest.raises(Duplicate) as caught:
         await resize.using(unique=Unique("img:7", mode="raise")).enqueue(7)
     assert caught.value.key == "img:7"
-    wrong: Any = resize.using(unique=lambda image: image)  # type: ignore[misc, arg-type]
+    wrong: Any = resize.using(unique=lambda image, width=1: image)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidInput, match="must return a key"):
         wrong.draft(5)
     with pytest.raises(InvalidInput, match=r"resize\(\)"):

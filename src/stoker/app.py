@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +20,13 @@ from stoker.codec import Signature
 from stoker.context import Context
 from stoker.controls import BudgetHandle, LockHandle, QueueHandle
 from stoker.engines.base import Engine, Transaction
-from stoker.engines.url import engine_from_url
+from stoker.engines.url import engine_from_url, engine_options
 from stoker.handle import JobHandle
 from stoker.homes import Homes
 from stoker.hooks import Listener, Listeners, Middleware
 from stoker.model import ids
 from stoker.model import job as stored
-from stoker.model.errors import Duplicate, InvalidOption
+from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventType, Transition, transition_to_pending
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, LARGEST_BATCH, Draft, Status, Stored
@@ -33,7 +34,7 @@ from stoker.model.retry import Backoff
 from stoker.model.time import SECOND, Seconds
 from stoker.records import Receipt
 from stoker.registry import Registry, Router, mint
-from stoker.settings import TimelineSettings, resolve
+from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.task import wishes
 from stoker.timeline import Buffer, wall
 
@@ -77,7 +78,7 @@ class Stoker(Registry):
         super().__init__(defaults, modules=modules, router=router, tenant=tenant, mint=mint)
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
-        self._homes = _homes(url or os.environ.get("STOKER_URL") or _Fallback(DEFAULT_URL), options)
+        self._homes = _homes(_address(url), options)
         self._tenant_scope = tenant_scope
         self.middleware = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
@@ -257,21 +258,41 @@ class Stoker(Registry):
 
 
 class _Fallback(str):
-    """The URL of a store that nobody named."""
+    """The URL of a store that was not named."""
 
     __slots__ = ()
 
 
+def _address(url: str | Engine | None) -> str | Engine:
+    """Where the store is: as given, else `$STOKER_URL`, else a file beside the program."""
+    if url is None:
+        return os.environ.get("STOKER_URL") or _Fallback(DEFAULT_URL)
+    if url == "":
+        why = "is empty; leave it out to take $STOKER_URL, else sqlite:///stoker.db, or name a store"
+        raise InvalidInput("url", url, why)
+    return url
+
+
 def _homes(url: str | Engine, options: dict[str, Any]) -> Homes:
-    if isinstance(url, str):
-        return Homes(lambda: _engine(url, options))
-    for name in options:
-        raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
-    return Homes(url.twin, url)
-
-
-def _engine(url: str, options: dict[str, Any]) -> Engine:
+    """Make the engine now, without opening it, so that a wrong URL or option is refused where it is written."""
+    if not isinstance(url, str):
+        check_known(options, {*_keywords(), *inspect.signature(type(url)).parameters}, "the keyword")
+        for name in options:
+            raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
+        return Homes(url.twin, url)
+    check_known(options, {*_keywords(), *engine_options(url)}, "the keyword")
     engine = engine_from_url(url, **options)
+    return Homes(lambda: _announced(engine, url))
+
+
+def _keywords() -> list[str]:
+    """What `Stoker` itself takes by keyword, beside what the engine takes."""
+    own = [one.name for one in inspect.signature(Stoker.__init__).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return [*own, *(field.name for field in dataclasses.fields(TimelineSettings))]
+
+
+def _announced(engine: Engine, url: str) -> Engine:
+    """The engine at its first use; logs the place of a store that was not named."""
     if isinstance(url, _Fallback):
         text = "no URL was given and STOKER_URL is not set: jobs are kept in %s. Give Stoker a URL to choose the place."
         logger.warning(text, engine.where)

@@ -85,6 +85,11 @@ class Signature:
         self._read, self._unpack = unpacker(self._parameters, hints)
         self._read_result = lenient_decoder(hints.get("return", Any))
 
+    @property
+    def parameters(self) -> inspect.Signature:
+        """The function's own signature."""
+        return self._signature
+
     def __repr__(self) -> str:
         return f"<Signature {self.name}{self._signature}>"
 

@@ -203,17 +203,48 @@ class _Decorator:
         if isinstance(fn, Task):
             raise InvalidInput("task", fn, "is a task already; register the function itself under another name=")
         options = dict(self.options)
+        _check_handler(fn)
         name = options.pop("name", None) or _name(fn)
         replace = options.pop("replace", False)
         policy = {key: options.pop(key) for key in POLICY if key in options}
-        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            raise InvalidInput(f"task {name!r}", fn, "is a generator; a handler returns its result, it does not yield")
         signature = Signature(fn, name)
         maker = AsyncTask if is_async_function(fn) else SyncTask
         more = ("name", "replace", *POLICY)
         task: Task[..., Any] = maker(self.app, fn, name, _wishes(options, more), signature=signature, **policy)
         self.app.register(task, replace=replace)
         return task
+
+
+def _check_handler(fn: Any) -> None:
+    """Refuse what cannot be a handler, in one sentence that says what to write instead."""
+    if isinstance(fn, str):
+        raise InvalidInput("task", fn, f"must be a function; a name is given as @jobs.task(name={fn!r})")
+    target = fn
+    while isinstance(target, functools.partial):
+        target = target.func
+    if inspect.isclass(target):
+        why = "is a class; a handler is a function that a worker can call: register a function that uses the class"
+    elif not callable(target):
+        why = "must be a function; @staticmethod, @classmethod and the like go above @jobs.task"
+    elif _is_unbound_method(target):
+        why = "is a method, and a worker has no object to call it on; use a function, or @staticmethod above @jobs.task"
+    elif _is_generator(target) or _is_generator(type(target).__call__):
+        why = "is a generator; a handler returns its result, it does not yield"
+    else:
+        return
+    raise InvalidInput(f"task {_name(fn)!r}", fn, why)
+
+
+def _is_generator(fn: Any) -> bool:
+    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+
+
+def _is_unbound_method(fn: Any) -> bool:
+    """A function of a class body whose first parameter is the object: nothing at run time would give it one."""
+    owner = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    if not inspect.isfunction(fn) or not owner or owner.endswith("<locals>"):
+        return False
+    return next(iter(inspect.signature(fn).parameters), None) in ("self", "cls")
 
 
 def _as_router(router: Router | Mapping[str, str] | None) -> Router:

@@ -18,11 +18,12 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from stoker.model.errors import InvalidInput, InvalidOption
+from stoker import foreign
+from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
 from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Span, seconds, span
 
 PREFIX: Final = "STOKER_"
@@ -160,9 +161,17 @@ def check_known(given: Iterable[str], known: Iterable[str], where: str = "the op
     for name in given:
         if name in names:
             continue
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), names, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InvalidOption(where, name, f"there is no such option{hint}; known are {', '.join(names) or 'none'}")
+        raise UnknownOption(
+            where, name, f"there is no such option{_hint(name, names)}; known are {', '.join(names) or 'none'}"
+        )
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """What was probably meant: an option spelt otherwise, or what another job system calls so."""
+    if name in foreign.OPTIONS:
+        return f" (what you may know as {name} is {foreign.OPTIONS[name]})"
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _read(given: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:

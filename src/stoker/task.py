@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
+from stoker import foreign
 from stoker.codec import Signature
+from stoker.keys import KeyOf
 from stoker.model.errors import InvalidInput
 from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name
 from stoker.model.retry import Backoff, Errors
 from stoker.model.time import Instant, Seconds, Span, instant, span
 from stoker.model.unique import Unique
+from stoker.settings import check_known
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = ParamSpec("Q")
+T = TypeVar("T")
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +116,21 @@ def merged(first: Wishes, then: Wishes) -> Wishes:
     return msgspec.structs.replace(then, **given)
 
 
+def _explained(method: Callable[Q, T]) -> Callable[Q, T]:
+    """Let a method refuse an unknown keyword as every other place does: with the known ones and what was meant."""
+    known = inspect.signature(method).parameters.keys() - {"self"}
+
+    @functools.wraps(method)
+    def explain(*args: Q.args, **kwargs: Q.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except TypeError:
+            check_known(kwargs, known, "the job option")
+            raise
+
+    return explain
+
+
 class Task(Generic[P, R]):
     """A registered handler and the options its jobs start with."""
 
@@ -140,6 +160,10 @@ class Task(Generic[P, R]):
         self.is_async = is_async_function(fn)
         self.signature = signature or Signature(fn, name)
         self.tx = tx
+        unique = options.unique
+        self._key_of = None
+        if unique is not None and not isinstance(unique, Unique):
+            self._key_of = KeyOf(unique, self.signature.parameters, name)
         self._resolved: tuple[str, int, int, Options] | None = None
         self.__name__ = getattr(fn, "__name__", name)
         self.__qualname__ = getattr(fn, "__qualname__", name)
@@ -149,6 +173,14 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    if not TYPE_CHECKING:  # a checker would take it for a promise that every attribute exists
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a method of another job system is called here."""
+            hint = foreign.METHODS.get(name)
+            more = f"; what you may know as {name}() is {hint}" if hint else ""
+            raise AttributeError(f"task {vars(self).get('name', '?')!r} has no {name!r}{more}", name=name, obj=self)
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""
@@ -160,9 +192,9 @@ class Task(Generic[P, R]):
         queue, priority, attempts, options = self._resolved or self._resolve()
         wish = self.options
         payload = self.signature.encode(args, kwargs)
-        unique = wish.unique
-        if unique is not None and not isinstance(unique, Unique):
-            unique = _key(unique(*args, **kwargs))
+        unique: Any = wish.unique
+        if self._key_of is not None:
+            unique = self._key_of(args, kwargs)
         tenant = self.app.current_tenant() if wish.tenant is None else wish.tenant
         delay = wish.delay or 0
         return Draft(
@@ -181,6 +213,7 @@ class Task(Generic[P, R]):
         """`enqueue` for code without a loop: scripts, Flask, Django views."""
         return self.app.enqueue_draft_sync(self._draft(*args, **kwargs), self.signature, tx=self.tx)
 
+    @_explained
     def using(
         self,
         *,
@@ -245,15 +278,6 @@ class SyncTask(Task[P, R]):
         """Just run the handler, here and now."""
         value: R = self.fn(*args, **kwargs)
         return value
-
-
-def _key(found: object) -> Unique | None:
-    """What a function of the arguments says about the key."""
-    if isinstance(found, str):
-        return Unique(found)
-    if found is None or isinstance(found, Unique):
-        return found
-    raise InvalidInput("unique", found, "the function must return a key, a Unique, or None for no key")
 
 
 def packed(wish: Wishes) -> Options:

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from stoker.engines.base import Engine
-from stoker.model.errors import EngineRefused, InvalidInput, InvalidOption
+from stoker.model.errors import EngineRefused, InvalidInput, InvalidOption, UnknownOption
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,31}", re.IGNORECASE)
 
@@ -61,7 +61,7 @@ def engine_from_url(url: str, **options: Any) -> Engine:
     if maker is MEMORY:
         if parts.netloc or parts.path.strip("/"):
             raise InvalidInput(
-                "url", f"{scheme}://…", "memory:// takes no name or path; each engine made has its own store"
+                "url", f"{scheme}://...", "memory:// takes no name or path; each engine made has its own store"
             )
         return typing.cast("Engine", make(**_merged(make, parts.query, options)))
     if maker is SQLITE:
@@ -70,19 +70,26 @@ def engine_from_url(url: str, **options: Any) -> Engine:
     return typing.cast("Engine", make(url, **_merged(make, "", options, named=dict(parse_qsl(parts.query)))))
 
 
+def engine_options(url: str) -> list[str]:
+    """The options the engine of this URL takes by keyword. Raises for a URL that means no engine."""
+    scheme, _ = _split(url)
+    known, _ = _known(_load(SCHEMES["postgresql" if scheme.startswith("postgresql+") else scheme], scheme))
+    return known
+
+
 def _split(url: str) -> tuple[str, SplitResult]:
     """The scheme, known to be one of ours, and the rest."""
     scheme, colon, _ = url.partition("://") if isinstance(url, str) else ("", "", "")
     scheme = scheme.lower()
     if not colon or not _SCHEME.fullmatch(scheme):
-        raise InvalidInput("url", "text without a scheme", f"must start with one of {KNOWN}")
+        raise InvalidInput("url", "text without a scheme" if url else url, f"must start with one of {KNOWN}")
     if scheme not in SCHEMES and not re.fullmatch(r"postgresql\+[a-z0-9_]+", scheme):
-        raise InvalidInput("url", f"{scheme}://…", f"unknown scheme; known are {KNOWN}")
+        raise InvalidInput("url", f"{scheme}://...", f"unknown scheme; known are {KNOWN}")
     try:
         return scheme, urlsplit(url)
     except ValueError:
         # The parser quotes the URL in its message, so that one must not be shown.
-        raise InvalidInput("url", f"{scheme}://…", "cannot be read as a URL") from None
+        raise InvalidInput("url", f"{scheme}://...", "cannot be read as a URL") from None
 
 
 def _load(maker: Maker, scheme: str) -> Callable[..., object]:
@@ -103,7 +110,7 @@ def _path(parts: SplitResult) -> str:
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
         why = "needs a file: sqlite:///relative.db with three slashes, sqlite:////absolute.db with four"
-        raise InvalidInput("url", "sqlite://…", why)
+        raise InvalidInput("url", "sqlite://...", why)
     if path == ":memory:":
         raise InvalidInput("url", "sqlite:///:memory:", "is lost with its connection; use memory:// or a file")
     return path
@@ -117,14 +124,11 @@ def _merged(
     `named` are options that somebody else reads in the query: the environment has no say about those.
     """
     given = dict(parse_qsl(query, keep_blank_values=True))
-    parameters = inspect.signature(make).parameters.values()
-    known = sorted(
-        one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name not in ("path", "url")
-    )
-    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+    known, is_closed = _known(make)
+    if is_closed:
         for name in (*given, *options):
             if name not in known:
-                raise InvalidOption("the option", name, f"there is no such option; known are {', '.join(known)}")
+                raise UnknownOption("the option", name, f"there is no such option; known are {', '.join(known)}")
     hints = typing.get_type_hints(make.__init__) if inspect.isclass(make) else {}
     found = dict(options)
     for name in {*known, *given} - options.keys():
@@ -134,6 +138,14 @@ def _merged(
         elif name not in (named or {}) and name != "clock" and os.environ.get(variable):
             found[name] = _read(f"the environment variable {variable}", os.environ[variable], hint)
     return found
+
+
+def _known(make: Callable[..., object]) -> tuple[list[str], bool]:
+    """The options an engine takes, and whether it takes no others."""
+    parameters = inspect.signature(make).parameters.values()
+    named = (one.name for one in parameters if one.kind is not one.VAR_KEYWORD)
+    is_closed = not any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return sorted(name for name in named if name not in ("path", "url")), is_closed
 
 
 def _read(where: str, text: str, hint: Any) -> object:

@@ -64,6 +64,10 @@ class InvalidOption(InvalidInput):
     """An option that does not exist or cannot have that value; the message lists the known ones."""
 
 
+class UnknownOption(InvalidOption, TypeError):
+    """A keyword that is no option here. A `TypeError` too, as for every keyword that a function does not take."""
+
+
 class InvalidSchedule(InvalidInput):
     """A cron expression, zone or interval that never fires or cannot be read."""
 

@@ -1,0 +1,82 @@
+"""Unique keys that a function computes from a task's arguments.
+
+The function is checked against the signature when it is given: it must take every call the task takes, by position or
+by keyword. So a key function that forgot a parameter is refused at start-up and not at the first enqueue.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from stoker.model.errors import InvalidInput
+from stoker.model.unique import Unique
+
+KeyFunction: TypeAlias = Callable[..., str | Unique | None]
+
+
+class KeyOf:
+    """A key function and how it wants its arguments."""
+
+    __slots__ = ("_by_keyword", "_signature", "fn")
+
+    def __init__(self, fn: KeyFunction, signature: inspect.Signature, task: str) -> None:
+        self.fn = fn
+        self._signature = signature
+        self._by_keyword = _wants_keywords(fn, signature, task)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Unique | None:
+        """The key of one call, which the task's signature is known to take."""
+        if self._by_keyword is None or not (args if self._by_keyword else kwargs):
+            return _key(self.fn(*args, **kwargs))
+        bound = self._signature.bind(*args, **kwargs)
+        if self._by_keyword:
+            return _key(self.fn(**bound.arguments))
+        return _key(self.fn(*bound.args, **bound.kwargs))
+
+
+def _wants_keywords(fn: KeyFunction, signature: inspect.Signature, task: str) -> bool | None:
+    """Should arguments go by keyword? None: as they come. Raises where neither way fits every call."""
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    try:
+        own = inspect.signature(fn)
+    except (TypeError, ValueError):  # a function written in C need not have one
+        return None
+    calls = _calls(signature)
+    if all(_takes(own, args, kwargs) for args, kwargs in calls):
+        return None if inspect.Parameter.VAR_POSITIONAL in kinds else False
+    if not kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        names = [*signature.parameters]
+        by_name = [{**dict(zip(names, args, strict=False)), **kwargs} for args, kwargs in calls]
+        if all(_takes(own, (), kwargs) for kwargs in by_name):
+            return True
+    why = f"must take the arguments of the task, {task}{signature}, but takes {own}"
+    raise InvalidInput("unique", getattr(fn, "__qualname__", fn), why)
+
+
+def _calls(signature: inspect.Signature) -> list[tuple[tuple[None, ...], dict[str, None]]]:
+    """The shortest and the longest call of a signature, positionals by position; variable arguments left out."""
+    named = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    found = []
+    for given in ([p for p in named if p.default is p.empty], named):
+        keywords = {p.name: None for p in given if p.kind is p.KEYWORD_ONLY}
+        found.append(((None,) * (len(given) - len(keywords)), keywords))
+    return found
+
+
+def _takes(own: inspect.Signature, args: tuple[None, ...], kwargs: Mapping[str, None]) -> bool:
+    try:
+        own.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _key(found: object) -> Unique | None:
+    """What a function of the arguments says about the key."""
+    if isinstance(found, str):
+        return Unique(found)
+    if found is None or isinstance(found, Unique):
+        return found
+    raise InvalidInput("unique", found, "the function must return a key, a Unique, or None for no key")
