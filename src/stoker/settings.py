@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 from stoker import foreign
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
+from stoker.model.job import LEASE
 from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Span, seconds, span
 
 PREFIX: Final = "STOKER_"
@@ -54,7 +55,7 @@ class WorkerSettings:
     slots: int = whole(10, low=1, high=10_000)
     """Slots of a queue that was named without a number."""
 
-    lease: Span = duration(15 * SECOND, low=SECOND, high=HOUR)
+    lease: Span = duration(LEASE, low=SECOND, high=HOUR)
     """How long a worker that has gone silent keeps its jobs."""
 
     shutdown_grace: Span = duration(30 * SECOND)

@@ -17,7 +17,8 @@ from stoker import settings
 from stoker.cli import COMMANDS
 from stoker.engines.base import Control, Engine, Gives, Jobs, Operator, Timeline
 from stoker.model import errors
-from stoker.model.job import Status
+from stoker.model.job import LEASE, Status
+from stoker.model.time import SECOND
 from stoker.registry import OPTIONS, POLICY
 
 ROOT = doc_tables.ROOT
@@ -81,6 +82,19 @@ def test_every_setting_and_its_variable_is_in_the_reference(room: str) -> None:
     page = read("reference/settings.md")
     for field in dataclasses.fields(getattr(settings, room)):
         assert f"| `{field.name}` | `STOKER_{field.name.upper()}` |" in page
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("docs/explanation/guarantees.md", "one lease, {} seconds long"),
+        ("docs/howto/postgres.md", "after its lease**, {} seconds"),
+        ("docs/howto/time-limits.md", "longer than the lease ({} s)"),
+        ("README.md", "after its lease, {} s"),
+    ],
+)
+def test_pages_that_name_the_lease_name_the_default(page: str, words: str) -> None:
+    assert words.format(LEASE // SECOND) in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_there_are_no_other_settings() -> None:

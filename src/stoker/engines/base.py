@@ -22,6 +22,7 @@ from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
+from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
@@ -32,7 +33,6 @@ Clock: TypeAlias = Callable[[], Instant]
 Transaction: TypeAlias = Any
 """The engine's own `transaction()` handle or a handle of the user's (see each engine)."""
 
-LEASE: Span = 15 * SECOND
 ORPHANED_AFTER: Span = 5 * SECOND
 """A claim stored under a worker that does not hold it is an orphan only when it is older than this: younger ones may
 still be on their way to the worker."""
@@ -129,7 +129,8 @@ class Jobs(Protocol):
         `first=True` makes the lease of a worker that was never seen. A worker whose lease was reaped is unknown, for
         ever: `known=False`, and nothing is extended. `lost`: held but not stored under this worker and token.
         `canceling`: held and asked to stop. `orphaned`: stored under this worker for more than `ORPHANED_AFTER`, not
-        held. A lease of 0 lapses at once: a worker's farewell. Empty: `known=True` and empty lists.
+        held. A lease of 0 lapses at once: a worker's farewell. One that `job.check_lease` refuses raises
+        `InvalidInput` and changes nothing. Empty: `known=True` and empty lists.
         """
         ...
 

@@ -17,7 +17,7 @@ from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, Paylo
 from stoker.model.ids import JobId
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
-from stoker.model.time import LATEST, LONGEST, Instant, Span
+from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span
 from stoker.model.unique import Unique, check_text
 
 LARGEST_PAYLOAD = 1 << 20
@@ -28,6 +28,9 @@ LONGEST_LOG = 100
 LARGEST_BATCH = 1_000
 DEFAULT_ATTEMPTS = 5
 MOST_ATTEMPTS = 1_000_000
+LEASE: Span = 15 * SECOND
+"""How long a worker that has gone silent keeps its jobs, unless its settings say otherwise."""
+
 PRIORITIES = range(-1000, 1001)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
@@ -110,6 +113,13 @@ def check_span(field: str, value: Span) -> None:
     """A span that came in as microseconds."""
     if not isinstance(value, int) or not 0 <= value <= LONGEST:
         raise InvalidInput(field, value, "must be between zero and ten years, in microseconds")
+
+
+def check_lease(lease: Span) -> None:
+    """A worker's lease: zero is a farewell, everything else up to ten years."""
+    if isinstance(lease, bool):
+        raise InvalidInput("lease", lease, "must be between zero and ten years, in microseconds")
+    check_span("lease", lease)
 
 
 PLAIN = Options()

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from stoker.engines.base import Engine
 from stoker.model.errors import StokerError
 from stoker.model.events import transition_of
-from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.job import LEASE, Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import HandedBack, Lost
-from stoker.model.time import SECOND
 from stoker.worker.failures import FailureLog
 from stoker.worker.reaper import reap
 
@@ -26,7 +25,6 @@ logger = logging.getLogger("stoker.supervisor")
 
 BATCH = 100
 TRIES = 5
-LEASE = 15 * SECOND
 
 
 async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None) -> None:

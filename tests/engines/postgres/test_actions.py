@@ -340,3 +340,17 @@ async def test_a_census_counts_on_where_many_jobs_are_due_and_many_are_not(
     census = await engine.census()
     assert census.scheduled == Counter(draft.queue for draft in later)
     assert {queue: census.ready(queue) for queue in ("even", "few", "late")} == {"even": 40, "few": 1, "late": 60}
+
+
+@pytest.mark.spec("LEASE-17")
+async def test_after_a_start_of_the_server_a_lease_has_its_own_length_to_be_renewed(
+    engine: PostgresEngine, aside: Callable[[], psycopg.Connection]
+) -> None:
+    for worker, lease in (("long", 10_000 * HOUR), ("short", MILLISECOND)):
+        await engine.insert([Draft(uuid.uuid4().bytes, "work")])
+        await engine.renew(worker, [], first=True)
+        assert len(await engine.claim(Demand(worker, (("default", 1),)))) == 1
+        await engine.renew(worker, [], lease=lease)
+    with aside() as connection:
+        connection.execute("update worker set until = 0 where name <> 'w'")  # as if it had been down for long
+    assert [claim.former for claim in await engine.reap("w", 10)] == ["short"]

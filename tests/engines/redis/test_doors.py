@@ -75,7 +75,7 @@ async def test_jobs_that_are_not_kept_leave_nothing_behind(
     assert len(claims) == 2
     assert set((await engine.settle([conclude(claim, Done(b"1")) for claim in claims])).verdicts) == {Verdict.APPLIED}
     assert stored_keys(client, redis_prefix) <= {
-        "jobs", "wait:default", "wake:default", "counts", "totals", "queues", "clock", "workers", "signs",
+        "jobs", "wait:default", "wake:default", "counts", "totals", "queues", "clock", "leases", "workers", "signs",
     }  # fmt: skip
     assert client.zcard(f"{{{redis_prefix}}}:jobs") == 1
 
@@ -360,3 +360,23 @@ async def test_a_keyed_enqueue_whose_answer_was_lost_is_told_all_the_same(redis_
             assert (await engine.census()).by_status()[Status.PENDING] == 2
         finally:
             await engine.close()
+
+
+@pytest.mark.spec("LEASE-17")
+async def test_after_a_start_of_the_server_a_lease_has_its_own_length_to_be_renewed(
+    redis_url: str, redis_prefix: str, client: redis.Redis
+) -> None:
+    engine = RedisEngine(redis_url, prefix=redis_prefix)
+    await engine.open()
+    for worker, lease in (("w", HOUR), ("long", 10_000 * HOUR), ("short", 1)):
+        await engine.insert([Draft(secrets.token_bytes(16), "work")])
+        await engine.renew(worker, [], first=True)
+        assert len(await engine.claim(Demand(worker, (("default", 1),)))) == 1
+        await engine.renew(worker, [], lease=lease)
+    client.zadd(f"{{{redis_prefix}}}:workers", {"long": 0, "short": 0})  # as if it had been down for long
+    async with asyncio.timeout(10):
+        while not (reaped := await engine.reap("w", 10)):  # the server may be younger than a second
+            await asyncio.sleep(0.05)
+    assert [claim.former for claim in reaped] == ["short"]
+    assert set(client.hgetall(f"{{{redis_prefix}}}:leases")) == {b"w", b"long"}, "nothing is left of who is gone"
+    await engine.close()

@@ -35,7 +35,7 @@ from stoker.model.job import (
     Settled,
     Settlement,
     Verdict,
-    check_span,
+    check_lease,
 )
 from stoker.model.query import Census, Change, Delete, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
@@ -203,7 +203,7 @@ class MemoryEngine:
         lease: Span = LEASE,
         first: bool = False,
     ) -> Renewal:
-        check_span("lease", lease)
+        check_lease(lease)
         with self._write as store:
             return leases.renew(store, worker, held, lease, store.now(), first=first)
 

@@ -35,7 +35,19 @@ from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.job import (
+    Claim,
+    Demand,
+    Draft,
+    Job,
+    Note,
+    Receipt,
+    Renewal,
+    Settled,
+    Settlement,
+    Verdict,
+    check_lease,
+)
 from stoker.model.lifecycle import check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
@@ -140,6 +152,7 @@ class PostgresEngine:
     async def renew(
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
+        check_lease(lease)
         return await leases.renew(self._store, worker, held, lease, first=first)
 
     @timed(write=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER
+from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.postgres.claims import Lot, Ref, past_of, settings_of
 from stoker.engines.postgres.texts import sql
 from stoker.engines.postgres.unit import Unit
@@ -105,7 +105,7 @@ async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[C
 
 def _reap(unit: Unit, clock: Instant | None, by: str, limit: int, dead: Sequence[str]) -> Steps[list[Claim]]:
     now = unit.now
-    rows = yield _LIVING, (clock, LEASE)
+    rows = yield _LIVING, (clock,)
     living: dict[str, Instant] = dict(map(tuple, rows))
     if living.get(by, -1) < now:
         return []

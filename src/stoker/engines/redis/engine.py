@@ -26,7 +26,20 @@ from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict, check_name
+from stoker.model.job import (
+    Claim,
+    Demand,
+    Draft,
+    Job,
+    Note,
+    Receipt,
+    Renewal,
+    Settled,
+    Settlement,
+    Verdict,
+    check_lease,
+    check_name,
+)
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
@@ -176,6 +189,7 @@ class RedisEngine:
     async def renew(
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
+        check_lease(lease)
         return await leases.renew(self._store, worker, held, lease, first=first)
 
     @timed(write=True)

@@ -39,12 +39,13 @@ HELD = "held"
 class Shard:
     """One hash tag and the keys under it. `queue` is None where the shard holds every queue."""
 
-    __slots__ = ("fixed", "queue", "tag")
+    __slots__ = ("fixed", "leases", "queue", "tag")
 
     def __init__(self, prefix: str, queue: str | None = None) -> None:
         self.queue = queue
         self.tag = f"{{{prefix}}}" if queue is None else f"{{{prefix}:{queue}}}"
         self.fixed = tuple(self.key(name) for name in FIXED)
+        self.leases = self.key("leases")
 
     def key(self, name: str) -> str:
         """The full name of one of the shard's keys."""

@@ -20,7 +20,7 @@ from stoker.engines.redis.store import Store
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal
-from stoker.model.time import SECOND, Span
+from stoker.model.time import LONGEST, SECOND, Span
 
 _RENEW = script("renew")
 _REAP = script("reap")
@@ -67,7 +67,9 @@ async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: 
     for since, until, places in _parts(held):
         fences = [part for place in places for part in (held[place][0], records.fence(worker, held[place][1]))]
         args = (worker, lease, "1" if first else "", ORPHANED_AFTER, since, until, *fences)
-        told, known, gone, asked, orphans = await store.run(_RENEW, shard, args, more=(shard.held(worker),))
+        told, known, gone, asked, orphans = await store.run(
+            _RENEW, shard, args, more=(shard.held(worker), shard.leases)
+        )
         store.seen(told)
         if not known:
             return Renewal(known=False)
@@ -116,13 +118,14 @@ async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequen
     claims: list[Claim] = []
     while True:
         wanted = min(limit - len(claims), REAPED_AT_ONCE)
-        told, names = await store.run(_LAPSED, shard, (OWNERS_AT_ONCE,))
+        told, names, leases = await store.run(_LAPSED, shard, (OWNERS_AT_ONCE,), more=(shard.leases,))
         store.seen(told)
-        lapsed = [name.decode() for name in names] if names and await _settled_in(store) else []
+        up = await _up_for(store) if names else 0
+        lapsed = [name.decode() for name, lease in zip(names, leases, strict=True) if int(lease or LEASE) < up]
         owners = [*dead, *lapsed]
         if not owners:
             return claims
-        more = [shard.held(worker) for worker in (by, *owners)]
+        more = [*(shard.held(worker) for worker in (by, *owners)), shard.leases]
         told, found = await store.run(_REAP, shard, (by, wanted, len(dead), *owners), more=more)
         store.seen(told)
         claims += await _claims(store, shard, found)
@@ -130,12 +133,12 @@ async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequen
             return claims
 
 
-async def _settled_in(store: Store) -> bool:
-    """Have all servers been up long enough for every living worker to renew? Before that no lease counts as lapsed."""
+async def _up_for(store: Store) -> Span:
+    """How long all servers have been up: a lease that is longer does not count as lapsed, nobody could renew before."""
     if store.options.clock is not None:
-        return True
+        return LONGEST + 1
     told = await store.connection.each_node("INFO", "server")
-    return all(int(read_info(one).get("uptime_in_seconds", "0")) * SECOND > LEASE for one in told.values())
+    return min(int(read_info(one).get("uptime_in_seconds", "0")) * SECOND for one in told.values())
 
 
 async def _claims(store: Store, shard: Shard, rows: list[Any]) -> list[Claim]:

@@ -1,6 +1,7 @@
 """The Lua scripts: one file each, with a common head and, where a script asks for them, shared parts.
 
-A script's first line may say `-- with: _claim, _commit`; those files are put between the head and the script. The
+A script's first line may say `-- with: _claim, _commit`; those files are put between the head and the script. `$LEASE$`
+is the default lease. The
 server knows a script by the SHA-1 of its text. After a restart or a flush it has forgotten it; then the text is sent
 once, and callers notice nothing.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 import functools
 import hashlib
 from importlib.resources import files
+
+from stoker.model.job import LEASE
 
 _WITH = "-- with: "
 
@@ -35,4 +38,5 @@ def script(name: str) -> Script:
 
 
 def _read(name: str) -> str:
-    return files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    return text.replace("$LEASE$", str(LEASE))

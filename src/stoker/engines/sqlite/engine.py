@@ -29,7 +29,19 @@ from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.job import (
+    Claim,
+    Demand,
+    Draft,
+    Job,
+    Note,
+    Receipt,
+    Renewal,
+    Settled,
+    Settlement,
+    Verdict,
+    check_lease,
+)
 from stoker.model.lifecycle import check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
@@ -159,6 +171,7 @@ class SqliteEngine:
     async def renew(
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
+        check_lease(lease)
         steps = leases.renew
         renewal = await self._store.write(lambda unit: steps(unit, worker, held, lease, first=first), bare=not first)
         opening.show_life(self._store.inside().life, worker, alive=renewal.known and lease > 0)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.model.control import Tuning
+from stoker.model.errors import InvalidInput
 from stoker.model.job import Claim, Demand, Status, Verdict
 from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Lost
 from stoker.model.query import Cancel, Selection
 from stoker.model.retry import Curve
-from stoker.model.time import HOUR, MINUTE, SECOND, rfc3339
+from stoker.model.time import HOUR, LONGEST, MINUTE, SECOND, rfc3339
 from stoker.testing.conformance.harness import Store
 
 
@@ -459,3 +463,36 @@ async def test_a_renewal_tells_who_was_asked_to_stop(store: Store) -> None:
     assert await store.finish(one, Canceled()) is Verdict.APPLIED
     renewal = await store.engine.renew("w1", held)
     assert (renewal.canceling, renewal.lost) == ([], [(one.id, one.token)])
+
+
+@pytest.mark.core
+@pytest.mark.spec("LEASE-16")
+@pytest.mark.parametrize(
+    "lease",
+    [-1, -LEASE, LONGEST + 1, 10**30, math.nan, math.inf, 1.5, "15", None, True],
+    ids=["-1", "negative", "ten years and more", "huge", "nan", "infinite", "a fraction", "text", "none", "yes"],
+)
+async def test_an_impossible_lease_is_refused_and_changes_nothing(store: Store, lease: Any) -> None:
+    """Neither a first renewal nor a later one takes it; the lease that was given before stands."""
+    for known in (False, True):
+        with pytest.raises(InvalidInput) as refused:
+            await store.engine.renew("w1", [], lease=lease, first=True)
+        assert refused.value.field == "lease"
+        assert (await store.engine.renew("w1", [])).known is known
+        if not known:
+            await store.enlist("w1")
+    await store.add()
+    store.pass_time(LEASE)
+    [claim] = await store.engine.claim(Demand("w1", (("default", 1),)))
+    assert claim.worker == "w1"
+
+
+@pytest.mark.spec("LEASE-16")
+async def test_the_longest_lease_is_taken(store: Store) -> None:
+    """Ten years, and its jobs are nobody else's."""
+    await store.add()
+    await store.enlist("w1", LONGEST)
+    await store.engine.claim(Demand("w1", (("default", 1),)))
+    store.pass_time(1_000 * LEASE)
+    await store.enlist("w2")
+    assert await store.engine.reap("w2", 10) == []

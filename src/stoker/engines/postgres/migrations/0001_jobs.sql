@@ -131,7 +131,8 @@ CREATE TABLE stoker.queue (
 -- Workers with a lease, and those that were reaped: their names are remembered so that they stay unknown for ever.
 CREATE TABLE stoker.worker (
     name text COLLATE "C" PRIMARY KEY,
-    until bigint NOT NULL
+    until bigint NOT NULL,
+    lease bigint NOT NULL
 ) WITH (fillfactor = 50);
 CREATE TABLE stoker.retired (
     name text COLLATE "C" PRIMARY KEY,

@@ -25,9 +25,12 @@ local now8 = pack('>I8', now)
 local function tick()
   if now == mark then return end
   if mark > now then
-    -- The mark was dropped. Leases of the time before must not last until that time comes again.
-    for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, '(' .. int(now + 15000000), '+inf')) do
-      call('ZADD', WORKERS, int(now + 15000000), worker)
+    -- The mark was dropped. Leases of the time before must not last until that time comes again: one that was not over
+    -- then has left what it had left, another one no more than the default.
+    local held = call('ZRANGEBYSCORE', WORKERS, '(' .. int(now + $LEASE$), '+inf', 'WITHSCORES')
+    for i = 1, #held, 2 do
+      local left = tonumber(held[i + 1]) - mark
+      call('ZADD', WORKERS, int(now + (left > 0 and left or $LEASE$)), held[i])
     end
   end
   call('SET', CLOCK, int(now))

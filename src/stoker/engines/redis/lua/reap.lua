@@ -1,5 +1,5 @@
 -- with: _lots, _line, _aside
--- KEYS[18…]: what the one who takes over holds, and each of the owners. ARGV[2..4]: who takes over, how many, how many of
+-- KEYS[18…]: what the one who takes over holds, and each of the owners; then how long the leases are. ARGV[2..4]: who takes over, how many, how many of
 -- the owners are known to be dead; then the owners, those first. The others must have lapsed.
 -- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}. The work is bounded by the
 -- limit and the number of owners, however much they hold: lots are taken in the order of their tokens.
@@ -89,6 +89,7 @@ for token8, lot in pairs(held) do hold(KEYS[18], token8, table.concat(lot)) end
 for name, owner in pairs(owners) do
   if call('EXISTS', owner.key) == 0 then
     call('ZREM', WORKERS, name)
+    call('HDEL', KEYS[15 + #ARGV], name)
     call('ZADD', RETIRED, int(now), name)
   end
 end

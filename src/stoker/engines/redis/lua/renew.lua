@@ -1,5 +1,5 @@
 -- with: _lots
--- KEYS[18]: what the worker holds. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: from
+-- KEYS[18]: what the worker holds; KEYS[19]: how long the leases are. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: from
 -- and up to which token (bounds in byte order) the worker tells all that it holds; then these claims, each (id, fence).
 -- Answers {now, known, lost, canceling, orphaned}: numbers of the claims held, and orphans as
 -- {body, state, last error, notes, curve, cool-down count}.
@@ -11,6 +11,7 @@ end
 call('ZREM', WORKERS, worker)
 -- A lease lapses strictly after its end, and a farewell at once.
 call('ZADD', WORKERS, int(lease > 0 and now + lease or now - 1), worker)
+call('HSET', KEYS[19], worker, int(lease))
 tick()
 local lost, canceling, mine = {}, {}, {}
 for i = 8, #ARGV, 2 do
