@@ -17,9 +17,10 @@ from typing import Any, Self
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from benchmarks.stats import Meter
 from stoker.engines.sqlite.claims import BEFORE_ALL
+from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING, RUNNING
 from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import BLOCK, COMPLETED, DONE, ENQUEUED, MARK_EVERY, PENDING, RUNNING
+from stoker.engines.sqlite.unit_of_work import BLOCK, COMPLETED, ENQUEUED, MARK_EVERY
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS
 from stoker.model.time import DAY
@@ -31,7 +32,7 @@ LEVELS = {"power": FULL, "process": NORMAL}
 
 _HIGH, _MARK, _NUMBERS, _COUNT = sql("now"), sql("clock_mark"), sql("numbers"), sql("count")
 _QUEUE, _QUEUE_BY_QID, _WORKER = sql("queue"), sql("queue_by_qid"), sql("worker")
-_BODY, _READY = sql("insert_body"), sql("insert_ready")
+_BODY, _READY = INSERT_BODY, sql("insert_ready")
 _PRIORITY, _PICK, _TAKE, _DROP = sql("claim_priority"), sql("claim_pick"), sql("claim_take"), sql("claim_drop")
 _FENCE, _FINISH, _TROUBLE_OVER = sql("settle_fence"), sql("settle_finish"), sql("trouble_over")
 

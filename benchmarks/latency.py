@@ -19,10 +19,10 @@ from benchmarks.session import Session
 from benchmarks.sqlite_cost import WORDS, Durability, empty
 from benchmarks.stats import Pair, over, percentile, times
 from stoker.engines.sqlite import SqliteEngine
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.columns import INSERT_BODY
 from stoker.registry import mint
 
-_BODY = sql("insert_body")
+_BODY = INSERT_BODY
 
 
 def _micros(action: Callable[[], object]) -> float:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import COMPLETED, DONE, ENQUEUED, PENDING
+from stoker.engines.sqlite.unit_of_work import COMPLETED, ENQUEUED
 from stoker.model.job import DEFAULT_ATTEMPTS, Demand, Draft, Settlement, Status
 from stoker.model.time import DAY
 from stoker.registry import mint
@@ -79,7 +80,7 @@ def _bodies(raw: sqlite3.Connection, qid: int, n: int, due: int, priority: int, 
         for seq in range(first, last + 1):
             yield seq, mint(), qid, priority, due, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, created, None, None, None, None
 
-    raw.executemany(sql("insert_body"), rows())
+    raw.executemany(INSERT_BODY, rows())
     return first, last
 
 

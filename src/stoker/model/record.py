@@ -273,6 +273,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         check_transition(self.status, Status.DEAD, self.id)
         return _finished(msgspec.structs.replace(self, last_error=SUPERSEDED), Status.DEAD, now, queue)
 
+    def set_aside(self, why: str, now: Instant, queue: Queue, *, started: bool) -> Self:
+        """Dead, because a worker met it and could not read it; an attempt that was not started does not count."""
+        aside = msgspec.structs.replace(
+            self, unique=None, attempts=self.attempts - (not started), last_error=f"corrupt record: {why}"
+        )
+        return _finished(aside, Status.DEAD, now, queue)
+
     def replace(self, draft: Draft, now: Instant) -> Self:
         """Overwritten by a newer draft: it keeps its id, its age and its history."""
         return msgspec.structs.replace(

@@ -37,7 +37,7 @@ from stoker.model.job import (
     Verdict,
     check_lease,
 )
-from stoker.model.query import Census, Change, Delete, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -245,11 +245,7 @@ class MemoryEngine:
 
     async def alter(self, selection: Selection, change: Change) -> Tally:
         with self._write as store:
-            tally = store.run(write.alter, selection, change)
-            if isinstance(change, Delete):
-                for job in tally.changed_ids:
-                    store.ledger.remember(job, store.now())
-            return tally
+            return store.run(write.alter, selection, change)
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:

@@ -141,6 +141,8 @@ class Store:
                 self.last_errors[kind] = error
         self.rows.update(unit.changed_queues)
         self._woken |= unit.woken
+        for job in unit.deleted:
+            self.ledger.remember(job, unit.now)
         return sum(self.ledger.cross_out(job) for job in unit.forgotten)
 
     def _place(self, entry: Entry, now: Instant) -> None:

@@ -166,6 +166,14 @@ def note_one(unit: UnitOfWork, note: Note) -> Verdict:
     return Verdict.APPLIED
 
 
+def set_aside(unit: UnitOfWork, record: Record, why: str, *, started: bool) -> None:
+    """End a job that cannot be read: people can look at it, and no worker meets it again."""
+    aside = record.set_aside(why, unit.now, unit.queue(record.queue), started=started)
+    unit.put(aside)
+    unit.total(aside, "failed")
+    unit.last_errors[aside.kind] = aside.last_error
+
+
 # --- altering ---------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +273,7 @@ class Alteration:
             self._unit.put(record.asked_to_stop(self._unit.now))
             self.asked += 1
             return
-        self._unit.remove(record, events=True)
+        self._unit.delete(record)
         self.changed.append(position)
 
     def _clone(self, record: Record, position: int, job: JobId) -> None:

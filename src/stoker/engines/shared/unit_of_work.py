@@ -55,6 +55,10 @@ class UnitOfWork:
     def __init__(self, now: Instant) -> None:
         self.now = now
         self.woken: set[str] = set()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was loaded and written, not what is to be woken."""
         self.totals: Counter[tuple[str, str, Total]] = Counter()
         """By queue and kind: what happened in this unit."""
         self.last_errors: dict[str, str | None] = {}
@@ -62,6 +66,8 @@ class UnitOfWork:
         self.changed_queues: dict[str, Queue] = {}
         self.forgotten: set[JobId] = set()
         """Removed jobs whose events go with them."""
+        self.deleted: set[JobId] = set()
+        """Jobs that an operator deleted: events of theirs that come later are not recorded."""
         self._before: dict[JobId, Record | None] = {}
         self._records: dict[JobId, Record | None] = {}
         self._holders_before: dict[str, JobId | None] = {}
@@ -125,6 +131,11 @@ class UnitOfWork:
         self._touched[record.id] = None
         if events:
             self.forgotten.add(record.id)
+
+    def delete(self, record: Record) -> None:
+        """Remove a job at an operator's request, with its events and those that come later."""
+        self.remove(record, events=True)
+        self.deleted.add(record.id)
 
     def put_queue(self, queue: Queue) -> None:
         """Store a queue's settings and cool-down."""

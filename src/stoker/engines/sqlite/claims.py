@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from stoker.engines.shared import careful
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.packing import read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite import moves
-from stoker.engines.sqlite.records import by_seq
+from stoker.engines.sqlite.columns import PENDING, RETRYING, RUNNING, STATUSES
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import DEAD, PENDING, RETRYING, RUNNING, STATUSES, Shelf, Unit
+from stoker.engines.sqlite.unit_of_work import Shelf, Unit
 from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Status
 
 _WORKER = sql("worker")
@@ -27,7 +29,6 @@ _DROP = sql("claim_drop")
 _PAST = sql("claim_past")
 _STRONG = sql("hold_strong")
 _CLAIM = sql("running_claim")
-_LET_GO_OF_ALL = sql("let_go_of_all")
 
 BEFORE_ALL = -1_000_000
 """Less than any priority."""
@@ -47,7 +48,7 @@ def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
         n = min(wanted, left - len(claims))
         if n <= 0:
             continue
-        shelf = yield from unit.queue(name)
+        shelf = yield from unit.find_queue(name)
         if shelf is None or shelf.queue.paused or shelf.queue.cooldown.shut(unit.now):
             continue
         claims += yield from _from_queue(unit, shelf, wid, demand.worker, n)
@@ -98,7 +99,7 @@ def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: l
             try:
                 wishes, unique, base, crashes, throttles, metadata, error = yield from _more(row, sound=sound)
             except CorruptRecord as broken:
-                yield from set_aside(unit, seq, str(broken), started=False)
+                yield from set_aside(unit, id_, str(broken), started=False)
                 continue
         # fmt: off
         claim_ = Claim(
@@ -131,19 +132,13 @@ def _more(row: Row, *, sound: bool) -> Steps[Row]:
     return read_options(options), unique, base, crashes, throttles, metadata, error
 
 
-def set_aside(unit: Unit, seq: int, why: str, *, started: bool = True) -> Steps[None]:
+def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Steps[None]:
     """End a job whose record cannot be read: people can look at it, workers never meet it again."""
-    record = yield from by_seq(seq)
+    yield from unit.load(Wanted(frozenset({job})))
+    record = unit.get(job)
     assert record is not None
-    record.kind = record.kind or ""
-    record.attempts -= not started
-    yield from moves.leave(record)
-    error = f"corrupt record: {why}"
-    yield from moves.blame(unit, record, error)
-    yield _LET_GO_OF_ALL, (seq,)
-    record.ukey = None
-    yield from moves.finish(unit, record, DEAD)
-    yield from moves.total(unit, record, DEAD, error)
+    careful.set_aside(unit, record, why, started=started)
+    yield from unit.write()
 
 
 def stored(unit: Unit, worker: str, wid: int, seq: int) -> Steps[Claim]:

@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import Unit, shelved
+from stoker.engines.sqlite.unit_of_work import Unit, shelved
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span
 from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend, wait_hint
@@ -38,7 +38,7 @@ def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> St
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
         return (yield from _tune_budget(unit, name, tuning, if_absent=if_absent))
-    shelf = yield from unit.queue(name)
+    shelf = yield from unit.find_queue(name)
     # A queue that was only used or cooled counts as absent: nobody tuned it yet.
     if if_absent and shelf is not None and shelf.tuned:
         return False

@@ -17,11 +17,13 @@ from typing import ClassVar, Literal, Self, TypeVar
 
 from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
 from stoker.engines.samples import Samples, timed
+from stoker.engines.shared.careful import check
+from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import control, joining, leases, opening, questions, records, settle, timeline
-from stoker.engines.sqlite.actions import Action, expire
+from stoker.engines.sqlite import control, joining, leases, opening, questions, settle, timeline
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
+from stoker.engines.sqlite.expire import expire
 from stoker.engines.sqlite.insert import insert
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.ahead import Ahead
@@ -179,7 +181,7 @@ class SqliteEngine:
 
     @timed(write=True)
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
-        return await self._store.write(lambda unit: settle.note(unit, notes))
+        return await self._store.write(lambda unit: careful.note(unit, notes))
 
     @timed(write=True)
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
@@ -210,7 +212,7 @@ class SqliteEngine:
 
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._store.read(lambda _: records.jobs(ids))
+        return await self._store.read(lambda _: questions.get(ids))
 
     @timed(write=False)
     async def find(self, query: Query) -> Page:
@@ -222,7 +224,8 @@ class SqliteEngine:
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
-        return await self._store.write(lambda unit: Action(unit, selection, change).run(), strict=True)
+        check(selection, change)
+        return await self._store.write(lambda unit: careful.alter(unit, selection, change), strict=True)
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import claims, insert, settle
-from stoker.engines.sqlite.unit import Unit
+from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
 
 

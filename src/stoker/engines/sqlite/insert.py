@@ -10,28 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stoker.engines.sql.packing import pack_unique
+from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sqlite import keys, moves
-from stoker.engines.sqlite.records import Record
+from stoker.engines.sqlite.columns import INSERT_BODY, PENDING
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import ENQUEUED, MARK_EVERY, PENDING, Known, Unit
+from stoker.engines.sqlite.unit_of_work import ENQUEUED, MARK_EVERY, Known, Unit
 from stoker.model.ahead import wakes
-from stoker.model.errors import Duplicate
 from stoker.model.job import PLAIN, Draft, Receipt, Stored, pack
+from stoker.model.record import due_at
 from stoker.model.time import Instant
-from stoker.model.unique import Meeting, Mode
 
 LONE_MEANS = (sql("lone_view"), sql("lone_trigger"))
 """What `LONE` takes to work: run once per connection."""
 
 LONE = sql("lone")
-_BODY = sql("insert_body")
 _READY = sql("insert_ready")
 _UNDO = sql("insert_undo")
-_ONE = sql("insert_one")
-_KNOWN = sql("known")
-_REWRITE = sql("body_rewrite")
 _INSERTED = Stored.INSERTED
 
 
@@ -39,11 +33,7 @@ def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
     """Store drafts; receipts in their order. `Duplicate` leaves the undoing to the transaction."""
     if all(draft.unique is None for draft in drafts) and (yield from _together(unit, drafts)):
         return [Receipt(draft.id, _INSERTED) for draft in drafts]
-    receipts = []
-    for draft in drafts:
-        receipt = yield from admit(unit, draft)
-        receipts.append(receipt)
-    return receipts
+    return (yield from careful.insert(unit, drafts))
 
 
 class Lone(NamedTuple):
@@ -88,7 +78,7 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         qid = qids.get(queue)
         if qid is None:
             qid = qids[queue] = yield from unit.qid(queue)
-        due = now + draft.delay if draft.at is None else draft.at
+        due = due_at(draft, now)
         if wakes(due, now):
             woken.add(queue)
         kind = draft.kind
@@ -101,7 +91,7 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         # fmt: on
         kinds[qid, kind] = kinds.get((qid, kind), 0) + 1
     last = base + len(rows) - 1
-    stored = yield Many(_BODY, rows)
+    stored = yield Many(INSERT_BODY, rows)
     if stored != len(rows):
         yield _UNDO, (base, last)
         return False
@@ -111,62 +101,3 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         unit.count(qid, kind, ENQUEUED, n)
     unit.woken |= woken
     return True
-
-
-def admit(unit: Unit, draft: Draft, mode: Mode | None = None) -> Steps[Receipt]:
-    """One draft, with all its circumstances. `mode` overrules what its key says."""
-    if (yield _KNOWN, (draft.id,)):
-        return Receipt(draft.id, Stored.EXISTING)
-    if draft.unique is not None:
-        meeting, holder = yield from keys.approach(unit, draft.unique, draft.kind, mode or draft.unique.mode)
-        if meeting is Meeting.REFUSE:
-            assert holder is not None
-            raise Duplicate(draft.unique.key, holder.id)
-        if meeting is Meeting.EXISTING:
-            assert holder is not None
-            return Receipt(holder.id, Stored.EXISTING)
-        if meeting is Meeting.REPLACE:
-            assert holder is not None
-            yield from _replace(unit, holder, draft)
-            return Receipt(holder.id, Stored.REPLACED)
-    yield from store(unit, draft, due_at(draft, unit.now))
-    return Receipt(draft.id, Stored.INSERTED)
-
-
-def store(unit: Unit, draft: Draft, due: Instant) -> Steps[None]:
-    """A new job that nothing stands in the way of."""
-    seq = yield from unit.numbers(1)
-    qid = (yield from unit.use_queue(draft.queue)).qid
-    key, traits = pack_unique(draft.unique)
-    described = (draft.kind, draft.payload, draft.attempts, unit.now, key, traits, draft.tenant, pack(draft.options))
-    yield _ONE, (seq, draft.id, qid, draft.priority, due, *described)
-    yield _READY, (seq, seq)
-    if draft.unique is not None:
-        yield moves.HOLD, (draft.unique.slot(draft.kind), seq, 0)
-    unit.count(qid, draft.kind, PENDING)
-    unit.count(qid, draft.kind, ENQUEUED)
-    unit.due(draft.queue, due)
-
-
-def _replace(unit: Unit, record: Record, draft: Draft) -> Steps[None]:
-    """Overwrite a pending holder: it keeps its id, its age and its history, everything else is the newcomer's."""
-    yield from moves.leave(record)
-    unit.count(record.qid, record.kind, PENDING, -1)
-    shelf = yield from unit.use_queue(draft.queue)
-    record.qid, record.priority, record.due = shelf.qid, draft.priority, due_at(draft, unit.now)
-    record.kind, record.payload, record.budget, record.tenant = draft.kind, draft.payload, draft.attempts, draft.tenant
-    record.ukey, record.utraits = pack_unique(draft.unique)
-    record.options = pack(draft.options)
-    described = (record.kind, record.payload, record.budget, record.ukey, record.utraits, record.tenant, record.options)
-    yield _REWRITE, (record.seq, record.qid, record.priority, record.due, *described)
-    if record.past:
-        yield from moves.write_past(record)
-    yield from moves.stand_in_line(record)
-    yield from moves.grip(record)
-    unit.count(record.qid, record.kind, PENDING)
-    unit.due(draft.queue, record.due)
-
-
-def due_at(draft: Draft, now: Instant) -> Instant:
-    """When a draft wants to run, by the store's clock."""
-    return now + draft.delay if draft.at is None else draft.at

@@ -17,7 +17,7 @@ from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
 from stoker.engines.sqlite.texts import sql
 from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, commit
-from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit
+from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.job import Draft
 from stoker.model.time import Instant

@@ -9,7 +9,7 @@ from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.claims import living, set_aside, stored
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import FURTHEST_AHEAD, Unit
+from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal
@@ -75,13 +75,13 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
         found += yield _OLDEST, (owner,)
     found.sort(key=lambda row: (row[3], row[4]))
     claims = []
-    for owner, seq, token, _, _ in found[: max(limit, 0)]:
+    for owner, seq, token, _, job in found[: max(limit, 0)]:
         yield _TAKE, (owner, seq, wid, max(unit.now, token + 1), unit.now)
         try:
             claim = yield from stored(unit, by, wid, seq)
             claims.append(claim)
         except CorruptRecord as broken:
-            yield from set_aside(unit, seq, str(broken))
+            yield from set_aside(unit, job, str(broken))
     retired: list[str] = []
     for owner in owners:
         retired += [name for (name,) in (yield _FORGET, (owner,))]

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias, cast
 
-from stoker.engines.sql.packing import read_unique, totals
+from stoker.engines.sql.packing import totals
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.records import Record, by_id, shown
+from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, STATUSES, Stored, as_job
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import CODES, ENQUEUED, PENDING, RETRYING, RUNNING, STATUSES
+from stoker.engines.sqlite.unit_of_work import ENQUEUED
+from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ahead import Ahead, Gate, look_ahead
-from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, Job, Status
+from stoker.model.job import ACTIVE, FINISHED, Job, Mishap, Status
 from stoker.model.query import (
     COUNT_FURTHER,
     COUNT_LIMIT,
@@ -32,7 +32,6 @@ from stoker.model.query import (
     scheduled_count,
 )
 from stoker.model.time import Instant
-from stoker.model.unique import Unique
 
 CHUNK = 200
 FIRST, LAST = b"", b"\xff" * 17
@@ -55,6 +54,7 @@ _OLDEST_RUNNING = sql("census_running")
 _DUE = sql("due")
 _GATE = sql("gate")
 _FIRST_DUE = sql("first_due")
+_ERRORS = sql("errors")
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
 """The next ids strictly behind one, at most so many."""
@@ -76,12 +76,13 @@ def find(query: Query, now: Instant) -> Steps[Page]:
             if scanned == LONGEST_WALK or len(found) == query.limit:
                 return Page(found, cursor, scanned)
             cursor = job
-            record = yield from by_id(job)
-            if record is None:
+            stored = yield from _find(job, names)
+            if stored is None:
                 continue
             scanned += 1
-            if matches(_look(record, names), query, now):  # type: ignore[arg-type]
-                found.append((yield from shown(record, names)))
+            # A record has every field that `matches` looks at.
+            if matches(cast("Job", stored.record), query, now):
+                found.append((yield from _shown(stored)))
         if len(chunk) < CHUNK:
             return Page(found, None, scanned)
 
@@ -147,37 +148,29 @@ def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chu
     return chunk
 
 
-class Look(NamedTuple):
-    """As much of a job as `matches` asks about."""
-
-    status: Status
-    queue: str
-    kind: str
-    tenant: str | None
-    unique: Unique | None
-    created_at: Instant
-    scheduled_at: Instant
-    payload: bytes
-    last_error: str | None
+def get(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
+    """The whole records, in the order asked."""
+    found: list[Job | None] = []
+    names: dict[int, str] = {}
+    for job in ids:
+        stored = yield from _find(job, names)
+        found.append(None if stored is None else (yield from _shown(stored)))
+    return found
 
 
-def _look(record: Record, names: dict[int, str]) -> Look:
-    try:
-        unique = read_unique(record.ukey, record.utraits)
-    except CorruptRecord:
-        unique = None
-    queue = names.get(record.qid, "")
-    return Look(
-        STATUSES[record.status],
-        queue,
-        record.kind,
-        record.tenant,
-        unique,
-        record.created,
-        record.due,
-        record.payload,
-        record.last_error,
-    )
+def _find(job: JobId, names: dict[int, str]) -> Steps[Stored | None]:
+    def name(qid: int) -> Steps[str]:
+        if qid not in names:
+            names.update((yield _NAMES, ()))
+        return names.get(qid, "")
+
+    return (yield from find_job(job, name))
+
+
+def _shown(stored: Stored) -> Steps[Job]:
+    """A job as an operator sees it, with its history."""
+    history = () if stored.values["last_error"] is None else (yield _ERRORS, (stored.seq,))
+    return as_job(stored, tuple(Mishap(*row) for row in history))
 
 
 # --- the census -------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import joining, questions
 from stoker.engines.sqlite.connection import Journal
 from stoker.engines.sqlite.opening import Inside, opened
-from stoker.engines.sqlite.unit import Unit
+from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.engines.sqlite.wake import EVERYTHING
 from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused

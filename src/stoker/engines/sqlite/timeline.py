@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite.texts import sql
-from stoker.engines.sqlite.unit import Unit
+from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.time import Instant
 

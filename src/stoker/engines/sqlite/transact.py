@@ -15,7 +15,7 @@ from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.group import Outcome, Request, together
 from stoker.engines.sqlite.insert import LONE, Lone, lone
-from stoker.engines.sqlite.unit import Known, Mismatch, Unit
+from stoker.engines.sqlite.unit_of_work import Known, Mismatch, Unit
 from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.time import Instant
 

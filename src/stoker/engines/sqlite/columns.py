@@ -1,0 +1,256 @@
+"""The job's columns, once: the statements over them, and a stored job to and from rows.
+
+A job is spread over tables by how often a column changes: `body` never while it runs, `ready`, `running` and `done` are
+its place, `past` is what earlier runs left behind. The view `stoker_jobs` joins them again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stoker.engines.base import CORRUPT
+from stoker.engines.sql.packing import encode, pack_unique, read_log, read_metadata, read_options, read_unique
+from stoker.engines.sql.steps import Row
+from stoker.model.errors import CorruptRecord
+from stoker.model.job import PLAIN, Job, Mishap, Options, Status, pack, shown_error
+from stoker.model.record import WAITING, Record
+from stoker.model.unique import Unique
+
+CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
+STATUSES: tuple[Status, ...] = tuple(Status)
+PENDING, RUNNING, RETRYING, DONE, DEAD, CANCELED, DISCARDED, RETRIED = range(8)
+
+BODY = (
+    "seq",
+    "id",
+    "qid",
+    "priority",
+    "due",
+    "kind",
+    "payload",
+    "budget",
+    "created",
+    "ukey",
+    "utraits",
+    "tenant",
+    "options",
+)
+READY = ("qid", "priority", "due", "id", "seq", "attempts", "token", "status", "past", "settled")
+FINISHED = (
+    "id", "seq", "qid", "status", "token", "attempts", "started", "finished", "expires", "cancel", "settled", "result",
+    "successor",
+)  # fmt: skip
+PAST = ("seq", "due", "base", "crashes", "throttles", "started", "progress", "metadata", "log")
+VIEW = (
+    "seq", "id", "qid", "kind", "payload", "priority", "budget", "created", "ukey", "utraits", "tenant", "options",
+    "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "result", "successor",
+    "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
+)  # fmt: skip
+"""What the view `stoker_jobs` shows."""
+
+HELD = ("wid", "worker", "token", "attempts", "claimed", "cancel")
+"""What `get_running` shows of a running job: it stands in no other place."""
+
+
+def _insert(table: str, columns: tuple[str, ...], *, or_ignore: bool = False) -> str:
+    marks = ", ".join(f"?{number}" for number in range(1, len(columns) + 1))
+    verb = "INSERT OR IGNORE INTO" if or_ignore else "INSERT INTO"
+    return f"{verb} stoker_{table} ({', '.join(columns)}) VALUES ({marks})"
+
+
+def _assign(columns: tuple[str, ...], source: str) -> str:
+    """Assignments of all columns but the first, which is the key."""
+    numbered = list(enumerate(columns, 1))[1:]
+    return ", ".join(f"{column} = {source.format(number=number, column=column)}" for number, column in numbered)
+
+
+INSERT_BODY = _insert("body", BODY, or_ignore=True)
+REWRITE_BODY = f"UPDATE stoker_body SET {_assign(BODY, '?{number}')} WHERE seq = ?1"
+PUT_READY = _insert("ready", READY)
+PUT_DONE = _insert("done", FINISHED)
+PUT_PAST = f"{_insert('past', PAST)} ON CONFLICT (seq) DO UPDATE SET {_assign(PAST, 'excluded.{column}')}"
+SELECT = f"SELECT {', '.join(VIEW)} FROM stoker_jobs WHERE id = ?1"
+
+
+class Stored(NamedTuple):
+    """A job as it was read: the record, and what only its rows know.
+
+    `values` are the columns of the view. `wid` is the number of the worker that runs it. `corrupt` says what of it
+    cannot be read.
+    """
+
+    record: Record
+    values: dict[str, Any]
+    wid: int | None = None
+    corrupt: str | None = None
+
+    @property
+    def seq(self) -> int:
+        return int(self.values["seq"])
+
+    @property
+    def has_past(self) -> bool:
+        return self.values["base"] is not None
+
+
+def read(row: Row, held: Row | None, queue: str) -> Stored:
+    """A stored job from its row of the view and, while it runs, its row of `get_running`."""
+    values = dict(zip(VIEW, row, strict=True))
+    worker, wid = None, None
+    status = _status(values)
+    if held is not None:
+        wid, worker, values["token"], values["attempts"], values["started"], values["cancel"] = held
+        status = RUNNING
+    packed = _unpacked(values)
+    record = Record(
+        id=values["id"],
+        kind=values["kind"] or "",
+        queue=queue,
+        payload=values["payload"],
+        priority=values["priority"],
+        budget=values["budget"],
+        created_at=values["created"],
+        scheduled_at=values["due"],
+        options=packed.options,
+        unique=packed.unique,
+        tenant=values["tenant"],
+        status=STATUSES[status],
+        attempts=values["attempts"],
+        base=values["base"] or 0,
+        crashes=values["crashes"] or 0,
+        throttles=values["throttles"] or 0,
+        worker=worker,
+        token=values["token"],
+        started_at=values["started"],
+        finished_at=values["finished"],
+        expires_at=values["expires"],
+        cancel_requested=bool(values["cancel"]),
+        cancel_requested_at=values["cancel"] or None,
+        last_error=shown_error(STATUSES[status], values["last_error"]),
+        result=values["result"],
+        progress=values["progress"],
+        metadata=packed.metadata,
+        log=packed.log,
+        successor=values["successor"],
+        settled=None if values["settled"] is None else STATUSES[values["settled"]],
+    )
+    return Stored(record, values, wid, packed.corrupt)
+
+
+def _status(values: dict[str, Any]) -> int:
+    """The status as stored, unless no job that waits, or is finished, can have it."""
+    status = values["status"]
+    if values["finished"] is None:
+        return status if status in (PENDING, RETRYING) else PENDING
+    return status if DONE <= status < len(STATUSES) else DEAD
+
+
+class _Unpacked(NamedTuple):
+    options: Options
+    unique: Unique | None
+    metadata: dict[str, str]
+    log: tuple[str, ...]
+    corrupt: str | None
+
+
+def _unpacked(values: dict[str, Any]) -> _Unpacked:
+    """The packed columns; one that cannot be read counts as empty, and the last of them is named."""
+    options, unique, metadata = PLAIN, None, None
+    log: tuple[str, ...] = ()
+    corrupt: str | None = None
+    try:
+        options = read_options(values["options"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    try:
+        unique = read_unique(values["ukey"], values["utraits"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    try:
+        metadata = read_metadata(values["metadata"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    try:
+        log = read_log(values["log"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    return _Unpacked(options, unique, metadata or {}, log, corrupt)
+
+
+def as_job(stored: Stored, history: tuple[Mishap, ...]) -> Job:
+    """As an operator sees it; what cannot be read is left out and named, so that the job can be removed."""
+    record = stored.record
+    metadata = record.metadata if stored.corrupt is None else {**record.metadata, CORRUPT: stored.corrupt}
+    fields = {field: getattr(record, field) for field in Job.__struct_fields__}
+    return Job(**{**fields, "history": history, "metadata": metadata})
+
+
+# --- rows of a record -------------------------------------------------------------------------------------------
+
+
+def body_row(record: Record, seq: int, qid: int, stored: Stored | None) -> Row:
+    """Its row of `body`; what cannot be read stays as it was stored."""
+    before = None if stored is None else stored.record
+    if stored is not None and before is not None and before.unique == record.unique:
+        key, traits = stored.values["ukey"], stored.values["utraits"]
+    else:
+        key, traits = pack_unique(record.unique)
+    options = pack(record.options)
+    if stored is not None and before is not None and before.options == record.options:
+        options = stored.values["options"]
+    return (
+        seq, record.id, qid, record.priority, record.scheduled_at, record.kind, record.payload, record.budget,
+        record.created_at, key, traits, record.tenant, options,
+    )  # fmt: skip
+
+
+BODY_FIELDS = ("queue", "priority", "kind", "payload", "budget", "unique", "tenant", "options")
+
+
+def changes_body(before: Record, after: Record) -> bool:
+    """Does the body have to be rewritten?"""
+    return any(getattr(before, field) != getattr(after, field) for field in BODY_FIELDS)
+
+
+def past_row(record: Record, stored: Stored | None) -> Row:
+    """Its row of `past`, without the number; what cannot be read stays as it was stored."""
+    before = None if stored is None else stored.record
+    metadata = encode(record.metadata) if record.metadata else None
+    log = encode(record.log) if record.log else None
+    if stored is not None and before is not None and before.metadata == record.metadata:
+        metadata = stored.values["metadata"]
+    if stored is not None and before is not None and before.log == record.log:
+        log = stored.values["log"]
+    started = record.started_at if record.status in WAITING else None
+    return (
+        record.scheduled_at, record.base, record.crashes, record.throttles, started, record.progress, metadata, log,
+    )  # fmt: skip
+
+
+def needs_past(record: Record, *, body_due: int) -> bool:
+    """Is there something to keep that no other table has?"""
+    plain = not (record.base or record.crashes or record.throttles or record.metadata or record.log)
+    if not plain or record.progress is not None:
+        return True
+    return record.status in WAITING and (record.scheduled_at != body_due or record.started_at is not None)
+
+
+def ready_row(record: Record, seq: int, qid: int, *, past: bool) -> Row:
+    """Its row of `ready`."""
+    return (
+        qid, record.priority, record.scheduled_at, record.id, seq, record.attempts, record.token,
+        CODES[record.status], int(past), _code(record.settled),
+    )  # fmt: skip
+
+
+def done_row(record: Record, seq: int, qid: int) -> Row:
+    """Its row of `done`."""
+    return (
+        record.id, seq, qid, CODES[record.status], record.token, record.attempts, record.started_at,
+        record.finished_at, record.expires_at, record.cancel_requested_at or 0, _code(record.settled), record.result,
+        record.successor,
+    )  # fmt: skip
+
+
+def _code(status: Status | None) -> int | None:
+    return None if status is None else CODES[status]

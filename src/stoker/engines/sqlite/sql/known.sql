@@ -1,1 +1,0 @@
-SELECT seq FROM stoker_body WHERE id = ?1

@@ -1,1 +1,0 @@
-SELECT token, attempts, claimed, cancel FROM stoker_running WHERE wid = ?1 AND seq = ?2

@@ -1,1 +1,0 @@
-SELECT settled, token FROM stoker_jobs WHERE id = ?1

@@ -1,0 +1,428 @@
+"""One transaction in the making: the instant, row numbers, queues and counts, and the jobs it changes.
+
+`load` and `write` are SQLite's part of the shared unit of work: jobs are read by id, changed by `careful`, and the
+difference is written row by row. Counts are written once at the end of the transaction, one change per touched row.
+Nothing here outlives the transaction, so a rollback leaves nothing to repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stoker.engines.base import CONTROL
+from stoker.engines.shared.unit_of_work import Wanted
+from stoker.engines.sql.careful import SqlUnit
+from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sqlite import columns
+from stoker.engines.sqlite.columns import CODES, Stored
+from stoker.engines.sqlite.texts import sql
+from stoker.model.ahead import wakes
+from stoker.model.control import Queue
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId, text
+from stoker.model.job import LONGEST_HISTORY, Status
+from stoker.model.record import WAITING, Record, Total
+from stoker.model.retry import Curve
+from stoker.model.throttle import OPEN, Cooldown
+from stoker.model.time import MILLISECOND, MINUTE, Instant, Span
+from stoker.model.unique import Holder
+
+ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
+"""Totals since the store was made, counted beside the statuses."""
+
+TOTALS: dict[Total, int] = {
+    "enqueued": ENQUEUED,
+    "completed": COMPLETED,
+    "retried": RETRIES,
+    "failed": FAILED,
+    "canceled": CANCELS,
+}
+FURTHEST_AHEAD: Span = MINUTE
+BLOCK = 10_000
+"""Row numbers taken from the store at once."""
+
+MARK_EVERY: Span = 100 * MILLISECOND
+"""The clock's mark is written at most this often: a clock set back shows at most this much time again."""
+
+_HIGH = sql("now")
+_MARK = sql("clock_mark")
+_NUMBERS = sql("numbers")
+_QUEUE = sql("queue")
+_QUEUE_BY_QID = sql("queue_by_qid")
+_QUEUE_WRITE = sql("queue_write")
+_WORKER = sql("worker")
+_COUNT = sql("count")
+_RUNNING = sql("get_running")
+_HOLDER = sql("holder")
+_READY_DROP = sql("ready_drop")
+_RUNNING_DROP = sql("running_drop")
+_RUNNING_CANCEL = sql("running_cancel")
+_DONE_DROP = sql("done_drop")
+_ERROR_PUT = sql("error_put")
+_ERROR_TRIM = sql("error_trim")
+_TROUBLE = sql("trouble")
+_TROUBLE_OVER = sql("trouble_over")
+_HOLD = sql("hold")
+_LET_GO = sql("let_go")
+_LET_GO_OF_ALL = sql("let_go_of_all")
+_ERASE = tuple(sql(f"delete_{table}") for table in ("body", "past", "errors"))
+_EVENTS = sql("delete_events")
+_REMEMBER = sql("remember_job")
+
+
+class Mismatch(Exception):
+    """A batch met something unusual after it had begun to write: roll back and go one by one."""
+
+
+class Known:
+    """What a writer knows from one transaction to the next, so that most inserts need not ask.
+
+    Row numbers are taken from the store in blocks; a block belongs to the transaction that took it until that commits,
+    and a rollback takes it back. The numbers of queues never change; one is remembered when it was found, not when it
+    was made, because what was made can be undone.
+    """
+
+    __slots__ = ("_end", "_next", "qids")
+
+    def __init__(self) -> None:
+        self._next = self._end = 0
+        self.qids: dict[str, int] = {}
+
+    def take(self, n: int) -> int | None:
+        """The first of `n`; None when there are not so many."""
+        first = self._next
+        if first + n > self._end:
+            return None
+        self._next += n
+        return first
+
+    def refill(self, first: int, end: int) -> None:
+        self._next, self._end = first, end
+
+    def forget(self) -> None:
+        self._next = self._end = 0
+
+
+class Shelf(NamedTuple):
+    """A queue and the number its jobs are stored under.
+
+    `tuned`: somebody chose its settings. `found`: it was there before this transaction.
+    """
+
+    qid: int
+    queue: Queue
+    tuned: bool
+    found: bool = True
+
+
+class Unit(SqlUnit):
+    """One transaction in the making.
+
+    `swift` says that it can be rolled back and run again: batches may then bet on the usual case and raise `Mismatch`
+    when they lose. In somebody else's transaction there is no second try.
+    """
+
+    def __init__(self, now: Instant, *, swift: bool = False, known: Known | None = None) -> None:
+        super().__init__(now)
+        self.swift = swift
+        self._known = known
+        self.high: Instant = 0
+        self.dropped: Span = 0
+        self.events_removed = 0
+        self._stored: dict[JobId, Stored] = {}
+        self._deltas: dict[tuple[int, str, int], int] = {}
+        self._names: dict[str, Shelf] = {}
+        self._qids: dict[int, Shelf] = {}
+        self._wids: dict[str, int | None] = {}
+
+    # --- beginning and end --------------------------------------------------------------------------------------
+
+    def begin(self, clock: str = _HIGH) -> Steps[None]:
+        """Never show an instant before one that was shown, unless that one was clearly wrong."""
+        [(self.high,)] = yield clock, ()
+        ahead = self.high - self.now
+        if ahead > FURTHEST_AHEAD:
+            self.dropped = ahead
+            yield _MARK, (self.now,)
+            self.high = self.now
+        elif ahead > 0:
+            self.now = self.high
+
+    def end(self) -> Steps[None]:
+        """Write what was counted, and how late it is."""
+        rows: list[Row] = [(*key, n) for key, n in self._deltas.items() if n]
+        if rows:
+            yield Many(_COUNT, rows)
+        if self.now > self.high + MARK_EVERY:
+            yield _MARK, (self.now,)
+
+    def numbers(self, n: int) -> Steps[int]:
+        """The first of `n` row numbers that nobody had before."""
+        if self._known is not None and (first := self._known.take(n)) is not None:
+            return first
+        taken = n if self._known is None else n + BLOCK
+        [(last,)] = yield _NUMBERS, (taken,)
+        first = int(last) - taken + 1
+        if self._known is not None:
+            self._known.refill(first + n, first + taken)
+        return first
+
+    # --- counting and waking ------------------------------------------------------------------------------------
+
+    def count(self, qid: int, kind: str, what: int, n: int = 1) -> None:
+        key = (qid, kind, what)
+        self._deltas[key] = self._deltas.get(key, 0) + n
+
+    def moved(self, qid: int, kind: str, before: int, after: int, n: int = 1) -> None:
+        """Jobs went from one status to another."""
+        self.count(qid, kind, before, -n)
+        self.count(qid, kind, after, n)
+
+    def due(self, queue: str, at: Instant) -> None:
+        """A job can be taken from `at` on; one that can be taken now or soon wakes a waiter after the commit."""
+        if wakes(at, self.now):
+            self.woken.add(queue)
+
+    def control(self) -> None:
+        """Somebody's running job was asked to stop."""
+        self.woken.add(CONTROL)
+
+    # --- looking up ---------------------------------------------------------------------------------------------
+
+    def find_queue(self, name: str) -> Steps[Shelf | None]:
+        """The queue as stored; None when nobody ever used it."""
+        shelf = self._names.get(name)
+        if shelf is None:
+            rows = yield _QUEUE, (name,)
+            shelf = self._remember(rows[0]) if rows else None
+        return shelf
+
+    def queue_of(self, qid: int) -> Steps[Shelf]:
+        """The queue a job is stored under."""
+        shelf = self._qids.get(qid)
+        if shelf is None:
+            [row] = yield _QUEUE_BY_QID, (qid,)
+            shelf = self._remember(row)
+        return shelf
+
+    def use_queue(self, name: str) -> Steps[Shelf]:
+        """The queue, made with defaults if need be."""
+        shelf = self._names.get(name) or (yield from self.find_queue(name))
+        return shelf if shelf is not None else (yield from self.write_queue(Queue(name=name)))
+
+    def qid(self, name: str) -> Steps[int]:
+        """The number of a queue, made if need be; cheaper than its settings."""
+        if self._known is not None and (qid := self._known.qids.get(name)) is not None:
+            return qid
+        found = yield from self.find_queue(name)
+        if found is None:
+            return (yield from self.write_queue(Queue(name=name))).qid
+        if self._known is not None and found.found:
+            self._known.qids[name] = found.qid
+        return found.qid
+
+    def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[Shelf]:
+        """Store a queue's settings and cool-down."""
+        curve, cool = queue.curve, queue.cooldown
+        settings = (queue.name, tuned, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
+        [(qid,)] = yield _QUEUE_WRITE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
+        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue, tuned, found=False)
+        return shelf
+
+    def _remember(self, row: Row) -> Shelf:
+        shelf = shelved(row)
+        self._names[shelf.queue.name] = self._qids[shelf.qid] = shelf
+        return shelf
+
+    def wid(self, worker: str) -> Steps[int | None]:
+        """The number a worker's claims are stored under; None for one that was never seen."""
+        if worker not in self._wids:
+            rows = yield _WORKER, (worker,)
+            self._wids[worker] = rows[0][0] if rows else None
+        return self._wids[worker]
+
+    # --- jobs ---------------------------------------------------------------------------------------------------
+
+    def load(self, wanted: Wanted) -> Steps[None]:
+        """Read what is not read yet, with the holders of keys and the settings of queues."""
+        wanted = self.missing(wanted)
+        slots = set(wanted.slots)
+        for job in sorted(wanted.ids):
+            yield from self._load_job(job)
+            record = self.get(job)
+            if wanted.revives and record is not None and record.slot is not None:
+                slots.add(record.slot)
+        for slot in sorted(self.missing(Wanted(slots=frozenset(slots))).slots):
+            rows: list[Row] = yield _HOLDER, (slot,)
+            self.add_holder(slot, rows[0][2] if rows else None)
+            if rows:
+                yield from self._load_job(rows[0][2])
+        for name in sorted(wanted.queues):
+            shelf = yield from self.find_queue(name)
+            self.add_queue(Queue(name=name) if shelf is None else shelf.queue)
+
+    def _load_job(self, job: JobId) -> Steps[None]:
+        if not self.missing(Wanted(frozenset({job}))).ids:
+            return
+        stored = yield from find(job, self.queue_name)
+        self.add_record(job, None if stored is None else stored.record)
+        if stored is not None:
+            self._stored[job] = stored
+            self.add_queue((yield from self.queue_of(stored.values["qid"])).queue)
+
+    def queue_name(self, qid: int) -> Steps[str]:
+        """The name of the queue a job is stored under."""
+        return (yield from self.queue_of(qid)).queue.name
+
+    def stored(self, job: JobId) -> Stored:
+        """What the rows of a loaded job say."""
+        return self._stored[job]
+
+    def write(self) -> Steps[None]:
+        """Write what `careful` decided, and forget what was read."""
+        seqs: dict[JobId, int] = {}
+        for before, after in self.written():
+            if after is None:
+                assert before is not None
+                yield from self._remove(before)
+            elif before is None:
+                seqs[after.id] = yield from self._create(after)
+            else:
+                seqs[after.id] = self.stored(after.id).seq
+                yield from self._change(before, after)
+        yield from self._write_keys(seqs)
+        yield from self._write_counts()
+        for queue in self.changed_queues.values():
+            yield from self.write_queue(queue)
+        for job in self.deleted:
+            yield _REMEMBER, (job, self.now)
+        self._stored.clear()
+        self.clear()
+
+    def _create(self, record: Record) -> Steps[int]:
+        seq = yield from self.numbers(1)
+        qid = (yield from self.use_queue(record.queue)).qid
+        yield columns.INSERT_BODY, columns.body_row(record, seq, qid, None)
+        yield columns.PUT_READY, columns.ready_row(record, seq, qid, past=False)
+        return seq
+
+    def _remove(self, record: Record) -> Steps[None]:
+        yield from self._leave(record)
+        seq = self.stored(record.id).seq
+        for statement in _ERASE:
+            yield statement, (seq,)
+        if record.id in self.forgotten:
+            self.events_removed += len((yield _EVENTS, (record.id,)))
+
+    def _change(self, before: Record, after: Record) -> Steps[None]:
+        stored = self.stored(after.id)
+        seq, qid = stored.seq, stored.values["qid"]
+        if after.queue != before.queue:
+            qid = (yield from self.use_queue(after.queue)).qid
+        moves = not before.status is after.status is Status.RUNNING
+        if moves:
+            yield from self._leave(before)
+        body_due = before.scheduled_at
+        if columns.changes_body(before, after):
+            body_due = after.scheduled_at
+            yield columns.REWRITE_BODY, columns.body_row(after, seq, qid, stored)
+        past = stored.has_past or columns.needs_past(after, body_due=body_due)
+        if past:
+            yield columns.PUT_PAST, (seq, *columns.past_row(after, stored))
+        if after.status in WAITING:
+            yield columns.PUT_READY, columns.ready_row(after, seq, qid, past=past)
+        elif moves:
+            yield columns.PUT_DONE, columns.done_row(after, seq, qid)
+        elif after.cancel_requested and not before.cancel_requested:
+            yield _RUNNING_CANCEL, (stored.wid, seq, after.cancel_requested_at)
+        yield from self._write_error(before, after, seq)
+
+    def _write_error(self, before: Record, after: Record, seq: int) -> Steps[None]:
+        """A new last error; that of a run is an entry of the history too, and the oldest entry makes room."""
+        if len(after.history) > len(before.history):
+            failure = after.history[-1]
+            yield _ERROR_PUT, (seq, failure.at, failure.attempt, failure.error)
+            yield _ERROR_TRIM, (seq, LONGEST_HISTORY)
+        elif after.last_error is not None and after.last_error != before.last_error:
+            yield _ERROR_PUT, (seq, self.now, None, after.last_error)
+
+    def _leave(self, record: Record) -> Steps[None]:
+        """Take a job out of the place where it is."""
+        stored = self.stored(record.id)
+        if record.status in WAITING:
+            yield _READY_DROP, (stored.values["qid"], record.priority, record.scheduled_at, record.id)
+        elif record.status is Status.RUNNING:
+            yield _RUNNING_DROP, (stored.wid, stored.seq)
+        else:
+            yield _DONE_DROP, (record.id,)
+
+    def _write_keys(self, seqs: dict[JobId, int]) -> Steps[None]:
+        for slot, before, after in self.key_changes():
+            if before is not None and after is None:
+                yield _LET_GO, (slot, self.stored(before).seq)
+        for before_, after_ in self.written():
+            if after_ is not None and after_.held_slot is not None and _grip(before_) != _grip(after_):
+                yield _HOLD, (after_.held_slot, seqs[after_.id], int(after_.holder is Holder.WEAK))
+            if (
+                before_ is not None
+                and self._key_is_unreadable(before_)
+                and (after_ is None or after_.held_slot is None)
+            ):
+                # Which key it held cannot be read, so every key it holds is freed.
+                yield _LET_GO_OF_ALL, (self.stored(before_.id).seq,)
+
+    def _key_is_unreadable(self, record: Record) -> bool:
+        return record.unique is None and self.stored(record.id).values["ukey"] is not None
+
+    def _write_counts(self) -> Steps[None]:
+        for (queue, kind, status), n in self.counts().items():
+            self.count((yield from self.use_queue(queue)).qid, kind, CODES[status], n)
+        for (queue, kind, total), n in self.totals.items():
+            self.count((yield from self.use_queue(queue)).qid, kind, TOTALS[total], n)
+        for kind, error in self.last_errors.items():
+            if error is None:
+                yield _TROUBLE_OVER, (kind,)
+            else:
+                yield _TROUBLE, (kind, error)
+
+
+def _grip(record: Record | None) -> tuple[str | None, bool]:
+    """Which key a job holds, and whether weakly."""
+    if record is None or record.held_slot is None:
+        return None, False
+    return record.held_slot, record.holder is Holder.WEAK
+
+
+def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | None]:
+    """A stored job, wherever it is."""
+    # A walk that is not in a transaction may see a job leave between two statements: it looks again.
+    for _ in range(3):
+        rows: list[Row] = yield columns.SELECT, (job,)
+        if not rows:
+            return None
+        queue = yield from queue_name(rows[0][columns.VIEW.index("qid")])
+        if rows[0][columns.VIEW.index("status")] is not None:
+            return columns.read(rows[0], None, queue)
+        held: list[Row] = yield _RUNNING, (rows[0][0],)
+        if held:
+            return columns.read(rows[0], held[0], queue)
+    raise CorruptRecord(f"job {text(job)} neither waits nor runs nor is finished")
+
+
+def shelved(row: Row) -> Shelf:
+    """A stored queue."""
+    qid, name, tuned, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
+    return Shelf(
+        qid,
+        Queue(
+            name=name,
+            paused=bool(paused),
+            workers=workers,
+            keep_done=keep_done,
+            keep_dead=keep_dead,
+            curve=Curve(bool(on), base, top),
+            cooldown=OPEN if until is None and not count else Cooldown(until, count),
+        ),
+        bool(tuned),
+    )
