@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, marks
+from stoker.engines.postgres import PostgresEngine, connection, marks
 from stoker.engines.postgres.claims import listed
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
@@ -23,6 +24,7 @@ from stoker.model.outcome import Done, Failed, HandedBack, Snoozed
 from stoker.model.query import Cancel, Selection
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import SUPERSEDED, Unique
+from tests.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -381,3 +383,32 @@ async def test_one_of_many_that_is_known_already_spoils_nobody(engine: PostgresE
     stored = [receipt.stored for [receipt] in receipts]
     assert stored == [Stored.EXISTING if n == 3 else Stored.INSERTED for n in range(10)]
     assert counted("ready") == 10
+
+
+@pytest.mark.spec("PGRACE-09")
+async def test_a_call_that_is_abandoned_at_any_moment_leaves_no_error_behind(
+    engine: PostgresEngine, postgres_url: str, postgres_schema: str
+) -> None:
+    """Neither while it connects nor while the server works for it; the next call works."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+    with Proxy(postgres_url) as proxy:
+        proxy.latency(0.001)
+        for moment in range(100):
+            twin = PostgresEngine(proxy.url, schema=postgres_schema)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(moment / 5_000):
+                    await twin.open()
+            await twin.close()
+        with psycopg.connect(postgres_url) as holder:
+            holder.execute(f"lock table {postgres_schema}.ready".encode())
+            for moment in range(10):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(moment / 500):
+                        await engine.insert([draft()])
+        async with asyncio.timeout(30):
+            while connection._ABANDONED:
+                await asyncio.sleep(0.01)
+    gc.collect()
+    await engine.insert([draft()])
+    assert reported == []

@@ -116,11 +116,22 @@ class _Link(asyncpg.Connection):  # type: ignore[misc]
         self._count += 1
         return f"stoker_{prefix}_{self._prefix}_{self._count}"
 
+    def _cancel_current_command(self, waiter: asyncio.Future[None], *more: Any) -> None:
+        # Nobody asks how a request to cancel ended: the connection is given up with its call.
+        waiter.add_done_callback(_retrieve)
+        super()._cancel_current_command(waiter, *more)
+
     def _cleanup(self) -> None:
         # A COPY that waits until it may write more does not notice by itself that nobody reads any more.
         if self._protocol is not None:
             self._protocol.resume_writing()
         super()._cleanup()
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at an error, so that the loop does not report it as never retrieved."""
+    if not future.cancelled():
+        future.exception()
 
 
 class Connection:
@@ -260,6 +271,10 @@ class Connection:
             self._link.terminate()
 
 
+_ABANDONED: set[asyncio.Future[Any]] = set()
+"""Attempts to connect that nobody waits for any more; the loop itself holds them only weakly."""
+
+
 def _same(job: bytes) -> bytes:
     return job
 
@@ -285,15 +300,32 @@ async def _default_level(link: Any, patience: float) -> str:
         return str(await link.fetchval("select current_setting('default_transaction_isolation')"))
 
 
+def _drop(connecting: asyncio.Future[Any]) -> None:
+    """End a connection that came after its caller had gone."""
+    _ABANDONED.discard(connecting)
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
+
+
 async def _connect(url: str, settings: dict[str, str] | None, prepared: int, patience: float) -> Any:
-    link = await asyncpg.connect(
-        url,
-        timeout=patience,
-        connection_class=_Link,
-        server_settings=settings,
-        statement_cache_size=prepared,
-        max_cached_statement_lifetime=0,
+    connecting = asyncio.ensure_future(
+        asyncpg.connect(
+            url,
+            timeout=patience,
+            connection_class=_Link,
+            server_settings=settings,
+            statement_cache_size=prepared,
+            max_cached_statement_lifetime=0,
+        )
     )
+    try:
+        # A driver that is canceled while it connects may leave a future behind whose error nobody retrieves: it ends
+        # by itself, in time, and what it brings is dropped.
+        link = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        _ABANDONED.add(connecting)
+        connecting.add_done_callback(_drop)
+        raise
     async with _unless_it_fails(link, patience):
         # Ids are sixteen bytes everywhere in the house.
         await link.set_type_codec("uuid", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
