@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from stoker import records, sync
 from stoker.codec import Signature
@@ -23,7 +23,7 @@ from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url, engine_options
 from stoker.handle import JobHandle
 from stoker.homes import Homes
-from stoker.hooks import Listener, Listeners, Middleware
+from stoker.hooks import Listener, Listeners, Middleware, PlainMiddleware, is_plain
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
@@ -68,7 +68,7 @@ class Stoker(Registry):
         router: Router | Mapping[str, str] | None = None,
         tenant: Callable[[], str | None] | None = None,
         tenant_scope: TenantScope | None = None,
-        middleware: Sequence[Middleware[Any, Any]] = (),
+        middleware: Sequence[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = (),
         listeners: Iterable[Listener[Transition]] = (),
         mint: Callable[[], JobId] = mint,
         timeline: bool = True,
@@ -80,7 +80,7 @@ class Stoker(Registry):
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
         self._homes = _homes(_address(url), options)
         self._tenant_scope = tenant_scope
-        self.middleware = list(middleware)
+        self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
         self.timeline = Buffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
@@ -92,6 +92,16 @@ class Stoker(Registry):
     def listener(self, fn: Listener[Transition]) -> Listener[Transition]:
         """Hear every change of status that a write of this process brought about."""
         return self.listeners.add(fn)
+
+    @property
+    def async_middleware(self) -> list[Middleware[Any, Any]]:
+        """What surrounds every handler, on the worker's loop."""
+        return [cast("Middleware[Any, Any]", one) for one in self.middleware if not is_plain(one)]
+
+    @property
+    def plain_middleware(self) -> list[PlainMiddleware[Any, Any]]:
+        """What surrounds plain handlers, in their own thread or process."""
+        return [cast("PlainMiddleware[Any, Any]", one) for one in self.middleware if is_plain(one)]
 
     def scoped(self, call: Callable[[Context], Awaitable[Any]]) -> Callable[[Context], Awaitable[Any]]:
         """Run a handler inside its tenant's scope, where there is a tenant and a scope for it."""

@@ -26,6 +26,12 @@ Next: TypeAlias = Callable[[JobT], Awaitable[ResultT]]
 Middleware: TypeAlias = Callable[[Next[JobT, ResultT], JobT], Awaitable[ResultT]]
 """`async def middleware(call, job)`: do something, `return await call(job)`, or return without calling on."""
 
+PlainNext: TypeAlias = Callable[[JobT], ResultT]
+"""The next layer around a plain handler."""
+
+PlainMiddleware: TypeAlias = Callable[[PlainNext[JobT, ResultT], JobT], ResultT]
+"""`def middleware(call, job)`: do something, `return call(job)`. Runs in the thread or process of a plain handler."""
+
 Listener: TypeAlias = Callable[[EventT], object]
 """Takes one event; what it returns is ignored."""
 
@@ -38,6 +44,23 @@ def compose(middlewares: Iterable[Middleware[JobT, ResultT]], innermost: Next[Jo
     for middleware in reversed(tuple(middlewares)):
         call = functools.partial(middleware, call)
     return call
+
+
+def surround(
+    middlewares: Iterable[PlainMiddleware[JobT, ResultT]], innermost: PlainNext[JobT, ResultT]
+) -> PlainNext[JobT, ResultT]:
+    """The same for plain middleware around a plain handler."""
+    call = innermost
+    for middleware in reversed(tuple(middlewares)):
+        call = functools.partial(middleware, call)
+    return call
+
+
+def is_plain(middleware: Any) -> bool:
+    """Is it a plain function, which belongs into the thread or process of a plain handler?"""
+    while isinstance(middleware, functools.partial):
+        middleware = middleware.func
+    return not _is_coroutine_function(middleware)
 
 
 class Listeners(Generic[EventT]):
@@ -102,7 +125,7 @@ class Listeners(Generic[EventT]):
 
     def _report(self, listener: Listener[EventT], error: BaseException) -> None:
         """Log a listener's first failure only: it fails for each event alike and would drown everything else."""
-        name = _name(listener)
+        name = name_of(listener)
         with self._lock:
             count = self._failures[name] = self._failures.get(name, 0) + 1
         if count == 1:
@@ -119,7 +142,8 @@ def _is_coroutine_function(listener: Any) -> bool:
     )
 
 
-def _name(listener: Any) -> str:
+def name_of(listener: Any) -> str:
+    """Module and name of a listener or middleware, for people."""
     while isinstance(listener, functools.partial):
         listener = listener.func
     owner = listener if hasattr(listener, "__qualname__") else type(listener)

@@ -851,3 +851,51 @@ async def test_a_job_that_was_not_started_in_time_is_canceled(timed_jobs: Stoker
         record = await job.refresh()
         assert (record.status, record.attempts) == (Status.CANCELED, 0)
         assert record.last_error == "expired: not started within 60 s"
+
+
+@pytest.mark.spec("HOOK-09")
+async def test_plain_middleware_runs_in_the_thread_of_the_handler(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In order, inside the async ones; it may change the result and knows the run. Async tasks go without."""
+    caplog.set_level(logging.INFO)
+    log: list[tuple[str, int]] = []
+
+    def plain(name: str) -> Callable[[Callable[[Any], Any], Any], Any]:
+        def middleware(call: Callable[[Any], Any], context: Any) -> Any:
+            assert context is current()
+            log.append((name, threading.get_ident()))
+            try:
+                return f"{name}({call(context)})"
+            finally:
+                log.append((f"{name} out", threading.get_ident()))
+
+        return middleware
+
+    async def outer(call: Callable[[Any], Any], context: Any) -> Any:
+        log.append(("outer", threading.get_ident()))
+        return f"outer({await call(context)})"
+
+    jobs.middleware += [plain("a"), outer, plain("b")]
+
+    @jobs.task(attempts=1)
+    def in_thread(fail: bool = False) -> str:
+        log.append(("handler", threading.get_ident()))
+        if fail:
+            raise ValueError("no")
+        return "x"
+
+    @jobs.task
+    async def on_loop() -> str:
+        return "y"
+
+    handles = [await in_thread.enqueue(), await on_loop.enqueue()]
+    failed = await in_thread.enqueue(fail=True)
+    async with working(jobs, {"default": 1}):
+        assert [await handle.result(10) for handle in handles] == ["outer(a(b(x)))", "outer(y)"]
+        await becomes(failed, Status.DEAD)
+    names = ["outer", "a", "b", "handler", "b out", "a out"]
+    assert [name for name, _ in log] == [*names, "outer", *names]
+    assert len({thread for name, thread in log[1:6]}) == 1
+    assert log[0][1] == threading.get_ident() != log[1][1]
+    assert caplog.text.count("not the async task on_loop") == 2

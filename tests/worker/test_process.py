@@ -295,3 +295,11 @@ async def test_a_handler_in_a_process_is_told_that_the_worker_stops(tmp_path: Pa
     assert (record.status, record.attempts, record.metadata) == (Status.PENDING, 0, {"exec_page": "7"})
     async with working(risky.jobs, {"stops": 1}):
         assert await handle.result(10) == "7"
+
+
+@pytest.mark.spec("HOOK-09")
+async def test_plain_middleware_runs_in_the_process_and_thread_of_the_handler() -> None:
+    handle = await risky.surrounded.enqueue()
+    where = await handle.result(10)
+    assert (await handle.refresh()).metadata == {"exec_middleware": where}
+    assert where.split()[0] != str(HOST)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.context import Context
 from stoker.failure import describe_error, text_of
-from stoker.hooks import compose
+from stoker.hooks import compose, name_of
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import LARGEST_ERROR, Claim
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stoker.task import Task
     from stoker.worker.executors import Executors
 
+
+logger = logging.getLogger("stoker.worker")
 
 HandlerCall: TypeAlias = Callable[[Context], Awaitable[Any]]
 
@@ -76,10 +79,18 @@ class Plan:
         self.on_loop = task.is_async and task.options.isolation is None
         self._app = app
         self._executors = executors
-        self.call = self._wrapped(_on_loop(task.fn) if self.on_loop else executors.call_of(task))
+        self.call = self._wrapped(_on_loop(task.fn) if self.on_loop else executors.call_of(task, app.plain_middleware))
+        if task.is_async:
+            for one in app.plain_middleware:
+                logger.info(
+                    "middleware %s is a plain function: it surrounds plain handlers in their threads, and not the "
+                    "async task %s; write one with `async def` for that",
+                    name_of(one),
+                    task.name,
+                )
 
     def _wrapped(self, innermost: HandlerCall) -> HandlerCall:
-        return compose(self._app.middleware, self._app.scoped(innermost))
+        return compose(self._app.async_middleware, self._app.scoped(innermost))
 
     def apart(self, claim: Claim) -> HandlerCall | None:
         """How to run this one job in a process of its own; None where its task cannot be imported there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.handlers.base import BaseHandler
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import DatabaseError, close_old_connections, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
@@ -30,6 +30,7 @@ from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
+from stoker.worker import Worker
 from tests.django_house import django, on_file, on_server
 
 
@@ -510,3 +511,58 @@ def test_every_transaction_mode_of_a_file_will_do(tmp_path: Path, mode: str | No
         assert shop.there(job) == [True]
         assert not connection.connection.in_transaction
     shop.jobs.run(shop.jobs.close())
+
+
+# --- connections of handlers --------------------------------------------------------------------------------------
+
+
+def _fresh_connections(call: Callable[[Any], Any], context: Any) -> Any:
+    close_old_connections()
+    try:
+        return call(context)
+    finally:
+        close_old_connections()
+
+
+@pytest.mark.engine("postgres")
+@pytest.mark.spec("DJANGO-07")
+@pytest.mark.parametrize("kept", [0, None], ids=["closed after each job", "kept, with health checks"])
+def test_no_job_dies_after_the_server_ended_all_connections(
+    postgres_url: str, postgres_schema: str, kept: int | None
+) -> None:
+    """Handlers in threads have a connection each; plain middleware renews it where it is used."""
+    name = f"shop {postgres_schema}"
+    database = on_server(postgres_url, application_name=name)
+    jobs = Stoker(f"{postgres_url}?schema={postgres_schema}", middleware=[_fresh_connections])
+
+    used: dict[int, Any] = {}
+
+    @jobs.task(attempts=1)
+    def ask() -> int:
+        mine = connections["default"]
+        if used.setdefault(id(mine), mine) is mine and not mine.allow_thread_sharing:
+            mine.inc_thread_sharing()  # so that the test can close it when the thread is gone
+        with mine.cursor() as cursor:
+            cursor.execute("select pg_backend_pid()")
+            return int(cursor.fetchone()[0])
+
+    async def serve() -> list[Status]:
+        async with jobs, Worker(jobs, {"default": 4}):
+            before = [await ask.enqueue() for _ in range(20)]
+            for handle in before:
+                await handle.result(10)
+            with psycopg.connect(postgres_url, autocommit=True) as server:
+                query = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s"
+                server.execute(query, [name])
+            after = [await ask.enqueue() for _ in range(40)]
+            async with asyncio.timeout(30):
+                while (await (await jobs.engine()).census()).by_status()[Status.DONE] < 60 and not [
+                    handle for handle in after if (await handle.refresh()).status is Status.DEAD
+                ]:
+                    await asyncio.sleep(0.01)
+            return [(await handle.refresh()).status for handle in after]
+
+    with django({**database, "CONN_MAX_AGE": kept, "CONN_HEALTH_CHECKS": True}):
+        assert set(asyncio.run(serve())) == {Status.DONE}
+        for one in used.values():
+            one.close()

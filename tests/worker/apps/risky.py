@@ -9,8 +9,9 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -44,6 +45,21 @@ async def pool() -> AsyncIterator[int]:
 class Point:
     x: int
     y: int
+
+
+def surrounding(call: Callable[[Any], Any], context: Any) -> Any:
+    """Plain middleware: runs where a plain handler runs."""
+    if context.kind == "surrounded":
+        context.metadata["middleware"] = f"{os.getpid()} {threading.get_ident()}"
+    return call(context)
+
+
+jobs.middleware.append(surrounding)
+
+
+@jobs.task(isolation="process")
+def surrounded() -> str:
+    return f"{os.getpid()} {threading.get_ident()}"
 
 
 @jobs.task(isolation="process")

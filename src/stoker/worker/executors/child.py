@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker.context import CancelToken, Context, Stopping, running
 from stoker.failure import describe_error, text_of
+from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.ids import JobId
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome, loudest
 from stoker.model.time import SECOND
 from stoker.worker.executors import wire
-from stoker.worker.executors.threads import Threads
+from stoker.worker.executors.threads import Threads, handler_of
 from stoker.worker.lineage import Parent
 from stoker.worker.runner import Cause, done, judge
 from stoker.worker.whereabouts import load
@@ -153,11 +154,13 @@ class Child:
         self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
 
     def _call_of(self, task: Task[..., Any]) -> Callable[[Context], Awaitable[Any]]:
+        plain = surround(self._app.plain_middleware, handler_of(task.fn))
+
         async def call(context: Context) -> Any:
             args, kwargs = context.call
             if task.is_async:
                 return await task.fn(*args, **kwargs)
-            return await self._threads.run(task.fn, args, kwargs)
+            return await self._threads.run(plain, (context,), {})
 
         return call
 

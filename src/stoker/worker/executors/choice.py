@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.context import Context
+from stoker.hooks import PlainMiddleware, surround
 from stoker.model.job import Claim
 from stoker.settings import WorkerSettings, resolve
 from stoker.worker.executors.process import Processes
-from stoker.worker.executors.threads import Threads
+from stoker.worker.executors.threads import Threads, handler_of
 from stoker.worker.whereabouts import NotImportable, address
 
 if TYPE_CHECKING:
@@ -48,17 +49,16 @@ class Executors:
                 self.processes.warm_up(task)
                 return
 
-    def call_of(self, task: Task[..., Any]) -> HandlerCall:
-        """How to run this task's handler off the loop."""
+    def call_of(self, task: Task[..., Any], around: Sequence[PlainMiddleware[Any, Any]] = ()) -> HandlerCall:
+        """How to run this task's handler off the loop, with plain middleware around it in its own thread."""
         if task.options.isolation == "process":
             return self._in_process(task)
-        fn = task.fn
+        run = surround(around, handler_of(task.fn))
 
         async def in_thread(context: Context) -> Any:
             if is_suspect(context.claim) and (call := self.isolated_call_of(task, context.claim)) is not None:
                 return await call(context)
-            args, kwargs = context.call
-            return await self.threads.run(fn, args, kwargs)
+            return await self.threads.run(run, (context,), {})
 
         return in_thread
 

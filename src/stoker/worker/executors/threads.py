@@ -15,6 +15,18 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 
+from stoker.context import Context
+
+
+def handler_of(fn: Callable[..., Any]) -> Callable[[Context], Any]:
+    """A plain handler as what middleware calls: with the run, whose arguments it takes."""
+
+    def call(context: Context) -> Any:
+        args, kwargs = context.call
+        return fn(*args, **kwargs)
+
+    return call
+
 
 class _Errand:
     """One call on its way through a thread."""
