@@ -187,6 +187,9 @@ class Stoker(Registry):
             receipts = await home.engine.insert(drafts, tx=tx)
         if tx is not None:
             return receipts  # whether these jobs will ever exist is for the user's commit to say: nobody is told
+        for draft, receipt in zip(drafts, receipts, strict=True):
+            if receipt.superseded is not None:
+                _log_superseded(draft, receipt.superseded)
         if self.timeline is not None:
             self.timeline.inserted(drafts, receipts)
             home.flush_soon(self.timeline, self._pace.event_flush / SECOND)
@@ -307,6 +310,12 @@ def _announced(engine: Engine, url: str) -> Engine:
         text = "no URL was given and STOKER_URL is not set: jobs are kept in %s. Give Stoker a URL to choose the place."
         logger.warning(text, engine.where)
     return engine
+
+
+def _log_superseded(draft: Draft, loser: JobId) -> None:
+    job = ids.text(loser)
+    text = "job %s is dead: it waited for a retry, and job %s (%s, queue %s) took its unique key"
+    logger.error(text, job, ids.text(draft.id), draft.kind, draft.queue, extra={"job": job})
 
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:

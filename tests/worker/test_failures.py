@@ -152,6 +152,21 @@ def test_what_was_taken_over_from_a_dead_worker_is_logged_when_it_applied(caplog
     assert "worker w1 stopped renewing its lease" in one.getMessage()
 
 
+@pytest.mark.spec("FAILLOG-06")
+async def test_a_superseded_job_is_one_error(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
+    @jobs.task(unique="the one", backoff=Fixed(60))
+    async def work() -> None:
+        raise ValueError("boom")
+
+    old = await work.enqueue()
+    await drain(jobs)
+    caplog.clear()
+    new = await work.enqueue()
+    [one] = caplog.records
+    assert (one.levelno, one.job) == (logging.ERROR, old.id)  # type: ignore[attr-defined]
+    assert f"job {old.id} is dead" in one.getMessage() and new.id in one.getMessage()
+
+
 # --- floods -----------------------------------------------------------------------------------------------------
 
 

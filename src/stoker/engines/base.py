@@ -80,9 +80,10 @@ class Jobs(Protocol):
         Atomic: all or nothing for one call of up to 1,000 drafts. Order: receipts in the order of the drafts. A draft
         whose id is stored already answers `existing` with that id, whatever else it says, so a repeated call is
         harmless. A draft with a unique key obeys `unique.meet` against the current holder, also against drafts before
-        it in the same call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder
-        ends dead in the same step. With `tx` the jobs exist if and only if that transaction commits. After the commit
-        one waiter per queue that received a new job that is due, or will be within `ahead.SOON`, is woken. Empty: `[]`.
+        it in the same call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder ends
+        dead in the same step, and the receipt names it. With `tx` the jobs exist if and only if that transaction
+        commits. After the commit one waiter per queue that received a new job that is due, or will be within
+        `ahead.SOON`, is woken. Empty: `[]`.
         """
         ...
 

@@ -185,10 +185,14 @@ class Stored(enum.StrEnum):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one draft, in the order of the drafts. `id` is the holder's when the key was taken."""
+    """The answer to one draft, in the order of the drafts. `id` is the holder's when the key was taken.
+
+    `superseded` is the job that ended dead because the draft took its key.
+    """
 
     id: JobId
     stored: Stored
+    superseded: JobId | None = None
 
 
 class Demand(msgspec.Struct, frozen=True):

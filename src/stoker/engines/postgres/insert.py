@@ -174,6 +174,8 @@ def _admit_round(
                 again.append((place, draft))
         elif (yield from keys.supersede(unit, [(holder, slot, draft.id, keys.firm(unique))])):
             yield from _store_new(unit, [(place, draft)], receipts, keyed=False)
+            if place in receipts:
+                receipts[place] = Receipt(draft.id, _INSERTED, holder)
         else:
             again.append((place, draft))
     return again

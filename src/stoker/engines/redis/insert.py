@@ -18,6 +18,7 @@ from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
 from stoker.model.ahead import wakes
 from stoker.model.errors import Duplicate, EngineRefused
+from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 from stoker.model.unique import Meeting, Mode, meet
 
@@ -136,6 +137,7 @@ def admit(unit: Work, draft: Draft, *, refuse: bool = True) -> Receipt:
     """Store one draft, or say which job stands in its way."""
     if unit.get(draft.id) is not None:
         return Receipt(draft.id, _EXISTING)
+    loser: JobId | None = None
     if draft.unique is not None:
         mode: Mode = "existing" if draft.unique.mode == "raise" and not refuse else draft.unique.mode
         holder = unit.holder(draft.unique.slot(draft.kind))
@@ -149,8 +151,9 @@ def admit(unit: Work, draft: Draft, *, refuse: bool = True) -> Receipt:
                 _replace(unit, holder, draft)
                 return Receipt(holder.id, Stored.REPLACED)
             unit.supersede(holder)
+            loser = holder.id
     unit.create(records.drafted(draft, unit.now))
-    return Receipt(draft.id, _INSERTED)
+    return Receipt(draft.id, _INSERTED, loser)
 
 
 def _replace(unit: Work, holder: Record, draft: Draft) -> None:

@@ -58,12 +58,12 @@ def insert_one(unit: UnitOfWork, draft: Draft, mode: Mode | None = None) -> Rece
     """Store one draft, or name the job that stands in its way. `mode` overrides what its key says."""
     if unit.get(draft.id) is not None:
         return Receipt(draft.id, Stored.EXISTING)
+    met = Receipt(draft.id, Stored.INSERTED)
     if draft.unique is not None:
         met = _meet(unit, draft, draft.unique, mode or draft.unique.mode)
-        if met is not None:
-            return met
-    _create(unit, Record.drafted(draft, unit.now))
-    return Receipt(draft.id, Stored.INSERTED)
+    if met.stored is Stored.INSERTED:
+        _create(unit, Record.drafted(draft, unit.now))
+    return met
 
 
 def _create(unit: UnitOfWork, record: Record) -> None:
@@ -71,11 +71,11 @@ def _create(unit: UnitOfWork, record: Record) -> None:
     unit.total(record, "enqueued")
 
 
-def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt | None:
-    """Decide between a draft and the holder of its key; None: the draft has the key."""
+def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt:
+    """Decide between a draft and the holder of its key; `inserted`: the draft has the key and is to be stored."""
     holder = unit.holder(unique.slot(draft.kind))
     if holder is None:
-        return None
+        return Receipt(draft.id, Stored.INSERTED)
     match meet(holder.holder, mode):
         case Meeting.REFUSE:
             raise Duplicate(unique.key, holder.id)
@@ -86,9 +86,10 @@ def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt
             return Receipt(holder.id, Stored.REPLACED)
         case Meeting.SUPERSEDE:
             _supersede(unit, holder)
+            return Receipt(draft.id, Stored.INSERTED, holder.id)
         case Meeting.TAKE:
             pass
-    return None
+    return Receipt(draft.id, Stored.INSERTED)
 
 
 def _supersede(unit: UnitOfWork, holder: Record) -> None:

@@ -332,7 +332,7 @@ async def test_a_newcomer_supersedes_a_job_that_waits_for_its_retry(store: Store
     old = await _waiting(store)
     store.pass_time(SECOND)
     newcomer = store.draft(unique=Unique("k", mode=mode), delay=HOUR)
-    assert await store.engine.insert([newcomer]) == [Receipt(newcomer.id, Stored.INSERTED)]
+    assert await store.engine.insert([newcomer]) == [Receipt(newcomer.id, Stored.INSERTED, old)]
     record = await store.job(old)
     assert (record.status, record.last_error, record.worker) == (Status.DEAD, SUPERSEDED, None)
     assert (record.finished_at, record.expires_at) == (store.now(), store.now() + KEEP_DEAD)
