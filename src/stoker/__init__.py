@@ -15,6 +15,7 @@ from stoker.model.errors import (
     JobCanceled,
     JobFailed,
     NotFound,
+    ResultUnavailable,
     StokerError,
     UnknownTask,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "StokerError",
     "JobFailed",
     "JobCanceled",
+    "ResultUnavailable",
     "NotFound",
     "Duplicate",
     "UnknownTask",

@@ -156,7 +156,10 @@ class RunMetadata(MutableMapping[str, str]):
 class Context:
     """One run of one job, seen from inside its handler."""
 
-    __slots__ = ("_metadata", "awaited", "began", "call", "cancel", "claim", "followups", "limit", "runtime")
+    __slots__ = (
+        *("_metadata", "awaited", "began", "call", "cancel", "claim", "followups", "limit"),
+        *("result_warning", "runtime"),
+    )
 
     def __init__(self, claim: Claim, runtime: Runtime, call: Call = ((), {}), limit: float | None = None) -> None:
         self.claim = claim
@@ -166,6 +169,7 @@ class Context:
         self.began = time.monotonic()
         self.cancel = CancelToken()
         self.followups: list[Draft] = []
+        self.result_warning: str | None = None
         self.awaited: tuple[JobId, ...] = ()
         self._metadata: RunMetadata | None = None
 

@@ -17,8 +17,9 @@ from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
-from stoker.model.errors import JobCanceled, JobFailed, NotFound, StokerError
+from stoker.model.errors import JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
 from stoker.model.job import Status, Stored
+from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
 from stoker.model.waiting import why_waiting
@@ -72,8 +73,9 @@ class JobHandle(Generic[R_co]):
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the job to end and give what its handler returned.
 
-        Raises `JobFailed` when it is dead, `JobCanceled`, `NotFound` when the record is no longer kept, and
-        `TimeoutError` when it has not ended in time; the job itself goes on.
+        Raises `JobFailed` when it is dead, `JobCanceled`, `ResultUnavailable` when what the handler returned could not
+        be stored, `NotFound` when the record is no longer kept, and `TimeoutError` when it has not ended in time; the
+        job itself goes on.
         """
         with waiting_for(self._id):
             return await self._result(timeout)
@@ -109,6 +111,8 @@ class JobHandle(Generic[R_co]):
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def _value(self, job: stored.Job) -> R_co:
+        if job.result is None and (why := job.metadata.get(RESULT_WARNING)) is not None:
+            raise ResultUnavailable(self.id, job.kind, job.attempts, why)
         signature = self._signature or self._app.signature_of(job.kind)
         value: R_co = display(job.result) if signature is None else signature.decode_result(job.result)
         return value

@@ -41,3 +41,11 @@ def test_an_expired_job_is_reported_and_others_that_end_without_failing_are_not(
     claim = claimed()
     for outcome in (Done(), Canceled(), Snoozed(SECOND), HandedBack()):
         assert failure_of(claim, conclude(claim, outcome)) is None
+
+
+@pytest.mark.spec("WORKER-02")
+def test_a_result_that_cannot_be_stored_is_reported_though_the_job_is_done() -> None:
+    told = failure_of(claimed(), conclude(claimed(), Done(None, "is no JSON")))
+    event = "is done, but its result cannot be stored"
+    assert told == Failure(False, event, "is no JSON", "result() raises ResultUnavailable.")
+    assert failure_of(claimed(), conclude(claimed(), Done(b"1"), metadata={"a": "b"})) is None

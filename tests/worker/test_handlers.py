@@ -15,11 +15,14 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.memory import MemoryEngine
+from stoker.model import ids
 from stoker.model.control import Tuning
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidInput, ResultUnavailable
 from stoker.model.events import EventType, Window
 from stoker.model.job import Status
+from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
+from stoker.model.query import Requeue, Selection
 from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
@@ -72,8 +75,10 @@ async def test_a_coroutine_behind_a_plain_wrapper_is_awaited(jobs: Stoker) -> No
     assert await job.result(0) == 2
 
 
-@pytest.mark.spec("WORKER-02")
-async def test_a_result_that_cannot_be_encoded_leaves_the_job_done_and_says_so(jobs: Stoker) -> None:
+@pytest.mark.spec("WORKER-02", "HANDLE-07")
+async def test_a_result_that_cannot_be_encoded_leaves_the_job_done_and_says_so(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
     results: dict[str, Callable[[], Any]] = {
         "object": object,
         "nan": lambda: float("nan"),
@@ -93,8 +98,32 @@ async def test_a_result_that_cannot_be_encoded_leaves_the_job_done_and_says_so(j
     for what, handle in handles.items():
         record = await handle.refresh()
         assert (record.status, record.result) == (Status.DONE, None), what
-        assert record.metadata["exec_result_warning"], what
-        assert await handle.result(0) is None
+        with pytest.raises(ResultUnavailable) as refused:
+            await handle.result(0)
+        assert refused.value.why == record.metadata[RESULT_WARNING]
+        assert (refused.value.job_id, refused.value.kind, refused.value.attempt) == (handle.id, "make", 1)
+        assert f"job {handle.id} (make, queue default) is done, but its result cannot be stored" in caplog.text
+
+
+@pytest.mark.spec("HANDLE-07")
+async def test_a_result_is_what_the_last_run_returned(jobs: Stoker) -> None:
+    """Whatever earlier runs and the handler itself noted: a null result is null, a refused one is an error."""
+
+    @jobs.task(attempts=1)
+    async def work(*, refused: bool) -> Any:
+        current().metadata["result_warning"] = "mine"
+        if not current().is_retry:
+            raise ValueError("first")
+        return object() if refused else None
+
+    handles = [await work.enqueue(refused=refused) for refused in (False, True)]
+    await drain(jobs)
+    engine = await jobs.engine()
+    await engine.alter(Selection(tuple(ids.parse(handle.id) for handle in handles)), Requeue())
+    await drain(jobs)
+    assert await handles[0].result(0) is None
+    with pytest.raises(ResultUnavailable):
+        await handles[1].result(0)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from stoker.app import Stoker
 from stoker.handle import JobHandle
-from stoker.model.errors import JobCanceled, JobFailed
+from stoker.model.errors import JobCanceled, JobFailed, ResultUnavailable
 from stoker.model.job import FINISHED, Status
 from stoker.model.query import Query
 from stoker.records import Job
@@ -159,11 +159,13 @@ async def test_errors_come_back_as_text() -> None:
     assert "risky.py" in (job.last_error or "")
 
 
-@pytest.mark.spec("PROCESS-08")
+@pytest.mark.spec("PROCESS-08", "HANDLE-07")
 async def test_a_result_without_a_form_leaves_the_job_done_and_flagged() -> None:
-    job = await ended(await risky.unencodable.enqueue())
+    handle = await risky.unencodable.enqueue()
+    job = await ended(handle)
     assert (job.status, job.result) == (Status.DONE, None)
-    assert "object" in job.metadata["exec_result_warning"]
+    with pytest.raises(ResultUnavailable, match="object"):
+        await handle.result(0)
 
 
 @pytest.mark.spec("PROCESS-09")

@@ -163,6 +163,17 @@ class JobCanceled(StokerError):
         super().__init__(f"job {job_id} ({kind}) was canceled: {error or 'no reason given'}")
 
 
+class ResultUnavailable(StokerError):
+    """`result()` of a job that is done and whose result could not be stored. `why` says what was wrong with it."""
+
+    def __init__(self, job_id: str, kind: str, attempt: int, why: str) -> None:
+        self.job_id = job_id
+        self.kind = kind
+        self.attempt = attempt
+        self.why = why
+        super().__init__(f"job {job_id} ({kind}) is done, but its result could not be stored: {why}")
+
+
 # --- what the store said ----------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stoker.model.job import Claim, Settlement, Status
-from stoker.model.lifecycle import spent
+from stoker.model.lifecycle import RESULT_WARNING, spent
 from stoker.model.time import SECOND, Span
 
 
@@ -19,7 +19,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def failure_of(claim: Claim, settlement: Settlement) -> Failure | None:
-    """Return what to report of a settlement that applied; None for success, put-backs and cancels by request."""
+    """Return what to report of a settlement that applied; None for success with its result, put-backs and
+    cancels by request.
+    """
     status, error = settlement.status, settlement.error or "no error recorded"
     failed = f"failed, attempt {claim.attempt} of {claim.base + claim.budget}"
     if status is Status.RETRYING:
@@ -29,6 +31,8 @@ def failure_of(claim: Claim, settlement: Settlement) -> Failure | None:
         return Failure(True, failed, error, f"It is dead: {left}.")
     if status is Status.CANCELED and settlement.refund:  # by lifecycle: only a job that expired before its first run
         return Failure(False, "was not started", error, "It is canceled.")
+    if status is Status.DONE and (why := (settlement.metadata or {}).get(RESULT_WARNING)) is not None:
+        return Failure(False, "is done, but its result cannot be stored", why, "result() raises ResultUnavailable.")
     return None
 
 

@@ -58,7 +58,7 @@ KEEP_DEAD: Span = 30 * DAY
 UNFIT_SINCE = "stoker.unfit_since"
 """Metadata key: when a worker first met the job without being able to run it."""
 
-RESULT_WARNING = "exec_result_warning"
+RESULT_WARNING = "stoker.result_warning"
 """Metadata key: why a job that is done has no result."""
 
 

@@ -20,7 +20,7 @@ from stoker.model.errors import StokerError
 from stoker.model.events import transition_of, transition_to_pending, transition_to_running
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
-from stoker.model.lifecycle import conclude
+from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
 from stoker.worker.aside import Aside
 from stoker.worker.fetcher import Asked, Fetcher
@@ -237,7 +237,7 @@ class Exchange:
                 del held[claim.id]
             if verdict is _APPLIED:
                 counts[settlement.status] += 1
-                if settlement.status is not _DONE:
+                if settlement.status is not _DONE or (settlement.metadata and RESULT_WARNING in settlement.metadata):
                     self._worker.failures.settled(claim, settlement)
                 if settlement.after:
                     self._worker.alarm.expect(settlement.after)

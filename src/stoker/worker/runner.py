@@ -109,10 +109,13 @@ def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
 
 def done(task: Task[..., Any], value: Any, context: Context) -> ends.Done:
     """The handler returned."""
-    if value is None and not context.followups:
-        return NOTHING
-    result, warning = (None, None) if value is None else task.signature.encode_result(value)
-    return ends.Done(result, warning, tuple(context.followups))
+    if value is None:
+        warning = context.result_warning
+        if warning is None and not context.followups:
+            return NOTHING
+        return ends.Done(None, warning, tuple(context.followups))
+    result, warning = task.signature.encode_result(value)
+    return ends.Done(result, None if warning is None else text_of(warning), tuple(context.followups))
 
 
 NOTHING = ends.Done()

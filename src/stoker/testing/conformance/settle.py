@@ -91,6 +91,19 @@ async def test_a_result_that_cannot_be_kept_is_flagged(store: Store) -> None:
     assert record.metadata[RESULT_WARNING] == "not JSON"
 
 
+@pytest.mark.spec("SETTLE-01", "HANDLE-07")
+async def test_a_result_that_cannot_be_kept_is_flagged_after_a_requeue(store: Store) -> None:
+    """Beside what earlier runs noted; a null result of the same job's sibling is not flagged."""
+    jobs = [await store.add(attempts=1) for _ in range(2)]
+    for claim in await store.claim(n=2):
+        await store.settle(conclude(claim, Failed("boom"), metadata={"exec_note": "first"}))
+    assert (await store.engine.alter(Selection(tuple(jobs)), Requeue())).changed == 2
+    refused, null = await store.claim(n=2)
+    await store.settle(conclude(refused, Done(None, "is no JSON")), conclude(null, Done()))
+    assert (await store.job(refused.id)).metadata == {"exec_note": "first", RESULT_WARNING: "is no JSON"}
+    assert (await store.job(null.id)).metadata == {"exec_note": "first"}
+
+
 @pytest.mark.core
 @pytest.mark.spec("SETTLE-02")
 async def test_keeping_nothing_deletes_the_job_on_success(store: Store) -> None:

@@ -64,8 +64,7 @@ def conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:
     match outcome:
         case ends.Done():
             context.followups.extend(outcome.followups)
-            if outcome.warning is not None:
-                context.metadata["result_warning"] = outcome.warning
+            context.result_warning = outcome.warning
             return _value(outcome.result, task)
         case ends.Crashed(detail=detail):
             raise ProcessDied(detail)
