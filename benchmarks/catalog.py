@@ -28,6 +28,7 @@ def everything() -> list[Benchmark]:
     """All benchmarks in the order they are run: what takes long comes last."""
     from benchmarks import (
         contention,
+        draft_cost,
         due,
         latency,
         postgres_cost,
@@ -41,7 +42,7 @@ def everything() -> list[Benchmark]:
         worker_life,
     )
 
-    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due)
+    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, draft_cost)
     return [
         benchmark
         for module in (*local, server_cost, server_life, trickle, redis_cost, postgres_cost)

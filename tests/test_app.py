@@ -260,7 +260,7 @@ async def test_the_tenant_hook_speaks_where_the_caller_is_silent(app: Stoker) ->
 @pytest.mark.spec("API-10")
 async def test_jobs_by_name_need_a_registered_or_declared_task(app: Stoker) -> None:
     @app.task
-    async def add(a: int, b: int = 2) -> int:
+    async def add(a: int = 1, b: int = 2) -> int:
         return a + b
 
     app.declare("billing.charge", queue="billing", attempts=2, timeout=9)

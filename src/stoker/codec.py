@@ -150,6 +150,22 @@ class Signature:
                 return narrower
         return error
 
+    def check(self, payload: bytes) -> None:
+        """Refuse arguments that a worker would refuse, by decoding them as it will; names the parameter."""
+        if self._read is not None:
+            try:
+                self._read(payload)
+            except Exception:  # noqa: BLE001, S110 - whatever went wrong, the slow way finds out and says it
+                pass
+            else:
+                return
+        try:
+            self._decode_parts(payload)
+        except PayloadMismatch as error:
+            given = display(error.value)  # as people wrote it, where it is JSON
+            value = error.value if given is None and error.value != b"null" else given
+            raise InvalidPayload(error.field, value, error.why) from error.__cause__
+
     # A payload on its way to the handler.
 
     def decode(self, payload: bytes) -> Call:

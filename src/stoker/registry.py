@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 Router = Callable[[str], str | None]
 
-POLICY = ("retry_on", "give_up_on", "retry_if", "crashes")
+POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate")
 OPTIONS = tuple(Wishes.__struct_fields__)
 
 
@@ -95,6 +95,7 @@ class Registry:
         metadata: Mapping[str, str] | None = None,
         isolation: Isolation | None = None,
         crashes: int | None = 3,
+        validate: bool = True,
         replace: bool = False,
     ) -> _Decorator: ...
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
@@ -184,6 +185,8 @@ class Registry:
             raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
         tenant = self.current_tenant() if wish.tenant is None else wish.tenant
         encoded = codec.encode_payload(payload)
+        if task is not None and task.validate:
+            task.signature.check(encoded)
         delay = wish.delay or 0
         return Draft(self.mint(), kind, encoded, queue, priority, delay, wish.at, attempts, unique, tenant, rest)
 

@@ -145,6 +145,7 @@ class Task(Generic[P, R]):
         give_up_on: Errors | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
         crashes: int | None = 3,
+        validate: bool = True,
         signature: Signature | None = None,
         tx: Transaction | None = None,
     ) -> None:
@@ -157,6 +158,7 @@ class Task(Generic[P, R]):
         self.give_up_on = give_up_on
         self.retry_if = retry_if
         self.crashes = crashes
+        self.validate = validate
         self.is_async = is_async_function(fn)
         self.signature = signature or Signature(fn, name)
         self.tx = tx
@@ -192,6 +194,8 @@ class Task(Generic[P, R]):
         queue, priority, attempts, options = self._resolved or self._resolve()
         wish = self.options
         payload = self.signature.encode(args, kwargs)
+        if self.validate:
+            self.signature.check(payload)
         unique: Any = wish.unique
         if self._key_of is not None:
             unique = self._key_of(args, kwargs)
@@ -257,6 +261,7 @@ class Task(Generic[P, R]):
             give_up_on=self.give_up_on,
             retry_if=self.retry_if,
             crashes=self.crashes,
+            validate=self.validate,
             signature=self.signature,
             tx=self.tx if tx is None else tx,
         )
