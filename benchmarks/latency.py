@@ -67,7 +67,7 @@ def enqueue(session: Session, durability: Durability) -> Iterator[Row]:
     with session.copies(empty(session), 3) as paths:
         rounds = asyncio.run(_rounds(paths, durability, session.sized(8, 20), session.sized(30, 60)))
     name = f"enqueue.{WORDS[durability]}"
-    bar: Bar = at_most(2.0, "ratio") if durability == "power" else at_most(100.0, "over")
+    bar: Bar = at_most(2.0, "ratio") if durability == "power" else at_most(200.0, "over")
     for suffix, limit in (("", 1), (".insert", 2)):
         pairs = [Pair(medians[0], medians[limit]) for medians in rounds]
         more = over(pairs)

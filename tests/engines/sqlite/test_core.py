@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine, flush, log, questions
-from stoker.engines.sqlite.insert import LONE
 from stoker.engines.sqlite.life import SignOfLife
 from stoker.model.errors import (
     Duplicate,
@@ -173,33 +172,20 @@ async def test_relaxed_durability_never_leaves_the_loop(path: Path) -> None:
 
 
 @pytest.mark.spec("SQLITE-80")
-async def test_a_lone_job_is_stored_by_one_statement(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    for _ in range(2):  # one to make the queue, one to find it: then the writer knows it
-        await engine.insert([draft()])
-    ours = engine._store.inside().connection
-    execute = ours._execute
-
-    def noted(text: str, *values: Any) -> Any:
-        seen.append(text)
-        return execute(text, *values)
-
+async def test_a_job_stored_alone_is_no_different_from_one_stored_in_company(engine: SqliteEngine) -> None:
     later = draft(priority=-3, at=4_000_000_000_000_000, tenant="t", options=Options(timeout=MINUTE), payload=b"[1]")
-    with monkeypatch.context() as patch:
-        patch.setattr(ours, "_execute", noted)
-        assert await engine.insert([later]) == [Receipt(later.id, Stored.INSERTED)]
-    assert seen == [LONE]
-    [together] = [msgspec.structs.replace(later, id=mint())]
+    assert await engine.insert([later]) == [Receipt(later.id, Stored.INSERTED)]
+    together = msgspec.structs.replace(later, id=mint())
     await engine.insert([together, draft()])
     alone, company = await engine.get([later.id, together.id])
     assert alone is not None
     assert company is not None
     assert msgspec.structs.replace(alone, id=company.id, created_at=company.created_at) == company
-    assert (await engine.census()).by_status()[Status.PENDING] == 5
+    assert (await engine.census()).by_status()[Status.PENDING] == 3
 
 
 @pytest.mark.spec("SQLITE-80")
-async def test_a_lone_job_that_is_stored_already_is_answered_like_any_other(engine: SqliteEngine) -> None:
+async def test_a_job_that_is_stored_already_is_answered_with_its_id(engine: SqliteEngine) -> None:
     await engine.insert([draft()])
     twice = draft()
     assert await engine.insert([twice]) == [Receipt(twice.id, Stored.INSERTED)]

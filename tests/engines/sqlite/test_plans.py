@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine, columns
-from stoker.engines.sqlite.insert import LONE_MEANS
 from stoker.engines.sqlite.texts import STATEMENTS
 
 ALL = {**{name: STATEMENTS[name] for name in STATEMENTS}, "get": columns.SELECT, "rewrite_body": columns.REWRITE_BODY}
@@ -120,8 +119,6 @@ def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
 @pytest.fixture
 def connection(database: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(database)) as opened:
-        for means in LONE_MEANS:
-            opened.execute(means)
         yield opened
 
 
@@ -137,8 +134,6 @@ def test_statements_use_the_index_they_were_written_for(connection: sqlite3.Conn
 @pytest.mark.spec("SQLITE-02")
 def test_no_statement_walks_over_all_jobs(connection: sqlite3.Connection) -> None:
     for name, statement in ALL.items():
-        if statement in LONE_MEANS:
-            continue
         for line in plan(connection, statement):
             if not line.startswith("SCAN") or name in MAY_SCAN:
                 continue

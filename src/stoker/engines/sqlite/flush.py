@@ -26,7 +26,6 @@ from typing import Any
 
 from stoker.engines.sqlite.connection import FULL, NORMAL
 from stoker.engines.sqlite.group import Outcome, Request
-from stoker.engines.sqlite.insert import Lone
 from stoker.engines.sqlite.transact import Transactor
 from stoker.engines.sqlite.writer import Writer
 from stoker.model.errors import EngineClosed
@@ -113,9 +112,6 @@ class Coalescer:
                 self.modes["inline"] += 1
                 self._finish(self._rung(alone))
                 return
-            if len(group) == 1 and (lone := transactor.lone(group[0], level)):
-                self._store(group, lone, level, sync=sync)
-                return
             if not transactor.begin(level):
                 self._send("thread", lambda: transactor.whole(group, level), sync=sync)
                 return
@@ -138,17 +134,6 @@ class Coalescer:
         if strict and self._syncs and all(request.drafts is not None for request in strict):
             return self._lax, True
         return self._strict if strict else self._lax, False
-
-    def _store(self, group: list[Request], lone: Lone, level: int, *, sync: bool) -> None:
-        """A lone draft needs no transaction around it: its one statement is one."""
-        transactor, [request] = self._transactor, group
-        if level == FULL or sync:
-            self._send("split", lambda: transactor.store(request, lone) or transactor.whole(group, level), sync=sync)
-        elif stored := transactor.store(request, lone):
-            self.modes["inline"] += 1
-            self._finish(self._rung(stored))
-        else:
-            self._send("thread", lambda: transactor.whole(group, level))
 
     def _send(self, mode: str, work: Callable[[], Outcome], *, sync: bool = False) -> None:
         self.modes[mode] += 1

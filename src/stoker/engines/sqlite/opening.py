@@ -15,7 +15,6 @@ from stoker.engines.sqlite.beside import Beside
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.gate import Gate
-from stoker.engines.sqlite.insert import LONE_MEANS
 from stoker.engines.sqlite.life import SignOfLife, sign_name
 from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.wake import Bell
@@ -114,8 +113,6 @@ def _connect(path: str, journal: Journal, beside: Beside, gate: Gate, patience: 
         connection = connected(path, journal, gate, patience)
         try:
             upgrade(connection, gate, patience)
-            for means in LONE_MEANS:
-                connection.run(means)
             return connection, Connection(path, journal=journal, read_only=True)
         except BaseException:
             connection.close()

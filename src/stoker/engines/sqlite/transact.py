@@ -14,7 +14,6 @@ from contextlib import suppress
 from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.group import Outcome, Request, together
-from stoker.engines.sqlite.insert import LONE, Lone, lone
 from stoker.engines.sqlite.unit_of_work import Known, Mismatch, Unit
 from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.time import Instant
@@ -122,27 +121,6 @@ class Transactor:
             return None
         finally:
             self._gate.leave()
-        return outcome
-
-    def lone(self, request: Request, level: int) -> Lone | None:
-        """Get hold of the gate for a draft that one statement can store, without waiting.
-
-        None: it takes more than that, or the gate is somebody else's at this moment.
-        """
-        draft = lone(self._known, request.drafts or (), self._clock())
-        return draft if draft is not None and self._enter(self._connection.prepare, level) else None
-
-    def store(self, request: Request, draft: Lone) -> Outcome | None:
-        """Run the one statement. None: it did not happen, and the long way will either do it or say why not."""
-        try:
-            self._connection.run(LONE, draft.values)
-        except EngineError:
-            return None
-        finally:
-            self._gate.leave()
-        outcome = Outcome()
-        outcome.answers[request] = draft.receipts
-        outcome.woken = draft.woken
         return outcome
 
     # --- the whole, for the thread ------------------------------------------------------------------------------
