@@ -172,3 +172,18 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named(fakes: None) 
             engine_from_url(url, **options)
     with pytest.raises(InvalidOption, match="fast, size, timeout"):
         engine_from_url("redis://h", speed=1)
+
+
+@pytest.mark.spec("EXPIRE-13")
+@pytest.mark.parametrize(
+    "url", ["memory://", "sqlite:///jobs.db", "postgresql://h/db", "redis://h", "redis+cluster://h"]
+)
+def test_a_history_can_be_given_in_every_way(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By keyword, in the URL and in the environment, in this order; twins have it too."""
+    assert engine_from_url(url).history == (1_000 if url == "memory://" else None)
+    monkeypatch.setenv("STOKER_HISTORY", "7")
+    assert engine_from_url(url).history == 7
+    assert engine_from_url(f"{url}?history=8").history == 8
+    assert engine_from_url(f"{url}?history=8", history=9).twin().history == 9
+    with pytest.raises(InvalidOption, match="history"):
+        engine_from_url(f"{url}?history=0")

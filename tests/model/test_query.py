@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.model.errors import InvalidInput, InvalidName
+from stoker.model.errors import InvalidInput, InvalidName, InvalidOption
 from stoker.model.job import Job, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
@@ -33,6 +33,8 @@ from stoker.model.query import (
     Tally,
     Totals,
     allows,
+    bounded,
+    history_of,
     matches,
     scheduled_count,
 )
@@ -295,3 +297,20 @@ def test_a_request_to_stop_notes_its_reason_within_bounds() -> None:
     assert Cancel("wrong customer").note() == {CANCEL_REASON: "wrong customer"}
     assert Cancel("x" * 5_000).note() == {CANCEL_REASON: "x" * LONGEST_REASON}
     assert Cancel("").note() == {}
+
+
+@pytest.mark.spec("EXPIRE-13")
+@pytest.mark.parametrize(
+    ("finished", "history", "expected"), [(None, None, None), (5, None, 5), (None, 3, 3), (5, 3, 3), (2, 3, 2)]
+)
+def test_of_two_bounds_the_lower_one_counts(finished: int | None, history: int | None, expected: int | None) -> None:
+    retention = Retention(limit=7, finished=finished)
+    assert bounded(retention, history) == Retention(limit=7, finished=expected)
+
+
+@pytest.mark.spec("EXPIRE-13")
+def test_a_history_is_a_whole_number_of_at_least_one() -> None:
+    assert [history_of(option) for option in (None, 1, "1000")] == [None, 1, 1_000]
+    for option in (0, -1, "0", "many", "1.5"):
+        with pytest.raises(InvalidOption, match="at least 1"):
+            history_of(option)

@@ -294,6 +294,12 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
     abreast: ClassVar[int]
     """How many settle-and-claim calls of one worker are worth having under way at once: 1 where calls do not travel."""
 
+    keep_done: Span
+    """How long done jobs are kept where neither job nor queue nor app says otherwise."""
+
+    history: int | None
+    """Most finished jobs that stay after an `expire`, whatever that was given; None: any number. An option sets it."""
+
     @property
     def where(self) -> str:
         """Return where the store is, for people: an absolute path, or an address without user and password."""

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Job, Status, check_name, shown_error
 from stoker.model.lifecycle import TRANSITIONS
@@ -276,6 +276,23 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     points: Span = 30 * DAY
     presences: Span = MINUTE
     finished: int | None = None
+
+
+def bounded(retention: Retention, history: int | None) -> Retention:
+    """A retention under an engine's `history`: of two bounds on finished jobs the lower one counts."""
+    bounds = [bound for bound in (retention.finished, history) if bound is not None]
+    return msgspec.structs.replace(retention, finished=min(bounds)) if bounds else retention
+
+
+def history_of(given: int | str | None) -> int | None:
+    """The option `history`, from code or as the text of a URL; None: any number of finished jobs is kept."""
+    try:
+        found = None if given is None else int(given)
+    except ValueError:
+        found = 0
+    if found is not None and found < 1:
+        raise InvalidOption("history", given, "must be a whole number of at least 1")
+    return found
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):

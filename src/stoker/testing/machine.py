@@ -172,6 +172,7 @@ class LockStep(RuleBasedStateMachine):
         self.mint = Mint(self.clock, lambda n: next(entropy).to_bytes(n))
         self.model: Engine = MemoryEngine(self.clock)
         self.engine: Engine = type(self).make_engine(self.clock)
+        self.model.keep_done = self.engine.keep_done
         self.ids: list[JobId] = []
         self.claims: list[_Pair] = []
         self.workers = [f"w{slot}.0" for slot in range(SLOTS)]

@@ -17,7 +17,6 @@ from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
-from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.query import WAITING, Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
@@ -159,7 +158,7 @@ class Chores:
         queues = [queue for queue in await self._engine.queues() if queue.name in served]
         keep = self._app.defaults.keep
         if keep is not None:
-            own = {queue.name for queue in queues if queue.keep_done != KEEP_DONE}
+            own = {queue.name for queue in queues if queue.keep_done != self._engine.keep_done}
             worker.keeps.clear()
             worker.keeps.update(dict.fromkeys(served - own, keep))
         limited = any(queue.workers is not None for queue in queues)

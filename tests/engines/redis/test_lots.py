@@ -10,7 +10,7 @@ import pytest
 from stoker.engines.redis.records import STATED, ids_of
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
-from stoker.model.lifecycle import KEEP_DONE, conclude
+from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Cancel, Delete, Prioritize, Query, Retention, Selection
 from stoker.model.time import HOUR, SECOND
@@ -157,7 +157,7 @@ async def test_one_that_runs_and_cannot_be_read_leaves_its_lot(bench: Bench) -> 
 @pytest.mark.spec("LOT-05")
 async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
     first, second = await bench.ended(5), await bench.ended(3)
-    bench.clock.set(bench.clock() + KEEP_DONE + SECOND)
+    bench.clock.set(bench.clock() + bench.engine.keep_done + SECOND)
     assert (await bench.engine.expire(Retention(limit=2))).jobs == 2
     assert await bench.stored() == [*first[2:], *second]
     assert (await bench.engine.expire(Retention(limit=4))).jobs == 4

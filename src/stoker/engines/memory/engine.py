@@ -37,7 +37,7 @@ from stoker.model.job import (
     Verdict,
     check_lease,
 )
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -77,9 +77,7 @@ class MemoryEngine:
             raise InvalidOption("capacity", capacity, "must be at least 1, or None for no limit")
         if when_full not in ("raise", "wait"):
             raise InvalidOption("when_full", when_full, "must be one of raise, wait")
-        if history < 1:
-            raise InvalidOption("history", history, "must be at least 1")
-        self._join(Store(clock, capacity, history), when_full)
+        self._join(Store(clock, capacity, history_of(history)), when_full)
 
     def _join(self, store: Store, when_full: WhenFull) -> None:
         self._store = store
@@ -90,6 +88,26 @@ class MemoryEngine:
         self._read = Access(store, self._samples, self._door, write=False)
         self._write = Access(store, self._samples, self._door, write=True)
         self._queueing: set[Waiter] = set()
+
+    # --- retention ----------------------------------------------------------------------------------------------
+
+    @property
+    def keep_done(self) -> Span:
+        """How long done jobs are kept by default; settable, so that this engine can stand in for another one."""
+        return self._store.keep_done
+
+    @keep_done.setter
+    def keep_done(self, span: Span) -> None:
+        self._store.keep_done = span
+
+    @property
+    def history(self) -> int | None:
+        """Most finished jobs that are kept; here with every write, not only after cleaning."""
+        return self._store.history
+
+    @history.setter
+    def history(self, most: int | None) -> None:
+        self._store.history = most
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +267,7 @@ class MemoryEngine:
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:
-            return expire(store, retention, store.now())
+            return expire(store, bounded(retention, store.history), store.now())
 
     # --- control ------------------------------------------------------------------------------------------------
 

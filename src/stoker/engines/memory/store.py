@@ -7,9 +7,11 @@ first, so a call that is refused, or a transaction that is only rehearsed, leave
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -22,6 +24,7 @@ from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.control import Budget, NamedLock, Presence, Queue
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
+from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
 
@@ -30,19 +33,25 @@ P = ParamSpec("P")
 
 log = logging.getLogger("stoker.engines.memory")
 
+MOST_STALE = 1_000
+"""Ends of jobs that are not finished any more, before they are thrown out."""
+
 
 class Store:
     """Everything that is stored, shared by twins. A caller holds `lock`."""
 
-    def __init__(self, clock: Clock | None, capacity: int | None, history: int) -> None:
+    def __init__(self, clock: Clock | None, capacity: int | None, history: int | None) -> None:
         self.lock = threading.Lock()
         self.capacity = capacity
         self.history = history
+        self.keep_done = KEEP_DONE
         self.clock = SteadyClock(clock)
         self.jobs: dict[JobId, Entry] = {}
         self.waiting: dict[str, ReadyQueue] = {}
         self.held: dict[str, dict[JobId, Entry]] = {}
-        self.finished: OrderedDict[JobId, Entry] = OrderedDict()
+        self.finished: dict[JobId, Entry] = {}
+        self._ends: list[tuple[Instant, int, JobId]] = []
+        self._ended = itertools.count()
         self.holders: dict[str, JobId] = {}
         self.counts: Counter[tuple[str, str, Status]] = Counter()
         self.totals: Counter[tuple[str, Total]] = Counter()
@@ -157,6 +166,7 @@ class Store:
             self.held.setdefault(record.worker, {})[record.id] = entry
         else:
             self.finished[record.id] = entry
+            heapq.heappush(self._ends, (record.expires_at or 0, next(self._ended), record.id))
         self.active += record.status in ACTIVE
 
     def _take_out(self, entry: Entry, now: Instant) -> None:
@@ -191,7 +201,7 @@ class Store:
         """A queue's settings, stored or not."""
         found = self.rows.get(name) or self._untuned.get(name)
         if found is None:
-            found = self._untuned[name] = Queue(name=name)
+            found = self._untuned[name] = Queue(name=name, keep_done=self.keep_done)
         return found
 
     def set_queue(self, queue: Queue) -> None:
@@ -210,14 +220,28 @@ class Store:
         """Wake waiters when the call is over."""
         self._woken.add(topic)
 
-    def conclude(self, active_before: int) -> None:
-        """What follows every write: prune the history, admit the next insert that waits for room, wake waiters."""
-        while len(self.finished) > self.history:
-            job, entry = self.finished.popitem(last=False)
+    def _prune(self) -> None:
+        """Remove the finished job that is nearest to its expiry."""
+        end = heapq.heappop(self._ends)
+        if self._is_end(end):
+            entry = self.finished.pop(end[2])
             record = entry.record
             self.counts[record.queue, record.kind, record.status] -= 1
-            del self.jobs[job]
-            self.ledger.cross_out(job)
+            del self.jobs[record.id]
+            self.ledger.cross_out(record.id)
+
+    def _is_end(self, end: tuple[Instant, int, JobId]) -> bool:
+        """Is this still how a job ended? Requeued and removed ones leave theirs behind."""
+        entry = self.finished.get(end[2])
+        return entry is not None and (entry.record.expires_at or 0) == end[0]
+
+    def conclude(self, active_before: int) -> None:
+        """What follows every write: prune the history, admit the next insert that waits for room, wake waiters."""
+        while self.history is not None and len(self.finished) > self.history:
+            self._prune()
+        if len(self._ends) > 2 * len(self.finished) + MOST_STALE:
+            self._ends = [end for end in self._ends if self._is_end(end)]
+            heapq.heapify(self._ends)
         if self.active < active_before:
             self.admit()
         if self._woken:

@@ -12,6 +12,7 @@ from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options
 from stoker.engines.postgres.texts import DEFAULT_SCHEMA, check_schema
 from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.query import history_of
 
 DEFAULTS: dict[str, Any] = {
     "schema": DEFAULT_SCHEMA,
@@ -19,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "pooler": "auto",
     "direct": None,
     "timeout": 5.0,
+    "history": None,
 }
 CHOICES = {"migrate": ("auto", "manual"), "pooler": typing.get_args(Pooler)}
 
@@ -46,6 +48,7 @@ def options(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Optio
         wanted["pooler"],
         patience,
         None if direct is None else split(direct)[0],
+        history_of(wanted["history"]),
     )
 
 

@@ -48,8 +48,8 @@ from stoker.model.job import (
     Verdict,
     check_lease,
 )
-from stoker.model.lifecycle import check_settlements
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.lifecycle import KEEP_DONE, check_settlements
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -65,6 +65,7 @@ class PostgresEngine:
     name: ClassVar[str] = "postgres"
     gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.SIGN_OF_LIFE}
     abreast: ClassVar[int] = 2
+    keep_done: Span = KEEP_DONE
 
     def __init__(
         self,
@@ -76,12 +77,14 @@ class PostgresEngine:
         pooler: Pooler | None = None,
         direct: str | None = None,
         timeout: float | None = None,
+        history: int | None = None,
     ) -> None:
         given = {"schema": schema, "migrate": migrate, "pooler": pooler, "direct": direct, "timeout": timeout}
-        self._furnish(address.options(url, clock=clock, given=given))
+        self._furnish(address.options(url, clock=clock, given={**given, "history": history}))
 
     def _furnish(self, options: Options) -> None:
         self._options = options
+        self.history = options.history
         self.samples = Samples()
         self._store = Store(options)
         self._line = claims.Line(self._store)
@@ -103,6 +106,7 @@ class PostgresEngine:
     def twin(self) -> Self:
         twin = type(self).__new__(type(self))
         twin._furnish(self._options)  # noqa: SLF001 - it is one of us
+        twin.history = self.history
         return twin
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
@@ -198,7 +202,7 @@ class PostgresEngine:
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
-        return await expiry.expire(self._store, retention)
+        return await expiry.expire(self._store, bounded(retention, self.history))
 
     # --- settings -----------------------------------------------------------------------------------------------
 

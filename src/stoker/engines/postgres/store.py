@@ -57,6 +57,7 @@ class Options(msgspec.Struct, frozen=True):
     pooler: Pooler
     patience: float
     direct: str | None
+    history: int | None = None
 
 
 class Store:

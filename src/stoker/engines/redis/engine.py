@@ -20,6 +20,7 @@ from stoker.engines.redis.insert import Gathering
 from stoker.engines.redis.notes import note
 from stoker.engines.redis.signs import Signs
 from stoker.engines.redis.store import Options, Store
+from stoker.engines.redis.tunings import KEEP_DONE
 from stoker.engines.samples import Samples, timed
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
@@ -40,11 +41,11 @@ from stoker.model.job import (
     check_lease,
     check_name,
 )
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
-DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0}
+DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0, "history": None}
 """What counts when neither a keyword nor the URL says otherwise."""
 
 
@@ -68,6 +69,7 @@ class RedisEngine:
         }
     )
     abreast: ClassVar[int] = 3
+    keep_done: Span = KEEP_DONE
 
     def __new__(
         cls,
@@ -77,6 +79,7 @@ class RedisEngine:
         prefix: str | None = None,  # noqa: ARG004
         timeout: float | None = None,  # noqa: ARG004
         patience: float | None = None,  # noqa: ARG004
+        history: int | None = None,  # noqa: ARG004
     ) -> Self:
         """An engine for a cluster where the URL says so."""
         cluster = cls is RedisEngine and url.lower().startswith("redis+cluster:")
@@ -90,6 +93,7 @@ class RedisEngine:
         prefix: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
+        history: int | None = None,
     ) -> None:
         address = read_url(url, tuple(DEFAULTS))
         if isinstance(self, RedisClusterEngine) and not address.cluster:
@@ -103,6 +107,7 @@ class RedisEngine:
             patience = _seconds("patience", given["patience"])
         check_name("prefix", prefix)
         self.samples = Samples()
+        self.history = history_of(given["history"] if history is None else history)
         self._build(Options(address, prefix, clock, timeout, patience))
 
     def _build(self, options: Options) -> None:
@@ -137,7 +142,7 @@ class RedisEngine:
 
     def twin(self) -> Self:
         twin = object.__new__(type(self))
-        twin.samples = Samples()
+        twin.samples, twin.history = Samples(), self.history
         twin._build(self._options)
         return twin
 
@@ -230,7 +235,7 @@ class RedisEngine:
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
-        return await expiry.expire(self._store, retention)
+        return await expiry.expire(self._store, bounded(retention, self.history))
 
     # --- control ------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,12 @@ from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.records import CHARS, Notes
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.engines.redis.tunings import KEEP_DONE
 from stoker.engines.redis.work import Work
 from stoker.model.errors import EngineBusy
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, check_settlements, deletes
+from stoker.model.lifecycle import KEEP_DEAD, check_settlements, deletes
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
 _SETTLE = script("settle")

@@ -9,12 +9,16 @@ import msgspec
 
 from stoker.engines.redis.keys import Shard
 from stoker.model.control import Queue
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
+from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.retry import OFF, Curve
 from stoker.model.throttle import OPEN, Cooldown
+from stoker.model.time import HOUR, Span
 
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
+
+KEEP_DONE: Span = HOUR
+"""Done jobs of a queue nobody tuned: here they take memory, so they are kept for less than elsewhere."""
 
 FIELDS = ("paused", "workers", "keep_done", "keep_dead", "curve", "until", "count")
 

@@ -44,8 +44,8 @@ from stoker.model.job import (
     Verdict,
     check_lease,
 )
-from stoker.model.lifecycle import check_settlements
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.lifecycle import KEEP_DONE, check_settlements
+from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -64,6 +64,7 @@ class SqliteEngine:
     name: ClassVar[str] = "sqlite"
     gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.BESIDE_TRANSACTIONS, Gives.SERVER}
     abreast: ClassVar[int] = 1
+    keep_done: Span = KEEP_DONE
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class SqliteEngine:
         durability: Literal["power", "process"] = "power",
         journal: Journal = "wal",
         busy_timeout: float = PATIENCE,
+        history: int | None = None,
     ) -> None:
         if durability not in ("power", "process"):
             raise InvalidOption("durability", durability, "must be power or process")
@@ -80,6 +82,7 @@ class SqliteEngine:
             raise InvalidOption("journal", journal, "must be wal or delete")
         self.path = str(Path(path).absolute())
         self.samples = Samples()
+        self.history = history_of(history)
         self._options = Options(clock, durability, journal, busy_timeout)
         self._store = Store(self.path, self._options)
         self._starving = False
@@ -97,7 +100,7 @@ class SqliteEngine:
         await self._store.close()
 
     def twin(self) -> Self:
-        twin = type(self)(self.path)
+        twin = type(self)(self.path, history=self.history)
         twin._options = self._options  # noqa: SLF001 - it is one of us
         twin._store = Store(self.path, self._options)  # noqa: SLF001
         return twin
@@ -230,7 +233,7 @@ class SqliteEngine:
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
         warn_of_log(self.path)
-        return await self._store.write(lambda unit: expire(unit, retention))
+        return await self._store.write(lambda unit: expire(unit, bounded(retention, self.history)))
 
     # --- settings -----------------------------------------------------------------------------------------------
 

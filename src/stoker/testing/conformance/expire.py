@@ -10,7 +10,7 @@ from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.job import Options, Status
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
+from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.outcome import Canceled, Done, Failed, Outcome, Rejected
 from stoker.model.query import Cancel, Clone, Discard, Expired, Query, Requeue, Retention, Selection
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Span
@@ -58,8 +58,8 @@ async def test_expire_with_nothing_to_do_answers_zeros(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("EXPIRE-02")
 async def test_expire_removes_done_jobs_after_their_time(store: Store) -> None:
-    """A job that is done stays seven days unless its queue or itself says otherwise, to the microsecond."""
-    await _lives_for(store, await _ended(store, Done()), KEEP_DONE)
+    """A job that is done stays for the engine's time unless its queue or itself says otherwise, to the microsecond."""
+    await _lives_for(store, await _ended(store, Done()), store.engine.keep_done)
 
 
 @pytest.mark.core
@@ -89,11 +89,11 @@ async def test_expire_removes_what_operators_ended(store: Store) -> None:
 @pytest.mark.spec("EXPIRE-03")
 async def test_expire_follows_the_queue(store: Store) -> None:
     """A queue's own retention counts for jobs that finish in it, and for no other queue."""
-    await store.engine.tune("short", Tuning(keep_done=HOUR, keep_dead=2 * HOUR))
+    await store.engine.tune("short", Tuning(keep_done=MINUTE, keep_dead=2 * MINUTE))
     done, dead = await _ended(store, Done(), queue="short"), await _ended(store, Rejected("no"), queue="short")
     elsewhere = await _ended(store, Done())
-    await _lives_for(store, done, HOUR)
-    await _lives_for(store, dead, 2 * HOUR)
+    await _lives_for(store, done, MINUTE)
+    await _lives_for(store, dead, 2 * MINUTE)
     assert not await store.gone(elsewhere)
 
 
@@ -133,7 +133,7 @@ async def test_expire_removes_no_more_than_its_limit(store: Store) -> None:
     """A call removes up to `limit` jobs; the rest waits for the next calls."""
     for _ in range(5):
         await _ended(store, Done())
-    store.pass_time(KEEP_DONE + 1)
+    store.pass_time(store.engine.keep_done + 1)
     assert [(await _expire(store, limit=2)).jobs for _ in range(4)] == [2, 2, 1, 0]
     assert await store.counts() == {}
 
@@ -165,7 +165,7 @@ async def test_expire_does_not_remember_the_expiry_of_a_former_life(store: Store
     assert (await _expire(store)).jobs == 0
     await store.finish(claim, Done())
     assert (await _expire(store)).jobs == 0
-    await _lives_for(store, job, KEEP_DONE)
+    await _lives_for(store, job, store.engine.keep_done)
 
 
 @pytest.mark.spec("EXPIRE-09")
@@ -227,3 +227,24 @@ async def test_expire_removes_old_events_and_points(store: Store) -> None:
     points = await store.engine.points(start, start + 9 * DAY, ["m"])
     assert [event.at for event in events] == [start + 2 * DAY, start + 3 * DAY]
     assert [point.value for point in points] == [1, 2, 3]
+
+
+@pytest.mark.core
+@pytest.mark.spec("EXPIRE-13")
+async def test_expire_keeps_no_more_finished_jobs_than_the_history(store: Store) -> None:
+    """With `history` so many finished jobs stay, by age and not by status; twins know it, and active jobs never go."""
+    ended = []
+    for n in range(6):
+        ended.append(await _ended(store, Rejected("no") if n == 0 else Done()))
+        store.pass_time(SECOND)
+    active = await store.add()
+    store.engine.history = 3
+    await _expire(store)
+    left = [job.id for job in (await store.engine.find(Query(order="oldest"))).jobs]
+    assert left == [ended[0], *ended[-2:], active], "what is done goes first, oldest first: the dead are for people"
+    twin = store.engine.twin()
+    assert twin.history == 3
+    store.engine.history = 2
+    assert (await _expire(store, finished=5)).jobs == 1, "the lower bound counts"
+    assert (await _expire(store, finished=0)).jobs == 2
+    assert await store.counts() == {Status.PENDING: 1}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stoker.model.control import MOST_WORKERS, Queue, Tuning
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Demand, Status, Verdict
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
+from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.outcome import Done, Failed, Rejected, Throttled
 from stoker.model.query import Move, Selection
 from stoker.model.retry import OFF, Curve
@@ -16,6 +18,11 @@ from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store
 
 _SOON = 5.0
+
+
+def _plain(store: Store, name: str, **tuned: Any) -> Queue:
+    """A queue with nothing but these settings of its own."""
+    return Queue(name=name, keep_done=store.engine.keep_done, **tuned)
 
 
 async def _queue(store: Store, name: str) -> Queue:
@@ -58,13 +65,13 @@ async def test_queues_lists_a_queue_that_was_only_cooled(store: Store) -> None:
 async def test_queues_nobody_tuned_act_by_default(store: Store) -> None:
     """A queue that is merely used has every default; one that was never used hands out nothing."""
     await store.add(queue="plain")
-    assert await _queue(store, "plain") == Queue(name="plain")
+    assert await _queue(store, "plain") == _plain(store, "plain")
     assert await store.claim(queue="unheard") == []
     claim = await store.take(queue="plain")
     assert (claim.curve, claim.cool_count) == (OFF, 0)
     await store.finish(claim, Done())
     record = await store.job(claim.id)
-    assert record.expires_at == store.now() + KEEP_DONE
+    assert record.expires_at == store.now() + store.engine.keep_done
 
 
 @pytest.mark.core
@@ -73,7 +80,7 @@ async def test_queues_tune_is_a_patch(store: Store) -> None:
     """Only what is given changes; the rest keeps its value, defaults included."""
     curve = Curve(on=True, base=2 * SECOND, max=HOUR)
     assert await store.engine.tune("mail", Tuning(workers=3))
-    assert await _queue(store, "mail") == Queue(name="mail", workers=3)
+    assert await _queue(store, "mail") == _plain(store, "mail", workers=3)
     assert await store.engine.tune("mail", Tuning(paused=True, keep_done=HOUR))
     assert await store.engine.tune("mail", Tuning(curve=curve, keep_dead=DAY))
     assert await store.engine.tune("mail", Tuning(paused=False))
@@ -102,7 +109,7 @@ async def test_queues_seeding_keeps_what_people_tuned(store: Store) -> None:
     """`if_absent` writes a new queue and leaves an existing one alone, and says which it was."""
     assert await store.engine.tune("mail", Tuning(workers=5), if_absent=True)
     assert not await store.engine.tune("mail", Tuning(workers=9, paused=True), if_absent=True)
-    assert await _queue(store, "mail") == Queue(name="mail", workers=5)
+    assert await _queue(store, "mail") == _plain(store, "mail", workers=5)
     assert await store.engine.tune("mail", Tuning(workers=9))
     assert (await _queue(store, "mail")).workers == 9
 
@@ -212,7 +219,7 @@ async def test_queues_are_the_same_for_every_engine_on_the_store(store: Store) -
     await twin.open()
     try:
         await twin.tune("mail", Tuning(paused=True, workers=4))
-        assert await store.engine.queues() == await twin.queues() == [Queue(name="mail", paused=True, workers=4)]
+        assert await store.engine.queues() == await twin.queues() == [_plain(store, "mail", paused=True, workers=4)]
         await store.add(queue="mail")
         assert await store.claim(queue="mail") == []
     finally:
