@@ -18,7 +18,7 @@ from stoker.worker.guardian import Guardian
 async def test_a_guardian_shows_life_until_it_leaves(tmp_path: Path) -> None:
     async with Stoker(SqliteEngine(tmp_path / "jobs.db")) as app:
         guardian = Guardian(app)
-        sign = tmp_path / "jobs.db.live" / f"{guardian.id}.alive"
+        sign = tmp_path / "jobs.db-stoker" / "live" / f"{guardian.id}.alive"
         await guardian.show()
         assert sign.exists()
         engine = await app.engine()
