@@ -21,7 +21,7 @@ from benchmarks.rows import Row, at_least
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import BATCHES
 from benchmarks.stats import Cores, Meter, Pair, in_turns, pace_row
-from benchmarks.worker_cost import run_dry
+from benchmarks.worker_cost import TUNED, run_dry
 from stoker.model.ids import JobId
 from stoker.registry import mint
 
@@ -141,6 +141,20 @@ def worker(session: Session, name: Name, batch: int) -> Iterator[Row]:
     yield pace_row(f"{name}.worker.{batch}", in_turns(session.rounds, whole, limit), at_least(WHOLE[name]))
 
 
+def defaults(session: Session, name: Name) -> Iterator[Row]:
+    """A worker with default settings against one whose batches are set to what suits jobs that do nothing."""
+    ground, jobs = session.ground(name), session.sized(15_000, 30_000)
+
+    def whole(batch: int | None) -> Meter:
+        place = ground.waiting(jobs)
+        meter = asyncio.run(asyncio.wait_for(run_dry(make_app(place.engine()), batch), LONGEST))
+        ground.drop(place)
+        return meter
+
+    pairs = in_turns(session.rounds, lambda: whole(None), lambda: whole(TUNED))
+    yield pace_row(f"{name}.worker.defaults", pairs, at_least(0.90))
+
+
 async def _dry_bare(place: Place, batch: int) -> Meter:
     async with place.bare() as bare:
         return await drain_bare(bare, batch)
@@ -197,6 +211,7 @@ BENCHMARKS = [
         *(Benchmark(f"{name}.drain.{batch}", (name,), partial(drain, name=name, batch=batch)) for batch in BATCHES),
         *(Benchmark(f"{name}.bulk.{batch}", (name,), partial(bulk, name=name, batch=batch)) for batch in BATCHES),
         *(Benchmark(f"{name}.worker.{batch}", (name,), partial(worker, name=name, batch=batch)) for batch in BATCHES),
+        Benchmark(f"{name}.worker.defaults", (name,), partial(defaults, name=name)),
         Benchmark(f"{name}.worker.two", (name,), partial(two, name=name)),
     )
 ]

@@ -13,7 +13,7 @@ from benchmarks.catalog import Benchmark
 from benchmarks.rows import Row, absolute, at_least, at_most
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import BATCHES, WORDS, Durability, drain_bare, waiting
-from benchmarks.stats import Meter, cost_row, in_turns
+from benchmarks.stats import Meter, cost_row, in_turns, pace_row
 from benchmarks.watched import Nothing
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
@@ -34,8 +34,12 @@ class Timed(Worker):
         super().ask_stop()
 
 
-async def run_dry(app: Stoker, batch: int) -> Meter:
-    """Let a worker drain a store."""
+TUNED = 500
+"""The batch that a worker with default settings is compared with."""
+
+
+async def run_dry(app: Stoker, batch: int | None = None) -> Meter:
+    """Let a worker drain a store; without a batch with default settings."""
     async with app:
         worker = Timed(app, drain=True, claim_batch=batch, settle_batch=batch)
         await worker.start()
@@ -99,7 +103,20 @@ def on_sqlite(session: Session, durability: Durability, batch: int, *, timeline:
         yield cost_row(name, pairs, bar)
 
 
+def defaults(session: Session) -> Iterator[Row]:
+    """A worker with default settings against one whose batches are set to what suits jobs that do nothing."""
+    original = waiting(session, session.sized(20_000, 40_000))
+
+    def whole(batch: int | None) -> Meter:
+        with session.copies(original) as [path]:
+            return asyncio.run(run_dry(make_app(SqliteEngine(path)), batch))
+
+    pairs = in_turns(session.rounds, lambda: whole(None), lambda: whole(TUNED))
+    yield pace_row("sqlite.worker.defaults", pairs, at_least(0.90))
+
+
 BENCHMARKS = [
+    Benchmark("sqlite.worker.defaults", ("worker", "sqlite"), defaults),
     *(
         Benchmark(
             f"worker.{'dressed' if dressed else 'plain'}.{batch}",

@@ -64,11 +64,11 @@ class WorkerSettings:
     poll: Span = duration(SECOND, low=10 * MILLISECOND, high=HOUR)
     """How often an idle worker looks for work that neither a wake-up nor a due time announced."""
 
-    claim_batch: int = whole(100, low=1, high=1_000)
-    """Most jobs taken in one claim."""
+    claim_batch: int | None = whole(None, low=1, high=1_000)
+    """Most jobs taken in one claim; None: 100, and up to 500 for as long as the jobs are quick and many wait."""
 
-    settle_batch: int = whole(100, low=1, high=1_000)
-    """So many outcomes are written as soon as they are there; fewer wait a few milliseconds for company."""
+    settle_batch: int | None = whole(None, low=1, high=1_000)
+    """So many outcomes are written at once, fewer after a few milliseconds; None: as many as are claimed at once."""
 
     reap_batch: int = whole(100, low=1, high=1_000)
     """Most lapsed claims taken over at once."""

@@ -10,7 +10,8 @@ import pytest
 
 from stoker.model.job import Claim
 from stoker.worker.fetcher import STALE_AFTER, Fetcher
-from stoker.worker.lane import Lane
+from stoker.worker.lane import DEEPEST_ALONE, HORIZON, LARGEST, SMALLEST, Lane
+from stoker.worker.settler import Settler
 
 numbers = itertools.count(1)
 
@@ -84,7 +85,7 @@ async def test_only_living_sleepers_are_woken_one_per_claim() -> None:
 
 @pytest.mark.spec("WORKER-16")
 def test_a_lane_learns_how_fast_it_is_however_short_its_turns_and_forgets_its_rest() -> None:
-    lane = Lane(("a",), 5, 25)
+    lane = Lane(("a",), 5, 5)
     now = 1000.0
     for _ in range(20):
         lane.asked = 5
@@ -108,3 +109,55 @@ def test_a_lane_learns_how_fast_it_is_however_short_its_turns_and_forgets_its_re
         lane.busy = 5
         lane.measure(5, now)
     assert lane.wanted() == 0, "slow jobs are not hoarded"
+
+
+def run_at(fetcher: Fetcher, rate: int) -> None:
+    """Let the first lane finish so many jobs a second, for a few seconds."""
+    [lane] = fetcher.lanes
+    now = lane._measured_at or 1000.0
+    for _ in range(40):
+        now += 0.1
+        lane.measure(rate // 10, now)
+
+
+@pytest.mark.spec("WORKER-37")
+def test_a_fast_lane_takes_large_batches_by_itself_and_a_slow_one_does_not() -> None:
+    fetcher = Fetcher({"a": 10}, "own")
+    [lane] = fetcher.lanes
+    asked = fetcher.ask("w")
+    assert asked is not None
+    assert asked.demand.total == 10, "a new lane takes what its slots can run"
+    fetcher.distribute(asked, claims(10))
+    lane.buffer.clear()
+    run_at(fetcher, 30_000)
+    assert lane.batch == LARGEST
+    asked = fetcher.ask("w")
+    assert asked is not None
+    assert asked.demand.total == LARGEST
+    assert lane.wanted() + LARGEST == 10 + DEEPEST_ALONE, "however fast it is"
+    fetcher.withdraw(asked)
+    run_at(fetcher, 1_000)
+    assert lane.batch == SMALLEST
+    assert lane.wanted() == 10 + round(1_000 * HORIZON)
+    run_at(fetcher, 10)
+    assert lane.wanted() == 10, "slow jobs are not hoarded"
+
+
+@pytest.mark.spec("WORKER-37")
+def test_a_size_that_was_set_stays() -> None:
+    fetcher, settler = Fetcher({"a": 10}, "own", 7), Settler(7)
+    run_at(fetcher, 100_000)
+    asked = fetcher.ask("w")
+    assert asked is not None
+    assert asked.demand.total == fetcher.batch == 7
+    settler.follow(LARGEST)
+    assert settler.batch == 7
+
+
+@pytest.mark.spec("WORKER-37")
+def test_outcomes_are_written_in_batches_like_those_that_are_claimed() -> None:
+    fetcher, settler = Fetcher({"a": 10}, "own"), Settler()
+    assert settler.batch == SMALLEST
+    run_at(fetcher, 30_000)
+    settler.follow(fetcher.batch)
+    assert settler.batch == LARGEST

@@ -24,6 +24,7 @@ from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
 from stoker.worker.aside import Aside
 from stoker.worker.fetcher import Asked, Fetcher
+from stoker.worker.lane import LARGEST
 from stoker.worker.parking import Parking
 from stoker.worker.settler import Settler
 
@@ -244,6 +245,8 @@ class Exchange:
                 if settlement.followups:
                     more = True
         self._fetcher.measure(claims)
+        # A write that goes early is worth it only where another call can be under way at the same time.
+        self._settler.follow(self._fetcher.batch if self._abreast > 1 else LARGEST)
         self.tell(claims, settlements, verdicts, await self._stored(settlements, verdicts))
         if more:
             self._fetcher.wake()

@@ -33,19 +33,20 @@ class Asked(NamedTuple):
 class Fetcher:
     """The lanes of one worker."""
 
-    def __init__(self, queues: Mapping[str, int], order: Order, batch: int, shares: Shares | None = None) -> None:
+    def __init__(
+        self, queues: Mapping[str, int], order: Order, batch: int | None = None, shares: Shares | None = None
+    ) -> None:
         if not queues:
             raise InvalidInput("queues", queues, "must name at least one queue")
         for queue, slots in queues.items():
             if slots < 1:
                 raise InvalidInput(f"queues[{queue!r}]", slots, "must be at least one slot")
-        self._batch = batch
         self._weights = dict(queues)
         self._order = order
         if order == "own":
-            self.lanes = [Lane((queue,), slots, batch * 5) for queue, slots in queues.items()]
+            self.lanes = [Lane((queue,), slots, batch) for queue, slots in queues.items()]
         else:
-            self.lanes = [Lane(tuple(queues), sum(queues.values()), batch * 5)]
+            self.lanes = [Lane(tuple(queues), sum(queues.values()), batch)]
         self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
         self._numbers = itertools.count(1)
         self.shares = shares or Shares(lambda _queue: 0)
@@ -56,8 +57,8 @@ class Fetcher:
         rooms: dict[Lane, int] = {}
         for lane in self.lanes:
             hungry = lane.hungry or (self.shares.caps and self.shares.eased(lane))
-            room = min(lane.wanted(), self._batch) if hungry else 0
-            if room <= 0 or (room < self._batch and len(lane.buffer) > self._batch // 2):
+            room = min(lane.wanted(), lane.most) if hungry else 0
+            if room <= 0 or (room < lane.batch and len(lane.buffer) > lane.batch // 2):
                 continue
             portions = self.shares.portions(lane, room, self._sequence(lane))
             if not portions:
@@ -80,7 +81,7 @@ class Fetcher:
     @property
     def wants_batch(self) -> bool:
         """Is there room for a whole batch that nobody has asked for yet?"""
-        return any(lane.hungry and lane.wanted() >= self._batch for lane in self.lanes)
+        return any(lane.hungry and lane.wanted() >= lane.batch for lane in self.lanes)
 
     def _sequence(self, lane: Lane) -> Iterable[str]:
         if self._order != "weighted" or len(lane.queues) == 1:
@@ -141,6 +142,11 @@ class Fetcher:
         for lane in self.lanes:
             mine = len(claims) if len(self.lanes) == 1 else sum(claim.queue in lane.queues for claim in claims)
             lane.measure(mine, now)
+
+    @property
+    def batch(self) -> int:
+        """The batch of the fastest lane."""
+        return max(lane.batch for lane in self.lanes)
 
     @property
     def busy(self) -> int:

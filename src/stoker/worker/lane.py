@@ -2,8 +2,8 @@
 
 Usually each queue has a lane of its own. Under strict or weighted order all queues share one lane and its slots.
 
-The buffer is as deep as the lane is fast: it holds what the slots will have run within `HORIZON`, so quick jobs are
-taken in large batches and slow ones are not hoarded.
+The buffer is as deep as the lane is fast: it holds what the slots will have run within `HORIZON`. So quick jobs are
+taken in large batches, which cost the store less per job, and slow ones are not hoarded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,18 @@ from stoker.model.job import Claim
 HORIZON = 0.05
 """Seconds of work a lane takes in advance."""
 
+BATCH_HORIZON = 0.02
+"""Seconds of work that are worth a call, unless the size of a batch was set."""
+
+SMALLEST, LARGEST = 100, 500
+"""Jobs that are worth a call of a lane that is slow or new, and most jobs in a call, unless the size was set."""
+
+DEEPEST = 5
+"""Batches of a size that was set which a buffer holds at most."""
+
+DEEPEST_ALONE = 1_000
+"""Jobs that it holds at most otherwise."""
+
 SHORTEST_MEASURE = 0.0005
 """Seconds over which a lane's speed can be told."""
 
@@ -26,10 +38,13 @@ RESTED = 0.05
 class Lane:
     """Some slots and what they will run next."""
 
-    def __init__(self, queues: tuple[str, ...], slots: int, deepest: int) -> None:
+    def __init__(self, queues: tuple[str, ...], slots: int, batch: int | None = None) -> None:
         self.queues = queues
         self.slots = slots
-        self.deepest = deepest
+        self.most = batch or LARGEST
+        self.batch = batch or SMALLEST
+        """So many are worth a call while there is something to run."""
+        self.deepest = DEEPEST * batch if batch else DEEPEST_ALONE
         self.buffer: deque[Claim] = deque()
         self.idle: deque[asyncio.Future[None]] = deque()
         self.busy = 0
@@ -41,6 +56,7 @@ class Lane:
         self._finished = 0
         self._measured_at = 0.0
         self._rate = 0.0
+        self._adapts = batch is None
 
     def wanted(self) -> int:
         """How many claims would be welcome now, beside those that were asked for already."""
@@ -89,6 +105,8 @@ class Lane:
             fresh = self._finished / elapsed
             self._rate = fresh if elapsed > 1 else (self._rate + fresh) / 2
             self._finished, self._measured_at = 0, now
+            if self._adapts:
+                self.batch = min(max(int(self._rate * BATCH_HORIZON), SMALLEST), LARGEST)
 
     def wake_all(self) -> None:
         """Let every idle slot look around: the worker is stopping."""

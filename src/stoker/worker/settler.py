@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement
+from stoker.worker.lane import SMALLEST
 
 
 class Settler:
@@ -13,12 +14,18 @@ class Settler:
     is under way.
     """
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-        self.most = 20 * batch
+    def __init__(self, batch: int | None = None) -> None:
+        self.batch = batch or SMALLEST
+        self.most = 20 * self.batch
+        self._adapts = batch is None
         self.claims: list[Claim] = []
         self.settlements: list[Settlement] = []
         self.flying: list[list[Claim]] = []
+
+    def follow(self, batch: int) -> None:
+        """So many are worth a write from now on, unless the size was set."""
+        if self._adapts:
+            self.batch = batch
 
     def __len__(self) -> int:
         return len(self.settlements)
