@@ -29,11 +29,11 @@ from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventType, Transition, transition_to_pending
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, LARGEST_BATCH, Draft, Status, Stored
+from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, LARGEST_BATCH, Draft, Status, Stored, check_name
 from stoker.model.retry import Backoff
 from stoker.model.time import SECOND, Seconds
 from stoker.records import Receipt
-from stoker.registry import Registry, Router, mint
+from stoker.registry import Registry, Router, inside, mint
 from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.task import wishes
 from stoker.timeline import Buffer, wall
@@ -52,7 +52,9 @@ class Stoker(Registry):
 
     The URL comes from the argument, else `$STOKER_URL`, else a SQLite file beside you. `attempts`, `backoff`,
     `timeout` and `keep` are what tasks get that say nothing themselves. `router` maps a kind to a queue where nobody
-    named one; `tenant` supplies the tenant where the caller gave none.
+    named one; `tenant` supplies the tenant where the caller gave none. `namespace` goes before the kinds and the
+    default queue, so that several services share a store without meeting: `billing.send` in `billing.default`. A name
+    or queue that is given stays as it is written.
     """
 
     def __init__(
@@ -60,7 +62,8 @@ class Stoker(Registry):
         url: str | Engine | None = None,
         *,
         modules: Iterable[str] = (),
-        queue: str = "default",
+        namespace: str | None = None,
+        queue: str | None = None,
         attempts: int = DEFAULT_ATTEMPTS,
         backoff: Backoff | None = None,
         timeout: Seconds | None = None,
@@ -74,8 +77,11 @@ class Stoker(Registry):
         timeline: bool = True,
         **options: Any,
     ) -> None:
+        if namespace is not None:
+            check_name("namespace", namespace)
+        queue = queue or inside(namespace, DEFAULT_QUEUE)
         defaults = wishes(queue=queue, attempts=attempts, backoff=backoff, timeout=timeout, keep=keep)
-        super().__init__(defaults, modules=modules, router=router, tenant=tenant, mint=mint)
+        super().__init__(defaults, namespace=namespace, modules=modules, router=router, tenant=tenant, mint=mint)
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
         self._homes = _homes(_address(url), options)

@@ -21,7 +21,7 @@ from stoker.codec import Signature
 from stoker.lifespan import Lifespan
 from stoker.model.errors import DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, Draft, Isolation, Options, check_name
+from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Isolation, Options, check_name
 from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
 from stoker.model.time import Seconds
 from stoker.model.unique import Unique
@@ -41,6 +41,11 @@ POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate")
 OPTIONS = tuple(Wishes.__struct_fields__)
 
 
+def inside(namespace: str | None, name: str) -> str:
+    """The name as a namespace has it: `billing.send`."""
+    return name if namespace is None else f"{namespace}.{name}"
+
+
 def mint() -> JobId:
     """A fresh id: UUIDv7, strictly rising inside this process."""
     return uuid_utils.uuid7().bytes
@@ -53,11 +58,13 @@ class Registry:
         self,
         defaults: Wishes,
         *,
+        namespace: str | None = None,
         modules: Iterable[str] = (),
         router: Router | Mapping[str, str] | None = None,
         tenant: Callable[[], str | None] | None = None,
         mint: Callable[[], JobId] = mint,
     ) -> None:
+        self.namespace = namespace
         self.modules = tuple(modules)
         self.defaults = defaults
         self.backoff: Backoff = defaults.backoff or DEFAULT_BACKOFF
@@ -69,6 +76,10 @@ class Registry:
         self._declared: dict[str, Wishes] = {}
         self._imported = False
         self._importing: set[int] = set()
+
+    def prefixed(self, name: str) -> str:
+        """A name that was not written by hand, inside the app's namespace."""
+        return inside(self.namespace, name)
 
     # --- tasks --------------------------------------------------------------------------------------------------
 
@@ -101,8 +112,8 @@ class Registry:
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Register a handler: `@jobs.task`, `@jobs.task(queue="mail")`, or a call for a function you cannot decorate.
 
-        The kind is the function's name unless `name=` says otherwise. Two tasks of one name are a start-up error;
-        `replace=True` means it.
+        The kind is the function's name, after the app's namespace, unless `name=` says otherwise. Two tasks of one
+        name are a start-up error; `replace=True` means it.
         """
         decorate = _Decorator(cast("Stoker", self), options)
         return decorate if fn is None else decorate(fn)
@@ -161,7 +172,7 @@ class Registry:
 
         The app's backoff and retention do not travel with the job: a queue's own have the word before them.
         """
-        queue = given.queue or self._router(kind) or self.defaults.queue or "default"
+        queue = given.queue or self._router(kind) or self.defaults.queue or DEFAULT_QUEUE
         wish = merged(given, self.defaults)
         attempts = DEFAULT_ATTEMPTS if wish.attempts is None else wish.attempts
         own = msgspec.structs.replace(wish, backoff=given.backoff, keep=given.keep)
@@ -207,7 +218,7 @@ class _Decorator:
             raise InvalidInput("task", fn, "is a task already; register the function itself under another name=")
         options = dict(self.options)
         _check_handler(fn)
-        name = options.pop("name", None) or _name(fn)
+        name = options.pop("name", None) or self.app.prefixed(_name(fn))
         replace = options.pop("replace", False)
         policy = {key: options.pop(key) for key in POLICY if key in options}
         signature = Signature(fn, name)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
@@ -175,6 +177,16 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    @property
+    def path(self) -> str:
+        """Where the function is: module and name, alike in every process that imports it."""
+        module = self.__module__
+        if module == "__main__":
+            main = sys.modules["__main__"]
+            spec = getattr(main, "__spec__", None)
+            module = Path(getattr(main, "__file__", module)).stem if spec is None else spec.name
+        return f"{module}.{self.__qualname__}"
 
     if not TYPE_CHECKING:  # a checker would take it for a promise that every attribute exists
 

@@ -9,11 +9,13 @@ from stoker.model.control import (
     SHOWN_WITHIN,
     STOPPED,
     Budget,
+    Clash,
     NamedLock,
     Presence,
     Queue,
     Rate,
     Tuning,
+    clashes,
     guardian_of,
     may_release,
     may_take,
@@ -170,3 +172,28 @@ def test_a_worker_is_named_after_who_looks_after_it() -> None:
     assert guardian_of("boss.w1") == "boss"
     assert guardian_of("a.b.c") == "a.b"
     assert guardian_of("alone") is guardian_of(".alone") is None
+
+
+# --- one kind, two functions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("PRESENCE-06")
+def test_clashes_are_other_functions_of_live_workers_under_the_same_kind() -> None:
+    def shown(worker: str, kinds: dict[str, str], seen_at: int = 100 * SECOND, state: str = "running") -> Presence:
+        return Presence(worker=worker, host="h", pid=1, queues={}, kinds=kinds, seen_at=seen_at, state=state)
+
+    mine = {"send": "shop.send", "report": "shop.report"}
+    others = [
+        shown("me", mine),
+        shown("twin", mine),
+        shown("other", {"send": "billing.send", "report": "shop.report", "charge": "billing.charge"}),
+        shown("its twin", {"send": "billing.send"}),
+        shown("third", {"send": "old.send"}),
+        shown("silent", {"send": "silent.send"}, seen_at=0),
+        shown("stopped", {"send": "stopped.send"}, state="stopped"),
+    ]
+    assert clashes(mine, others) == [
+        Clash("send", "shop.send", "billing.send", "other", "h"),
+        Clash("send", "shop.send", "old.send", "third", "h"),
+    ]
+    assert clashes(mine, []) == []

@@ -6,7 +6,7 @@ counts, curves, retention) and refused where it is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -61,12 +61,16 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker process as it shows itself. Liveness is the lease's business; this is for people and for slot counts."""
+    """A worker process as it shows itself. Liveness is the lease's business; this is for people and for slot counts.
+
+    `kinds` maps each kind the worker can run to the path of its function: module and name.
+    """
 
     worker: str
     host: str
     pid: int
     queues: dict[str, int]
+    kinds: dict[str, str] = {}
     running: int = 0
     version: str = ""
     state: str = "running"
@@ -131,10 +135,32 @@ def share_of(worker: str, queue: Queue, presences: Sequence[Presence]) -> int | 
     """
     if queue.workers is None:
         return None
-    newest = max((one.seen_at for one in presences), default=0)
-    serving = [
-        one.worker
-        for one in presences
-        if queue.name in one.queues and one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN
-    ]
+    serving = [one.worker for one in live(presences) if queue.name in one.queues]
     return shares(queue.workers, serving).get(worker, 0)
+
+
+def live(presences: Sequence[Presence]) -> list[Presence]:
+    """Those that have shown themselves lately and have not stopped."""
+    newest = max((one.seen_at for one in presences), default=0)
+    return [one for one in presences if one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN]
+
+
+class Clash(msgspec.Struct, frozen=True):
+    """Two workers run different functions under one kind: `here` is the own one, `there` the one of `worker`."""
+
+    kind: str
+    here: str
+    there: str
+    worker: str
+    host: str
+
+
+def clashes(kinds: Mapping[str, str], presences: Sequence[Presence]) -> list[Clash]:
+    """What live workers run under a kind of these, but from another place; one for each kind and place."""
+    found: dict[tuple[str, str], Clash] = {}
+    for other in live(presences):
+        for kind, there in other.kinds.items():
+            here = kinds.get(kind, there)
+            if here != there:
+                found.setdefault((kind, there), Clash(kind, here, there, other.worker, other.host))
+    return list(found.values())

@@ -27,6 +27,7 @@ LONGEST_HISTORY = 32
 LONGEST_LOG = 100
 LARGEST_BATCH = 1_000
 DEFAULT_ATTEMPTS = 5
+DEFAULT_QUEUE = "default"
 MOST_ATTEMPTS = 1_000_000
 LEASE: Span = 15 * SECOND
 """How long a worker that has gone silent keeps its jobs, unless its settings say otherwise."""
@@ -145,7 +146,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     id: JobId
     kind: str
     payload: bytes = b"{}"
-    queue: str = "default"
+    queue: str = DEFAULT_QUEUE
     priority: int = 0
     delay: Span = 0
     at: Instant | None = None

@@ -1,12 +1,17 @@
-"""Warns of what keeps jobs from running although every part works: a misspelt queue, an app without tasks."""
+"""Warns of what keeps jobs from running although every part works: a misspelt queue, an app without tasks,
+one kind for two functions.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stoker.model.control import Presence, clashes
 from stoker.model.job import ACTIVE
 from stoker.model.waiting import unserved
+from stoker.worker import janitor
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
@@ -20,16 +25,36 @@ class Advice:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._named: set[str] = set()
+        self._clashed: set[tuple[str, str]] = set()
 
     async def look(self) -> None:
-        """Warn of queues that have due jobs and no worker; again when one is served and then left alone."""
+        """Warn of kinds that another worker runs with another function, and of queues with due jobs and no worker.
+
+        A queue is named again when it was served meanwhile and then left alone.
+        """
         engine = self._worker.engine
-        found = unserved(await engine.census(), await engine.workers())
+        presences = await engine.workers()
+        self._name_clashes(presences)
+        found = unserved(await engine.census(), presences)
         for queue, number in found.items():
             if queue not in self._named:
                 text = "queue %r has %d jobs that are due and no worker serves it: start one with -q %s"
                 logger.warning(text, queue, number, queue)
         self._named = set(found)
+
+    def _name_clashes(self, presences: Sequence[Presence]) -> None:
+        for clash in clashes(janitor.kinds(self._worker), presences):
+            if (clash.kind, clash.there) not in self._clashed:
+                self._clashed.add((clash.kind, clash.there))
+                logger.warning(
+                    "two functions run under the kind %r: %s here, and %s in worker %s on %s. Either may run its jobs. "
+                    "Give one of them another name=, or each service its own Stoker(url, namespace=...)",
+                    clash.kind,
+                    clash.here,
+                    clash.there,
+                    clash.worker,
+                    clash.host,
+                )
 
     async def look_at_start(self) -> None:
         """Warn of an app without tasks, and of served queues that neither a task nor a job is in."""

@@ -35,6 +35,11 @@ def version() -> str:
         return "unknown"
 
 
+def kinds(worker: Worker) -> dict[str, str]:
+    """The kinds a worker can run, each with the path of its function."""
+    return {kind: task.path for kind, task in worker.app.tasks.items()}
+
+
 def presence(worker: Worker) -> Presence:
     """The worker as it shows itself now."""
     return Presence(
@@ -42,6 +47,7 @@ def presence(worker: Worker) -> Presence:
         host=socket.gethostname(),
         pid=os.getpid(),
         queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
+        kinds=kinds(worker),
         running=worker.runs,
         version=version(),
         state=worker.state,

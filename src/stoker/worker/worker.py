@@ -20,7 +20,7 @@ import msgspec
 from stoker.context import Stopping, name_jobs_in_logs
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Settlement, Status, check_name
+from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
@@ -101,7 +101,7 @@ class Worker:
             given = self.settings.queues
         if given is None:
             served = {self.app.resolve(task.name, task.options)[0] for task in self.app.tasks.values()}
-            given = sorted(served) or ["default"]
+            given = sorted(served) or [self.app.defaults.queue or DEFAULT_QUEUE]
         for queue in given:
             check_name("queue", queue)
         numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)

@@ -10,7 +10,15 @@ from stoker.model.query import Retention
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.conformance.harness import Store
 
-_SHOWN = Presence(worker="w1", host="alpha", pid=7, queues={"mail": 5, "default": 20}, running=3, version="1.2")
+_SHOWN = Presence(
+    worker="w1",
+    host="alpha",
+    pid=7,
+    queues={"mail": 5, "default": 20},
+    kinds={"send": "shop.mail.send"},
+    running=3,
+    version="1.2",
+)
 
 
 @pytest.mark.core
