@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from stoker import settings
 from stoker.cli.command import stoker
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.engines.postgres.address import DEFAULTS as POSTGRES
 from stoker.engines.redis.engine import DEFAULTS as REDIS
 from stoker.engines.url import SCHEMES
@@ -56,8 +56,12 @@ def engine_table() -> str:
     columns = engines()
     heads = [f"`{engine.name}://`" for engine in columns]
     rows = [
-        [f"`{guarantee.name}`", guarantee.value, *("yes" if guarantee in engine.gives else "no" for engine in columns)]
-        for guarantee in Gives
+        [
+            f"`{feature.name}`",
+            feature.value,
+            *("yes" if feature in engine.features else "no" for engine in columns),
+        ]
+        for feature in Feature
     ]
     return table(["Name", "Meaning", *heads], rows)
 

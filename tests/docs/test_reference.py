@@ -15,7 +15,7 @@ import stoker
 from scripts import doc_tables
 from stoker import settings
 from stoker.cli import COMMANDS
-from stoker.engines.base import Control, Engine, Gives, Jobs, Operator, Timeline
+from stoker.engines.base import Control, Engine, Feature, Jobs, Operator, Timeline
 from stoker.model import errors
 from stoker.model.job import LEASE, Status
 from stoker.model.time import SECOND
@@ -137,7 +137,7 @@ def test_every_method_of_the_contract_is_in_the_reference() -> None:
 
 def test_every_guarantee_and_every_engine_is_in_the_table() -> None:
     page = read("reference/engines.md")
-    assert all(guarantee.name in page and guarantee.value in page for guarantee in Gives)
+    assert all(guarantee.name in page and guarantee.value in page for guarantee in Feature)
     assert all(f"`{engine.name}://`" in page for engine in doc_tables.engines())
 
 

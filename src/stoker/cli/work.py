@@ -170,11 +170,11 @@ def _slots(app: Stoker, queues: dict[str, int | None] | None, settings: dict[str
 
 
 def _shared(app: Stoker) -> bool:
-    from stoker.engines.base import Gives
+    from stoker.engines.base import Feature
     from stoker.model.errors import StokerError
 
     try:
-        return Gives.SHARED in app.root().gives
+        return Feature.SHARED in app.root().features
     except StokerError as error:
         raise click.ClickException(safe(str(error))) from None
 

@@ -44,7 +44,7 @@ CONTROL = "@control"
 """The topic that wakes every keeper: a running job was asked to stop."""
 
 
-class Gives(enum.StrEnum):
+class Feature(enum.StrEnum):
     """What an engine offers beyond the common contract. A case that needs one of these is skipped by name elsewhere."""
 
     DURABLE = "an acknowledged write survives the death of the process"
@@ -290,7 +290,7 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
     """A store with all its facets, and its life."""
 
     name: ClassVar[str]
-    gives: ClassVar[frozenset[Gives]]
+    features: ClassVar[frozenset[Feature]]
     abreast: ClassVar[int]
     """How many settle-and-claim calls of one worker are worth having under way at once: 1 where calls do not travel."""
 

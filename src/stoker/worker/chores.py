@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
@@ -82,7 +82,7 @@ class Chores:
         queues = [queue for lane in self._worker.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
         third = self._settings.lease / 3 / SECOND
-        pause = min(PROMPT_REAP, third) if Gives.SIGN_OF_LIFE in self._engine.gives else third
+        pause = min(PROMPT_REAP, third) if Feature.SIGN_OF_LIFE in self._engine.features else third
         nap = min(poll, pause, TEND_EVERY)
         look, tend = Turn(poll, nap), Turn(TEND_EVERY, nap)
         reap = Turn(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step

@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from stoker.engines.base import Engine, Gives
+from stoker.engines.base import Engine, Feature
 from stoker.model.errors import StokerError
 from stoker.model.time import DAY, HOUR, SECOND
 
@@ -27,7 +27,7 @@ class Guardian:
 
     def __init__(self, app: Stoker) -> None:
         self._app = app
-        known_at_once = Gives.SIGN_OF_LIFE in app.root().gives
+        known_at_once = Feature.SIGN_OF_LIFE in app.root().features
         self.id = uuid.uuid4().hex[:12] if known_at_once else None
         self._engine: Engine | None = None
         self._renew_at = 0.0

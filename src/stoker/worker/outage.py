@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from random import random
 
-from stoker.engines.base import Engine, Gives
+from stoker.engines.base import Engine, Feature
 from stoker.model.errors import EngineBusy, EngineUnavailable
 
 logger = logging.getLogger("stoker.worker")
@@ -59,7 +59,7 @@ async def wait_for_store(
         try:
             await call()
         except PASSING as error:
-            if stopping() or Gives.SERVER not in engine.gives:
+            if stopping() or Feature.SERVER not in engine.features:
                 raise
             outage.report(
                 "the store does not answer: %s: %s The start waits for it; readiness is red.", engine.where, error

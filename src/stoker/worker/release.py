@@ -1,4 +1,4 @@
-"""Gives back the jobs of a worker process that is known to be dead, without waiting for its lease."""
+"""Feature back the jobs of a worker process that is known to be dead, without waiting for its lease."""
 
 from __future__ import annotations
 

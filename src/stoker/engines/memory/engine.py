@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.memory import controls, find, leases, write
 from stoker.engines.memory.access import Access, Door
 from stoker.engines.memory.capacity import in_turn
@@ -55,13 +55,13 @@ class MemoryEngine:
     """Jobs in this process. At most `capacity` active ones, and the last `history` finished ones."""
 
     name: ClassVar[str] = "memory"
-    gives: ClassVar[frozenset[Gives]] = frozenset(
+    features: ClassVar[frozenset[Feature]] = frozenset(
         {
-            Gives.OWN_TRANSACTION,
-            Gives.REPEATED,
-            Gives.ACROSS_QUEUES,
-            Gives.KEYS_ACROSS_QUEUES,
-            Gives.BESIDE_TRANSACTIONS,
+            Feature.OWN_TRANSACTION,
+            Feature.REPEATED,
+            Feature.ACROSS_QUEUES,
+            Feature.KEYS_ACROSS_QUEUES,
+            Feature.BESIDE_TRANSACTIONS,
         }
     )
     abreast: ClassVar[int] = 1

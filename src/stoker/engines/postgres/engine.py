@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, Literal, Self
 
-from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.postgres import (
     actions,
     address,
@@ -63,7 +63,7 @@ class PostgresEngine:
     """
 
     name: ClassVar[str] = "postgres"
-    gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.SIGN_OF_LIFE}
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.SIGN_OF_LIFE}
     abreast: ClassVar[int] = 2
     keep_done: Span = KEEP_DONE
 

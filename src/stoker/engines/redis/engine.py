@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Self, cast
 
-from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
 from stoker.engines.redis.connection import public_url, read_url
 from stoker.engines.redis.control import Control
@@ -57,15 +57,15 @@ class RedisEngine:
     """
 
     name: ClassVar[str] = "redis"
-    gives: ClassVar[frozenset[Gives]] = frozenset(
+    features: ClassVar[frozenset[Feature]] = frozenset(
         {
-            Gives.DURABLE,
-            Gives.SHARED,
-            Gives.REPEATED,
-            Gives.ACROSS_QUEUES,
-            Gives.KEYS_ACROSS_QUEUES,
-            Gives.BESIDE_TRANSACTIONS,
-            Gives.SERVER,
+            Feature.DURABLE,
+            Feature.SHARED,
+            Feature.REPEATED,
+            Feature.ACROSS_QUEUES,
+            Feature.KEYS_ACROSS_QUEUES,
+            Feature.BESIDE_TRANSACTIONS,
+            Feature.SERVER,
         }
     )
     abreast: ClassVar[int] = 3
@@ -300,12 +300,12 @@ class RedisEngine:
 class RedisClusterEngine(RedisEngine):
     """Jobs in a Redis Cluster: each queue lives in one slot, different queues on different servers.
 
-    What one slot cannot hold is given up, by name in `gives`: a call over several queues is atomic queue by queue, and
+    `features` leaves out what one slot cannot hold: a call over several queues is atomic queue by queue, and
     a unique key is unique inside its queue, so a global one, or a keyed kind in two queues, is refused.
     """
 
     name: ClassVar[str] = "redis+cluster"
-    gives: ClassVar[frozenset[Gives]] = RedisEngine.gives - {Gives.ACROSS_QUEUES, Gives.KEYS_ACROSS_QUEUES}
+    features: ClassVar[frozenset[Feature]] = RedisEngine.features - {Feature.ACROSS_QUEUES, Feature.KEYS_ACROSS_QUEUES}
 
 
 def _refuse(tx: object) -> None:

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
-from stoker.engines.base import LEASE, Clock, Description, Gives, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.samples import Samples, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
@@ -62,7 +62,7 @@ class SqliteEngine:
     """
 
     name: ClassVar[str] = "sqlite"
-    gives: ClassVar[frozenset[Gives]] = frozenset(Gives) - {Gives.BESIDE_TRANSACTIONS, Gives.SERVER}
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.BESIDE_TRANSACTIONS, Feature.SERVER}
     abreast: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.base import CONTROL, Gives
+from stoker.engines.base import CONTROL, Feature
 from stoker.model.events import Event, EventType, Window
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Job, Note, Options, Status, Verdict
@@ -482,7 +482,7 @@ async def test_alter_frees_the_key_of_what_it_ends(store: Store) -> None:
 @pytest.mark.spec("ALTER-14")
 async def test_alter_of_everything_passes_blocked_rows_and_ends(store: Store) -> None:
     """A walk over all dead jobs whose first pages are entirely blocked still reaches the last and terminates."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     blocked = [await _dead(store, unique=Unique(f"k{n}")) for n in range(6)]
     free = [await _dead(store) for _ in range(3)]
     await store.insert(*(store.draft(unique=Unique(f"k{n}"), queue="other") for n in range(6)))
@@ -688,7 +688,7 @@ async def test_alter_move_puts_waiting_jobs_into_another_queue(store: Store) -> 
 @pytest.mark.spec("ALTER-21")
 async def test_alter_move_leaves_the_key_with_the_job(store: Store) -> None:
     """The key is not a queue's business: a newcomer in either queue still meets the moved holder."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     job = await store.add(unique=Unique("k"))
     assert (await _alter(store, Move("other"), job)).changed == 1
     assert await store.add(unique=Unique("k")) == job

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model.job import Options, Settlement, Status
 from stoker.model.outcome import Canceled, Crashed, Done, Failed, HandedBack, Rejected, Snoozed, Throttled
 from stoker.model.query import (
@@ -167,7 +167,7 @@ async def test_census_follows_every_action_of_an_operator(store: Store) -> None:
 @pytest.mark.spec("CENSUS-03")
 async def test_census_follows_superseded_replaced_and_deduplicated_jobs(store: Store) -> None:
     """An insert that meets a key changes the counts exactly as it changes the records."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     first = await store.add(unique=Unique("k"))
     await store.add(unique=Unique("k"))
     await _check(store)

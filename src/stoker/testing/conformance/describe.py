@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model.errors import EngineClosed
 from stoker.model.job import Status
 from stoker.model.time import SECOND
@@ -28,7 +28,7 @@ async def test_describe_names_the_engine_and_its_version(store: Store) -> None:
 async def test_describe_tells_the_truth_about_durability(store: Store) -> None:
     """`durable` agrees with what the engine gives, and the words say so too."""
     described = await store.engine.describe()
-    assert described.durable == (Gives.DURABLE in store.engine.gives)
+    assert described.durable == (Feature.DURABLE in store.engine.features)
     assert described.durability
     if not described.durable:
         assert "not durable" in described.durability.lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.engines.base import LEASE, Gives
+from stoker.engines.base import LEASE, Feature
 from stoker.model.job import Claim, Demand, Note, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Lost, Outcome, Rejected, Snoozed, Throttled
@@ -149,7 +149,7 @@ async def test_a_settlement_sent_twice_applies_once(store: Store, outcome: Outco
     settlement = conclude(await store.take(), outcome)
     assert await store.settle(settlement) == [Verdict.APPLIED]
     before = await store.snapshot([job])
-    again = Verdict.REPEATED if Gives.REPEATED in store.engine.gives else Verdict.LOST
+    again = Verdict.REPEATED if Feature.REPEATED in store.engine.features else Verdict.LOST
     assert await store.settle(settlement) == [again]
     assert await store.snapshot([job]) == before
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from stoker.engines.base import LEASE, Clock, Engine, Gives
+from stoker.engines.base import LEASE, Clock, Engine, Feature
 from stoker.model.control import Queue
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Job, Settlement, Status, Verdict
@@ -54,7 +54,7 @@ class Store:
     @property
     def scope(self) -> Scope:
         """The widest scope of a unique key that the engine gives."""
-        return "global" if Gives.KEYS_ACROSS_QUEUES in self.engine.gives else "kind"
+        return "global" if Feature.KEYS_ACROSS_QUEUES in self.engine.features else "kind"
 
     # --- doors --------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ async def store(make_engine: MakeEngine, clock: VirtualClock) -> AsyncIterator[S
     await engine.close()
 
 
-def needs(store: Store, guarantee: Gives) -> None:
+def needs(store: Store, feature: Feature) -> None:
     """Skip the case on an engine that does not give this, naming what it gives up."""
-    if guarantee not in store.engine.gives:
-        pytest.skip(f"{store.engine.name} gives up: {guarantee.value}")
+    if feature not in store.engine.features:
+        pytest.skip(f"{store.engine.name} gives up: {feature.value}")

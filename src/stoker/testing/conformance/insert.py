@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model.errors import InvalidInput, InvalidName, PayloadTooLarge
 from stoker.model.job import (
     LARGEST_BATCH,
@@ -183,7 +183,7 @@ async def test_the_same_draft_again_is_the_same_job(store: Store) -> None:
 @pytest.mark.spec("INSERT-06")
 async def test_a_known_id_wins_over_everything_else_the_draft_says(store: Store) -> None:
     """Another kind, queue, payload or key under a stored id changes nothing."""
-    needs(store, Gives.ACROSS_QUEUES)
+    needs(store, Feature.ACROSS_QUEUES)
     first = store.draft("one", payload=b"1")
     await store.insert(first)
     other = Draft(first.id, "two", b"2", "elsewhere", 5, MINUTE, None, 9, Unique("k", mode="raise"), "acme")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER, Gives
+from stoker.engines.base import LEASE, ORPHANED_AFTER, Feature
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidTransition
 from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Demand, Mishap, Options, Status, Verdict
@@ -821,8 +821,8 @@ async def test_success_clears_the_last_error(store: Store, metadata: dict[str, s
 @pytest.mark.spec("SETTLE-21")
 async def test_an_open_transaction_holds_up_only_settlements_that_need_its_key(store: Store) -> None:
     """Those may be answered `held` with nothing written; the others apply at once, and the held ones afterwards."""
-    needs(store, Gives.OWN_TRANSACTION)
-    needs(store, Gives.BESIDE_TRANSACTIONS)
+    needs(store, Feature.OWN_TRANSACTION)
+    needs(store, Feature.BESIDE_TRANSACTIONS)
     await store.insert(*(store.draft() for _ in range(6)))
     claims = await store.claim(n=6)
     child = {place: (store.draft("child", unique=Unique("k")),) for place in (1, 3)} | {4: (store.draft("child"),)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model.errors import Duplicate, EngineRefused, StokerError
 from stoker.model.job import Receipt, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
@@ -27,7 +27,7 @@ async def _woken(store: Store) -> bool:
 @pytest.mark.spec("TX-01")
 async def test_a_committed_insert_exists(store: Store) -> None:
     """After the block ended normally the jobs are there, are claimable, and a waiter is woken."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     draft = store.draft()
     async with store.engine.transaction() as tx:
         assert await store.engine.insert([draft], tx=tx) == [Receipt(draft.id, Stored.INSERTED)]
@@ -41,7 +41,7 @@ async def test_a_committed_insert_exists(store: Store) -> None:
 @pytest.mark.spec("TX-02")
 async def test_a_rolled_back_insert_never_happened(store: Store) -> None:
     """When the block raises there is no job, no count, no key, no total and no wake-up; the error passes through."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     drafts = [store.draft(), store.draft(unique=Unique("k"))]
     with pytest.raises(_Trouble):
         async with store.engine.transaction() as tx:
@@ -57,7 +57,7 @@ async def test_a_rolled_back_insert_never_happened(store: Store) -> None:
 @pytest.mark.spec("TX-02")
 async def test_a_rollback_restores_what_inserts_had_changed(store: Store) -> None:
     """Superseded and replaced jobs are as before."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     weak = await store.add(unique=Unique("weak"))
     await store.finish(await store.take(), Failed("boom", after=HOUR))
     pending = await store.add(unique=Unique("pending"), payload=b"1")
@@ -74,7 +74,7 @@ async def test_a_rollback_restores_what_inserts_had_changed(store: Store) -> Non
 @pytest.mark.spec("TX-03")
 async def test_a_settlement_joins_the_transaction(store: Store) -> None:
     """Committed it applied; rolled back the job still runs under the same claim and can be settled again."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     job = await store.add()
     claim = await store.take()
     settlement = conclude(claim, Done(b"1", followups=(store.draft("child"),)))
@@ -93,7 +93,7 @@ async def test_a_settlement_joins_the_transaction(store: Store) -> None:
 @pytest.mark.spec("TX-03")
 async def test_the_fence_holds_inside_a_transaction(store: Store) -> None:
     """A stale settlement is lost there too and does not spoil the rest of the transaction."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     await store.add()
     claim = await store.take()
     await store.finish(claim, Failed("boom", after=HOUR))
@@ -109,7 +109,7 @@ async def test_the_fence_holds_inside_a_transaction(store: Store) -> None:
 @pytest.mark.spec("TX-04")
 async def test_several_calls_commit_together(store: Store) -> None:
     """Inserts and a settlement of one transaction are all there, or none."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     await store.add()
     claim = await store.take()
     first, second = store.draft(unique=Unique("k")), store.draft(unique=Unique("k"))
@@ -123,7 +123,7 @@ async def test_several_calls_commit_together(store: Store) -> None:
 @pytest.mark.spec("TX-04")
 async def test_a_refused_call_inside_a_transaction_leaves_the_others(store: Store) -> None:
     """A Duplicate that the user catches undoes its own call only; the transaction goes on."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     holder = await store.add(unique=Unique("k"))
     first, refused, last = store.draft(), store.draft(), store.draft()
     async with store.engine.transaction() as tx:
@@ -138,7 +138,7 @@ async def test_a_refused_call_inside_a_transaction_leaves_the_others(store: Stor
 @pytest.mark.spec("TX-04")
 async def test_an_empty_transaction_is_harmless(store: Store) -> None:
     """Nothing in, nothing out, nobody woken."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     async with store.engine.transaction() as tx:
         assert await store.engine.insert([], tx=tx) == []
     assert await store.counts() == {}
@@ -164,7 +164,7 @@ async def test_a_foreign_handle_is_refused(store: Store) -> None:
 @pytest.mark.spec("TX-05")
 async def test_a_transaction_that_is_over_is_refused(store: Store) -> None:
     """A handle kept beyond its block stores nothing."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     async with store.engine.transaction() as tx:
         await store.engine.insert([store.draft()], tx=tx)
     late = store.draft()
@@ -176,7 +176,7 @@ async def test_a_transaction_that_is_over_is_refused(store: Store) -> None:
 @pytest.mark.spec("TX-06")
 async def test_the_store_works_on_after_a_rollback(store: Store) -> None:
     """No lock and no half-open transaction stays behind: ordinary calls and new transactions go on."""
-    needs(store, Gives.OWN_TRANSACTION)
+    needs(store, Feature.OWN_TRANSACTION)
     for _ in range(3):
         with pytest.raises(_Trouble):
             async with store.engine.transaction() as tx:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model.errors import Duplicate
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Options, Receipt, Status, Stored, Verdict
@@ -116,7 +116,7 @@ async def test_a_key_belongs_to_its_kind_by_default(store: Store) -> None:
 @pytest.mark.spec("KEY-03")
 async def test_a_global_key_spans_kinds(store: Store) -> None:
     """On request one key is shared by all kinds."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     one = await store.add("one", unique=Unique("k", scope="global"))
     assert await _put(store, kind="two", unique=Unique("k", scope="global")) == Receipt(one, Stored.EXISTING)
 
@@ -124,7 +124,7 @@ async def test_a_global_key_spans_kinds(store: Store) -> None:
 @pytest.mark.spec("KEY-03")
 async def test_no_scope_stops_at_a_queue(store: Store) -> None:
     """Another queue is no way around a key."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     one = await store.add(queue="a", unique=Unique("k"))
     assert await _put(store, queue="b") == Receipt(one, Stored.EXISTING)
     two = await store.add(queue="a", unique=Unique("k", scope="global"))
@@ -134,7 +134,7 @@ async def test_no_scope_stops_at_a_queue(store: Store) -> None:
 @pytest.mark.spec("KEY-03")
 async def test_scopes_never_collide(store: Store) -> None:
     """No choice of text makes a key of a kind equal to a global key or to a key of another kind."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     drafts = [
         store.draft("work", unique=Unique("k")),
         store.draft("work", unique=Unique("k", scope="global")),
@@ -164,7 +164,7 @@ async def test_keys_are_compared_exactly(store: Store) -> None:
 @pytest.mark.spec("KEY-04")
 async def test_replacing_overwrites_a_pending_job_and_keeps_its_id(store: Store) -> None:
     """Payload, kind, queue, priority, schedule, budget, tenant, key and options are the newcomer's."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     holder = await store.add("one", unique=Unique("k", scope="global"), payload=b"1", delay=HOUR, tenant="a")
     unique = Unique("k", scope="global", mode="replace", hold="retrying")
     newcomer = Draft(
@@ -184,7 +184,7 @@ async def test_replacing_overwrites_a_pending_job_and_keeps_its_id(store: Store)
 @pytest.mark.spec("KEY-04")
 async def test_replacing_moves_the_counts(store: Store) -> None:
     """A replaced job is counted once, under its new queue and kind."""
-    needs(store, Gives.KEYS_ACROSS_QUEUES)
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
     await store.add("one", queue="a", unique=Unique("k", scope="global"))
     await _put(store, kind="two", queue="b", unique=Unique("k", scope="global", mode="replace"))
     census = await store.engine.census()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.context import Context
-from stoker.engines.base import Gives
+from stoker.engines.base import Feature
 from stoker.model.errors import StokerError
 from stoker.worker.executors import wire
 from stoker.worker.executors.relay import Relay, conclusion
@@ -157,7 +157,7 @@ class Processes:
         child.process.writer.close()
 
     def _warn_once(self, task: Task[..., Any]) -> None:
-        if not self._warned and Gives.SHARED not in task.app.root().gives:
+        if not self._warned and Feature.SHARED not in task.app.root().features:
             self._warned = True
             logger.warning(
                 "task %s runs in a process of its own, and %s:// is not shared between processes: what it enqueues "
