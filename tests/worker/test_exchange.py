@@ -29,7 +29,7 @@ DEEP = 10
 class Far(MemoryEngine):
     """A store at the other end of a long line: answers come when they are let through."""
 
-    abreast: ClassVar[int] = 3
+    parallel_calls: ClassVar[int] = 3
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Far(MemoryEngine):
 
 
 class Near(Far):
-    abreast: ClassVar[int] = 1
+    parallel_calls: ClassVar[int] = 1
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ async def drained(engine: Far, lose: int = 0) -> tuple[Counter[int], Worker]:
         [lane] = worker.lanes
         engine.buffer = lane.buffer
         await worker.start()
-        await until(lambda: engine.held and not lane.buffer and engine.under_way >= min(2, engine.abreast))
+        await until(lambda: engine.held and not lane.buffer and engine.under_way >= min(2, engine.parallel_calls))
         engine.lose = lose
         engine.through.set()
         await asyncio.wait_for(worker.join(), 20)
@@ -100,7 +100,7 @@ async def test_a_whole_batch_waits_for_the_call_before_it_only_where_calls_do_no
     assert ran == Counter(range(JOBS))
     assert worker.counts[Status.DONE] == JOBS
     assert (engine.most > 1) == (kind is Far)
-    assert engine.most <= engine.abreast
+    assert engine.most <= engine.parallel_calls
     assert worker.exchange.asking == 0
     assert all(lane.asked == 0 for lane in worker.lanes)
 
@@ -119,7 +119,7 @@ async def test_calls_whose_answers_are_lost_leave_nothing_behind(monkeypatch: py
 class Slow(MemoryEngine):
     """A store whose answer to a claim can be held back."""
 
-    abreast: ClassVar[int] = 3
+    parallel_calls: ClassVar[int] = 3
 
     def __init__(self) -> None:
         super().__init__()

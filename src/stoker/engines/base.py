@@ -291,8 +291,8 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
 
     name: ClassVar[str]
     features: ClassVar[frozenset[Feature]]
-    abreast: ClassVar[int]
-    """How many settle-and-claim calls of one worker are worth having under way at once: 1 where calls do not travel."""
+    parallel_calls: ClassVar[int]
+    """How many settle-and-claim calls a worker sends at once: 1 where no network is between worker and store."""
 
     keep_done: Span
     """How long done jobs are kept where neither job nor queue nor app says otherwise."""

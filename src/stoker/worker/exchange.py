@@ -1,9 +1,9 @@
 """The worker's one conversation with the store: settle what is finished, claim what fits next, in one call.
 
-While a call is under way the slots go on with what is buffered, and what they finish becomes the next call. Where calls
-travel (the engine's `abreast` says how many are worth it) a whole batch does not wait for the call before it. A call
-that failed may have happened all the same: settlements are sent again (the store knows them), and claims whose reply
-was lost come back as orphans.
+While a call is under way the slots go on with what is buffered, and what they finish becomes the next call. A worker
+sends up to `parallel_calls` of the engine at once, each with a whole batch. A call that failed may have been carried
+out all the same: settlements are sent again (the store knows them), and claims whose reply was lost come back as
+orphans.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Exchange:
         self.engine: Engine = worker.engine
         self.parking = Parking(worker, self._settled)
         self.aside = Aside(worker, self._settled)
-        self._abreast = worker.engine.abreast
+        self._parallel_calls = worker.engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
         """A slot is done with a job. Answers whether a whole batch can go, so that the slot lets the loop turn."""
@@ -79,7 +79,7 @@ class Exchange:
         elif not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_later(FLUSH_AFTER, self._ring_late)
-        return full and self._turns < self._abreast
+        return full and self._turns < self._parallel_calls
 
     def _ring_late(self) -> None:
         self._armed = False
@@ -95,7 +95,7 @@ class Exchange:
     async def pump(self) -> None:
         """Exchange whenever the bell rings, until `finish`."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._abreast):
+            for _ in range(self._parallel_calls):
                 group.create_task(self._pump())
 
     async def _pump(self) -> None:

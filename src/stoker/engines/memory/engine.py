@@ -64,7 +64,7 @@ class MemoryEngine:
             Feature.BESIDE_TRANSACTIONS,
         }
     )
-    abreast: ClassVar[int] = 1
+    parallel_calls: ClassVar[int] = 1
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class PostgresEngine:
 
     name: ClassVar[str] = "postgres"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.SIGN_OF_LIFE}
-    abreast: ClassVar[int] = 2
+    parallel_calls: ClassVar[int] = 2
     keep_done: Span = KEEP_DONE
 
     def __init__(

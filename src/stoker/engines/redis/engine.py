@@ -68,7 +68,7 @@ class RedisEngine:
             Feature.SERVER,
         }
     )
-    abreast: ClassVar[int] = 3
+    parallel_calls: ClassVar[int] = 3
     keep_done: Span = KEEP_DONE
 
     def __new__(

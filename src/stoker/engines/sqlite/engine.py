@@ -63,7 +63,7 @@ class SqliteEngine:
 
     name: ClassVar[str] = "sqlite"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.BESIDE_TRANSACTIONS, Feature.SERVER}
-    abreast: ClassVar[int] = 1
+    parallel_calls: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE
 
     def __init__(
