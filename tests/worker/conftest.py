@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.abreast import Stage, group
+from tests.worker.parallel_scenes import Stage, group
 from tests.worker.shell import Scene
 
 
@@ -32,7 +32,7 @@ def scene(tmp_path: Path) -> Scene:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that plays abreast only waits for its scene. In a campaign each scene has the machine to itself."""
+    """A test that runs in parallel only waits for its scene. In a campaign each scene has the machine to itself."""
     if group(pyfuncitem) is None or pyfuncitem.config.getoption("--campaign"):
         return None
     stage: Stage = pyfuncitem._request.getfixturevalue("stage")

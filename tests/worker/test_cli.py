@@ -92,7 +92,7 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert "Error: " in done.output
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("CLI-04")
 def test_drain_works_off_what_is_due_and_exits_with_0(scene: Scene) -> None:
     scene.enqueue("quick", *({"n": n} for n in range(30)))
@@ -108,7 +108,7 @@ def test_drain_works_off_what_is_due_and_exits_with_0(scene: Scene) -> None:
     assert not scene.ready_file.exists()
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("CLI-08")
 def test_the_order_of_queues_can_be_chosen(scene: Scene) -> None:
     late = scene.enqueue("quick", *({"n": n} for n in range(5)), queue="low")
@@ -122,7 +122,7 @@ def test_the_order_of_queues_can_be_chosen(scene: Scene) -> None:
     assert {job.status for job in scene.records()} == {Status.DONE}
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("CLI-05")
 def test_plain_logs_cannot_be_forged(scene: Scene) -> None:
     scene.enqueue("shout", {})
@@ -132,7 +132,7 @@ def test_plain_logs_cannot_be_forged(scene: Scene) -> None:
         assert "\x1b" not in command.log
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("CLI-06")
 def test_a_terminal_shows_counters_and_while_draining_a_bar(scene: Scene) -> None:
     import pty

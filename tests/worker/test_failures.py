@@ -263,7 +263,7 @@ async def test_ordinary_loggers_say_which_job_speaks(jobs: Stoker, caplog: pytes
     assert re.search(r"shop: hello \[job=\S+ kind=\w+ queue=[\w ]+ attempt=1\]$", Plain().format(inside[0]))
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("FAILLOG-05")
 def test_the_log_level_is_stokers_own(scene: Scene) -> None:
     [job] = scene.enqueue("mutter", {})

@@ -63,7 +63,7 @@ def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random)
         pause = time.monotonic() + chance.uniform(0, 0.1)
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KILL-01", "KILL-02", "KILL-03", "KILL-12")
 def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool) -> None:
     seed = secrets.randbits(32)
@@ -104,7 +104,7 @@ def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool)
 # --- TERM -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KILL-04")
 def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, campaign: bool) -> None:
     chance = random.Random(secrets.randbits(32))
@@ -149,7 +149,7 @@ def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, camp
         print(figures("handed back until run again", waits))
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KILL-10")
 def test_told_to_stop_while_processes_are_being_started_all_of_them_stop(scene: Scene) -> None:
     with Crowd(scene) as crowd:
@@ -185,7 +185,7 @@ async def test_told_to_stop_right_after_a_death_the_jobs_of_the_dead_are_release
     assert (job.status, job.attempts, job.crashes) == (Status.RETRYING, 1, 1)
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KILL-05")
 def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene: Scene) -> None:
     held, hold = scene.folder / "held", scene.folder / "hold"
@@ -205,7 +205,7 @@ def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene
         assert not crowd.left_behind()
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KILL-06", "KILL-07")
 def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(scene: Scene) -> None:
     with Crowd(scene) as crowd:

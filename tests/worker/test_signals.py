@@ -16,7 +16,7 @@ from tests.worker.shell import Scene, until
 SCRIPT = ("-m", "tests.worker.apps.script")
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-13")
 def test_a_drain_under_load_finishes_some_and_hands_back_the_rest(scene: Scene) -> None:
     scene.enqueue("nap", *({"seconds": 0.3} for _ in range(4)), *({"seconds": 60} for _ in range(4)))
@@ -34,7 +34,7 @@ def test_a_drain_under_load_finishes_some_and_hands_back_the_rest(scene: Scene) 
     assert all(job.crashes == 0 for job in scene.records())
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-13")
 def test_a_second_signal_hurries(scene: Scene) -> None:
     scene.enqueue("nap", {"seconds": 60})
@@ -48,7 +48,7 @@ def test_a_second_signal_hurries(scene: Scene) -> None:
     assert (job.status, job.attempts) == (Status.PENDING, 0)
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-14")
 def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
     scene.enqueue("nap", {"seconds": 0.5})
@@ -65,7 +65,7 @@ def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
     assert [job.status for job in scene.records()] == [Status.DONE, Status.PENDING]
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-15")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_worker_in_a_script_drains_and_returns(scene: Scene, number: signal.Signals) -> None:
@@ -79,7 +79,7 @@ def test_a_worker_in_a_script_drains_and_returns(scene: Scene, number: signal.Si
     assert [(job.status, job.attempts) for job in scene.records()] == [(Status.DONE, 1), (Status.PENDING, 0)]
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-16")
 def test_a_system_exit_that_leaves_the_loop_ends_its_job_and_not_the_worker(scene: Scene) -> None:
     [guilty] = scene.enqueue("leak_exit", {})

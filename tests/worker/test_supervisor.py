@@ -28,7 +28,7 @@ BOUND = 5.0
 """Seconds for what is promised within one: that holds on a quiet machine, this on any."""
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-01", "SUPERVISOR-02")
 def test_the_jobs_of_a_killed_process_run_again_within_a_second(scene: Scene) -> None:
     scene.enqueue("nap_once", {"seconds": 30})
@@ -49,7 +49,7 @@ def test_the_jobs_of_a_killed_process_run_again_within_a_second(scene: Scene) ->
     assert "killed by SIGKILL (9)" in job.history[0].error
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SQLITE-55", "SQLITE-82")
 def test_a_start_warns_once_and_leaves_no_folder(scene: Scene) -> None:
     scene.enqueue("quick", {"n": 1})
@@ -59,7 +59,7 @@ def test_a_start_warns_once_and_leaves_no_folder(scene: Scene) -> None:
     assert [file.name for file in scene.folder.iterdir() if file.name.startswith("jobs.db")] == ["jobs.db"]
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("PROCESS-14")
 def test_a_handlers_own_process_dies_with_its_worker(scene: Scene) -> None:
     scene.enqueue("nap_alone", {"seconds": 30})
@@ -76,7 +76,7 @@ def test_a_handlers_own_process_dies_with_its_worker(scene: Scene) -> None:
     assert (job.status, job.attempts, job.crashes) == (Status.DONE, 2, 1)
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-03")
 def test_three_crash_ends_are_the_end(scene: Scene) -> None:
     scene.enqueue("segfault", {})
@@ -93,7 +93,7 @@ def test_three_crash_ends_are_the_end(scene: Scene) -> None:
     assert max(job.crashes for job in innocent) <= 2
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-04")
 def test_a_process_is_replaced_after_enough_jobs_without_a_gap(scene: Scene) -> None:
     with scene.work("--max-jobs", "20", "--health-port", "0") as command:
@@ -110,7 +110,7 @@ def test_a_process_is_replaced_after_enough_jobs_without_a_gap(scene: Scene) -> 
     assert all(job.status is Status.DONE for job in scene.records())
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-04")
 def test_a_process_that_has_grown_too_large_is_replaced(scene: Scene) -> None:
     with scene.work("--max-rss", "250") as command:
@@ -126,7 +126,7 @@ def test_a_process_that_has_grown_too_large_is_replaced(scene: Scene) -> None:
     assert [(job.status, job.attempts) for job in scene.records()] == [(Status.DONE, 1)] * 2
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("PROCESS-12")
 def test_a_handlers_own_process_is_replaced_after_enough_jobs(scene: Scene) -> None:
     scene.enqueue("alone", *({} for _ in range(5)))
@@ -137,7 +137,7 @@ def test_a_handlers_own_process_is_replaced_after_enough_jobs(scene: Scene) -> N
     assert {job.status for job in scene.records()} == {Status.DONE}
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-05")
 def test_hup_replaces_the_processes_one_by_one(scene: Scene) -> None:
     scene.enqueue("nap", {"seconds": 1.0})
@@ -157,7 +157,7 @@ def test_hup_replaces_the_processes_one_by_one(scene: Scene) -> None:
     assert (job.status, job.attempts) == (Status.DONE, 1), "what the old process ran, it finished"
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-06")
 def test_without_its_supervisor_a_process_stops(scene: Scene) -> None:
     scene.enqueue("nap", {"seconds": 30})
@@ -187,7 +187,7 @@ async def test_a_process_that_does_not_stop_is_killed_and_its_jobs_are_handed_ba
     assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-08")
 def test_a_process_with_half_of_its_slots_abandoned_is_replaced(scene: Scene) -> None:
     with scene.work("-q", "default:2") as command:
@@ -199,7 +199,7 @@ def test_a_process_with_half_of_its_slots_abandoned_is_replaced(scene: Scene) ->
         assert command.wait() == 0
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-09")
 def test_readiness_is_red_while_the_store_is_away(scene: Scene) -> None:
     away = scene.folder / "away"
@@ -228,7 +228,7 @@ def probe(port: str) -> tuple[int, bool]:
             return error.code, json.load(error)["ready"]
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-10")
 def test_reload_follows_the_code_and_survives_a_mistake_in_it(scene: Scene) -> None:
     code = "from stoker.app import Stoker\njobs = Stoker()\n@jobs.task\nasync def version() -> int:\n    return {}\n"
@@ -259,7 +259,7 @@ def test_processes_that_die_at_once_are_started_again_with_a_growing_pause() -> 
     assert patience.pause(0, age=60) == 0.0, "one that lived is forgiven"
 
 
-@pytest.mark.abreast
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-12")
 def test_what_cannot_start_exits_with_1(scene: Scene) -> None:
     with scene.work(ready=False, STOKER_URL=f"sqlite:///{scene.folder}/no/such/folder/jobs.db") as command:

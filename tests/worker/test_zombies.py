@@ -114,7 +114,7 @@ class Sleep:
         assert self.command.children == self.pids, "the same processes as before"
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KILL-08", "KILL-09")
 def test_who_wakes_up_after_its_lease_can_change_nothing(scene: Scene, campaign: bool) -> None:
     zombies = 100 if campaign else 10
@@ -154,7 +154,7 @@ def freeze_outside_a_write(pid: int, store: Path) -> None:
                 return
 
 
-@pytest.mark.abreast("faults")
+@pytest.mark.parallel_scene("faults")
 @pytest.mark.spec("KEEPER-07")
 def test_who_wakes_up_after_its_lease_starts_nothing_that_it_had_claimed(scene: Scene) -> None:
     flag = scene.folder / "go"

@@ -1,8 +1,8 @@
-"""Scenes that play side by side.
+"""Runs scenes in parallel.
 
-A scene is a command of its own on a store of its own, and most of its time is waiting. Tests marked `abreast` are
-started together with the others of their module (`abreast("name")`: of that group), a few at a time, each in a thread;
-every test then waits for its own scene and reports what became of it.
+A scene is a real `stoker work` on a store of its own, and most of its time is waiting. The first test of a module
+marked `parallel_scene` starts the scenes of all of them (`parallel_scene("name")`: of all in that group), `WIDTH` at a
+time, each in a thread. Every test then waits for its own scene and reports its result.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ class Stage:
 
 
 def group(item: pytest.Function) -> str | None:
-    """Which scenes this one plays with; None: it plays alone."""
-    marker = item.get_closest_marker("abreast")
+    """The group of scenes a test runs with; None: it runs alone."""
+    marker = item.get_closest_marker("parallel_scene")
     return None if marker is None else str(marker.args[0]) if marker.args else item.module.__name__
