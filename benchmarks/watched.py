@@ -73,7 +73,7 @@ class Nothing(MemoryEngine):
         await asyncio.sleep(timeout)
         return frozenset()
 
-    def twin(self) -> Self:
+    def for_loop(self) -> Self:
         return self
 
     async def close(self) -> None:

@@ -39,7 +39,7 @@ async def test_a_result_comes_back_with_its_type(jobs: Stoker) -> None:
         assert nothing_at_all is None
     assert await job.result(0) == [Point(3, 1.5)]
     assert await jobs.handle(job.id).result(0) == [Point(3, 1.5)]
-    stranger = Stoker((await jobs.engine()).twin())
+    stranger = Stoker((await jobs.engine()).for_loop())
     assert await stranger.handle(job.id).result(0) == [{"x": 3, "y": 1.5}]
     await stranger.close()
 

@@ -237,12 +237,12 @@ class Stoker(Registry):
         return (await self._homes.here()).engine
 
     def root(self) -> Engine:
-        """The engine all others are twins of; not opened here."""
+        """The engine that all others of the app are made from; not opened here."""
         return self._homes.root()
 
-    def twin(self) -> Engine:
-        """Another engine on the same store, not opened yet, for a loop of its owner's."""
-        return self._homes.root().twin()
+    def new_engine(self) -> Engine:
+        """Make another engine on the same store, not opened, for another event loop."""
+        return self._homes.root().for_loop()
 
     async def open(self) -> None:
         """Open the store for this loop; enqueueing does so by itself."""
@@ -298,7 +298,7 @@ def _homes(url: str | Engine, options: dict[str, Any]) -> Homes:
         check_known(options, {*_keywords(), *inspect.signature(type(url)).parameters}, "the keyword")
         for name in options:
             raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
-        return Homes(url.twin, url)
+        return Homes(url.for_loop, url)
     check_known(options, {*_keywords(), *engine_options(url)}, "the keyword")
     engine = engine_from_url(url, **options)
     return Homes(lambda: _announced(engine, url))

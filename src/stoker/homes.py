@@ -146,7 +146,7 @@ class Homes:
             home = self._homes.get(id(loop))
             if home is None or home.loop is not loop:
                 self._homes = {key: other for key, other in self._homes.items() if not other.loop.is_closed()}
-                engine, self._spare = self._spare or self.root().twin(), None
+                engine, self._spare = self._spare or self.root().for_loop(), None
                 home = self._homes[id(loop)] = Home(loop, engine)
             return home
 

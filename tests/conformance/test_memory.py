@@ -15,7 +15,7 @@ def make_engine() -> MakeEngine:
     made: list[MemoryEngine] = []
 
     def make(clock: Clock | None) -> MemoryEngine:
-        made.append(made[0].twin() if made else MemoryEngine(clock))
+        made.append(made[0].for_loop() if made else MemoryEngine(clock))
         return made[-1]
 
     return make

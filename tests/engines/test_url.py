@@ -184,6 +184,6 @@ def test_a_history_can_be_given_in_every_way(url: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("STOKER_HISTORY", "7")
     assert engine_from_url(url).history == 7
     assert engine_from_url(f"{url}?history=8").history == 8
-    assert engine_from_url(f"{url}?history=8", history=9).twin().history == 9
+    assert engine_from_url(f"{url}?history=8", history=9).for_loop().history == 9
     with pytest.raises(InvalidOption, match="history"):
         engine_from_url(f"{url}?history=0")

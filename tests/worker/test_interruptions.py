@@ -75,7 +75,7 @@ async def test_the_timeout_of_a_task_and_of_the_app_hold_for_jobs_that_carry_non
         assert current().remaining is not None
         await asyncio.sleep(60)
 
-    producer = Stoker(engine.twin())
+    producer = Stoker(engine.for_loop())
     producer.declare("work", attempts=1)
     job = await producer.enqueue(producer.draft("work"))
     await drain(app)
@@ -375,7 +375,7 @@ async def test_listeners_receive_the_status_a_job_really_had(jobs: Stoker) -> No
 
 @pytest.mark.spec("SLOT-07")
 async def test_a_cancel_from_anywhere_reaches_a_running_handler_at_once(jobs: Stoker) -> None:
-    elsewhere = Stoker((await jobs.engine()).twin())
+    elsewhere = Stoker((await jobs.engine()).for_loop())
     started, reasons = asyncio.Event(), []
 
     @jobs.task

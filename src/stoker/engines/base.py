@@ -4,8 +4,8 @@ Lists in, lists out; values of `model` only; "nothing to do" is a value, not an 
 translated once, in the engine's `connection.py`. Every docstring below states what is atomic, in which order answers
 come and what the empty case returns. `stoker.testing.conformance` is this file as tests.
 
-An engine object belongs to one event loop and one process. `twin` makes another on the same store, for another
-thread's loop. Time is the store's own: an engine opened with `clock=` uses that instead, so tests move time without
+An engine object belongs to one event loop and one process. `for_loop` makes another on the same store, for
+another loop. Time is the store's own: an engine opened with `clock=` uses that instead, so tests move time without
 waiting.
 """
 
@@ -313,8 +313,8 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
         """Let go of everything; what was acknowledged stays. Closing twice is harmless."""
         ...
 
-    def twin(self) -> Self:
-        """Another engine on the same store, not opened yet, for another loop."""
+    def for_loop(self) -> Self:
+        """Make another engine on the same store, not opened, for another event loop."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

@@ -246,7 +246,7 @@ class Exchange:
                     more = True
         self._fetcher.measure(claims)
         # A write that goes early is worth it only where another call can be under way at the same time.
-        self._settler.follow(self._fetcher.batch if self._abreast > 1 else LARGEST)
+        self._settler.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
         self.tell(claims, settlements, verdicts, await self._stored(settlements, verdicts))
         if more:
             self._fetcher.wake()

@@ -198,7 +198,7 @@ class Worker:
             for lifespan in self.app.lifespans:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
             await self.chores.attune()
-            self.keeper = Keeper(self, self.app.twin(), self.settings.lease)
+            self.keeper = Keeper(self, self.app.new_engine(), self.settings.lease)
             await self.keeper.start()
         except BaseException:
             await self._lifespans.aclose()

@@ -186,7 +186,7 @@ async def test_a_twin_in_another_thread_wakes_this_loop() -> None:
     job = draft()
 
     async def produce() -> None:
-        twin = engine.twin()
+        twin = engine.for_loop()
         await twin.open()
         await twin.insert([job])
         await twin.close()
@@ -208,7 +208,7 @@ async def test_a_cancel_reaches_a_keeper_on_its_own_loop() -> None:
     ready, heard = threading.Event(), list[object]()
 
     async def keep() -> None:
-        twin = engine.twin()
+        twin = engine.for_loop()
         await twin.open()
         waiting = asyncio.create_task(twin.wait([CONTROL], 30))
         await asyncio.sleep(0)
@@ -234,14 +234,14 @@ async def test_twins_in_many_threads_share_one_store() -> None:
     failures: list[BaseException] = []
 
     async def produce() -> None:
-        twin = engine.twin()
+        twin = engine.for_loop()
         await twin.open()
         for _ in range(each):
             await twin.insert([draft()])
         await twin.close()
 
     async def consume(worker: str) -> None:
-        twin = engine.twin()
+        twin = engine.for_loop()
         await twin.open()
         await twin.renew(worker, [], first=True, lease=MINUTE)
         while len(taken) < each * threads:
@@ -271,7 +271,7 @@ async def test_twins_in_many_threads_share_one_store() -> None:
 @pytest.mark.spec("MEMORY-11")
 async def test_a_twin_whose_loop_is_gone_does_not_swallow_wake_ups() -> None:
     engine = await opened()
-    twin = engine.twin()
+    twin = engine.for_loop()
 
     async def vanish() -> None:
         await twin.open()

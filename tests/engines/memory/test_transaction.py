@@ -52,7 +52,7 @@ class Change(Exception):
 async def test_a_neighbour_sees_nothing_before_the_end_and_all_of_it_after(engine: MemoryEngine) -> None:
     await engine.insert([draft()])
     [claim] = await take(engine)
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     before = await everything(twin)
     async with engine.transaction() as tx:
@@ -154,7 +154,7 @@ async def test_a_handle_of_another_store_or_of_the_past_is_refused(engine: Memor
 
 @pytest.mark.spec("MEMORY-08")
 async def test_a_twins_handle_is_one_of_the_same_store(engine: MemoryEngine) -> None:
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     async with twin.transaction() as tx:
         await engine.insert([draft()], tx=tx)

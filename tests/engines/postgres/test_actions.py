@@ -287,7 +287,7 @@ async def test_workers_and_people_at_once_leave_every_job_in_one_place(
     """After a storm each job is in one place, the counts equal a recount, and keys are held by active jobs alone."""
     seed = random.randrange(1 << 30) if campaign else 7
     rounds = 150 if campaign else 12
-    twins = [engine.twin() for _ in range(3)]
+    twins = [engine.for_loop() for _ in range(3)]
     for twin in twins:
         await twin.open()
     dice = [random.Random(seed + n) for n in range(8)]

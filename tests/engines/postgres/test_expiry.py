@@ -177,7 +177,7 @@ async def test_counts_are_the_same_before_and_after_folding(scene: Scene) -> Non
 @pytest.mark.spec("PGOP-12")
 async def test_many_who_fold_at_once_count_nothing_twice(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "MOST", 3)
-    twins = [scene.engine.twin() for _ in range(3)]
+    twins = [scene.engine.for_loop() for _ in range(3)]
     for twin in twins:
         await twin.open()
     try:

@@ -58,12 +58,12 @@ async def hears(engine, speaker):
 async def in_the_child():
     await engine.close()
     await engine.open()
-    heard = await hears(engine, engine.twin())
+    heard = await hears(engine, engine.for_loop())
     await engine.close()
     return heard
 
 run(engine.open())
-assert run(hears(engine, engine.twin()))
+assert run(hears(engine, engine.for_loop()))
 lock = listening._registry.lock
 lock.acquire()  # as another thread might in the moment of the fork
 child = os.fork()
@@ -72,7 +72,7 @@ if child == 0:
     os._exit(0 if asyncio.run(in_the_child()) else 1)
 lock.release()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child has an ear of its own"
-assert run(hears(engine, engine.twin())), "and its parent's was not touched"
+assert run(hears(engine, engine.for_loop())), "and its parent's was not touched"
 run(engine.close())
 """
 
@@ -159,7 +159,7 @@ async def test_a_worker_has_one_connection_that_listens(database: str) -> None:
 async def test_engines_on_two_loops_hear_on_one_connection(make: Make, elsewhere: Elsewhere, postgres_url: str) -> None:
     before = listeners(postgres_url)
     here = await make()
-    there = here.twin()
+    there = here.for_loop()
     try:
         await here.wait(["mail", CONTROL], 0)
         await elsewhere.run(opened(there, CONTROL))
@@ -185,7 +185,7 @@ async def test_whoever_closes_first_the_others_hear_on_the_same_connection(
     monkeypatch.setattr(notify, "LAST_WAIT", SOON)
     before, running = listeners(postgres_url), threads()
     first, speaker = await make(), await make()
-    second = first.twin()
+    second = first.for_loop()
     await first.wait(["mail"], 0)
     ears = listeners(postgres_url) - before
     await elsewhere.run(opened(second, "mail"))
@@ -205,7 +205,7 @@ async def test_a_connection_that_is_lost_is_made_anew_for_all(
 ) -> None:
     before = listeners(postgres_url)
     here, speaker = await make(), await make()
-    there = here.twin()
+    there = here.for_loop()
     try:
         await here.wait([CONTROL], 0)
         await elsewhere.run(opened(there, CONTROL))
@@ -260,7 +260,7 @@ async def test_schemas_share_the_connection_and_do_not_hear_each_other(make: Mak
         await one.wake(["mail"])
         assert await woken(one, "mail") == {"mail"}
         await until(lambda: len(said) == 2)  # its own words come back to the one that said them
-        twin = one.twin()
+        twin = one.for_loop()
         await twin.open()
         await twin.wake(["post"])
         assert await woken(one, "mail", "post", CONTROL) == {"post"}
@@ -319,7 +319,7 @@ def test_an_engine_opened_again_on_another_loop_hears_again(postgres_url: str, p
     before = threads()
 
     async def heard() -> frozenset[str]:
-        speaker = engine.twin()
+        speaker = engine.for_loop()
         await opened(engine, "mail")
         await speaker.open()
         await speaker.wake(["mail"])

@@ -65,7 +65,7 @@ async def test_a_wake_up_is_for_one_schema(make: Make, postgres_url: str) -> Non
         await here.wait([CONTROL], 0)
         await elsewhere.wake([CONTROL, "mail"])
         await elsewhere.wake(["mail"])
-        twin = here.twin()
+        twin = here.for_loop()
         await twin.open()
         await twin.wake(["post"])
         assert await woken(here, "mail", "post", CONTROL) == {"post"}

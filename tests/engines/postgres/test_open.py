@@ -180,7 +180,7 @@ async def test_another_loop_needs_a_twin(postgres_url: str, postgres_schema: str
         with pytest.raises(EngineRefused, match="another event loop") as refused:
             await engine.insert([Draft(mint(), "work")])
         said.append(refused)
-        twin = engine.twin()
+        twin = engine.for_loop()
         await twin.open()
         said.append(await twin.insert([Draft(mint(), "work")]))
         await twin.close()

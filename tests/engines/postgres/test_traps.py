@@ -49,7 +49,7 @@ async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[Postg
 
 @pytest.fixture
 async def twin(engine: PostgresEngine) -> AsyncIterator[PostgresEngine]:
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     yield twin
     await twin.close()

@@ -47,7 +47,7 @@ async def engine(
 async def test_a_url_of_a_cluster_makes_the_engine_for_it() -> None:
     assert type(engine_from_url("redis+cluster://localhost:1/0")) is RedisClusterEngine
     assert type(RedisEngine("redis+cluster://localhost:1/0")) is RedisClusterEngine
-    assert type(RedisEngine("redis://localhost:1/0").twin()) is RedisEngine
+    assert type(RedisEngine("redis://localhost:1/0").for_loop()) is RedisEngine
 
 
 @pytest.mark.spec("REDIS-21")
@@ -74,7 +74,7 @@ async def test_keys_that_would_span_queues_are_refused(engine: RedisClusterEngin
         await engine.insert([draft("a", unique=Unique("k")), draft("b", unique=Unique("l"))])
     assert (await engine.census()).counts == ()
     await engine.insert([draft("a", unique=Unique("k"))])
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     try:
         with pytest.raises(EngineRefused, match="queue 'a'"):

@@ -340,7 +340,7 @@ def test_answers_that_overtake_one_another_are_no_news() -> None:
 async def test_a_store_that_kept_everything_is_no_news(level: str) -> None:
     with services.redis_server(appendfsync=level) as server, redis.Redis.from_url(server.url) as admin:
         async with opened(server.url) as engine:
-            twin = engine.twin()
+            twin = engine.for_loop()
             await twin.open()
             for one in (engine, twin) * 3:
                 await one.insert([Draft(mint(), "work")])

@@ -151,7 +151,7 @@ async def test_a_move_that_was_cut_short_is_finished_later(bench: Bench, monkeyp
     assert [await bench.queue_of(job) for job in jobs] == [None] * 3
     assert len(await bench.moving(bench.store.shard("from"))) == 3
     monkeypatch.setattr(transit, "deliver", deliver)
-    twins = [bench.engine.twin() for _ in range(3)]
+    twins = [bench.engine.for_loop() for _ in range(3)]
     for twin in twins:
         await twin.open()
     await asyncio.gather(*(engine.expire(Retention()) for engine in (bench.engine, *twins)))

@@ -426,7 +426,7 @@ def test_async_code_enqueues_through_sync_to_async(shop: Shop) -> None:
             shop.enqueue(name)
 
     async def serve() -> frozenset[str]:
-        async with Stoker(shop.jobs.twin()) as mine:
+        async with Stoker(shop.jobs.new_engine()) as mine:
             engine = await mine.engine()
             assert await engine.wait(["default"], 0.1) == frozenset()
             waiting = asyncio.create_task(engine.wait(["default"], 60))

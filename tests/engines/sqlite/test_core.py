@@ -201,7 +201,7 @@ async def test_a_job_may_start_before_its_enqueue_is_answered(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     await engine.insert([draft(queue="before")])
-    worker = engine.twin()
+    worker = engine.for_loop()
     await worker.open()
     await worker.renew("w", [], first=True)
     disk = threading.Event()
@@ -453,7 +453,7 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path) -> None:
 @pytest.mark.spec("SQLITE-15")
 async def test_another_loop_is_told_to_open_a_twin(engine: SqliteEngine) -> None:
     def elsewhere() -> None:
-        with pytest.raises(EngineRefused, match="twin"):
+        with pytest.raises(EngineRefused, match="for_loop"):
             asyncio.run(_insert(engine))
 
     await asyncio.to_thread(elsewhere)
@@ -515,7 +515,7 @@ async def test_a_dead_process_is_reaped_before_its_lease_lapses(engine: SqliteEn
 
 @pytest.mark.spec("SQLITE-17")
 async def test_a_worker_of_a_twin_is_alive(engine: SqliteEngine) -> None:
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     await twin.renew("w", [], first=True)
     assert (await engine.renew("w", [])).known
@@ -529,7 +529,7 @@ async def test_a_worker_of_a_twin_is_alive(engine: SqliteEngine) -> None:
 
 @pytest.mark.spec("SQLITE-18")
 async def test_an_insert_wakes_the_waiter_of_another_engine_at_once(engine: SqliteEngine) -> None:
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     sleeper = asyncio.create_task(twin.wait(["default"], 5))
     await asyncio.sleep(0.05)
@@ -586,7 +586,7 @@ async def test_a_refused_insert_leaves_the_rest_of_an_own_transaction_alone(engi
 
 @pytest.mark.spec("SQLITE-19")
 async def test_a_transaction_of_another_engine_is_refused(engine: SqliteEngine) -> None:
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     async with engine.transaction() as tx:
         with pytest.raises(EngineRefused):

@@ -133,7 +133,7 @@ async def test_several_at_once_apply_each_step_once(
 ) -> None:
     await engine.migrate()
     monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, NEXT))
-    answers = await asyncio.gather(*(engine.twin().migrate() for _ in range(4)))
+    answers = await asyncio.gather(*(engine.for_loop().migrate() for _ in range(4)))
     assert sorted(answers) == [[], [], [], NEXT.statements]
     assert versions(path) == list(range(1, NEXT.number + 1))
 

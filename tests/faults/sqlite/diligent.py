@@ -31,7 +31,7 @@ async def main(folder: Path, rounds: int, durability: Any, journal: Any, tell: i
     mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
     engine = SqliteEngine(folder / "jobs.db", durability=durability, journal=journal)
     await engine.open()
-    other = engine if alone else engine.twin()
+    other = engine if alone else engine.for_loop()
     await other.open()
     await asking(tell, engine.renew("w", [], lease=HOUR, first=True))
     demand = Demand("w", (("default", 5),))

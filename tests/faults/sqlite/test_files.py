@@ -120,7 +120,7 @@ async def test_lock_files_that_are_gone_come_back(engine: SqliteEngine, name: st
     before = await insert(engine)
     Path(f"{engine.path}-stoker", name).unlink()
     after = await insert(engine)
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     assert len(await insert(twin)) == 3
     await twin.close()
@@ -152,7 +152,7 @@ async def test_the_rights_of_an_open_file_do_not_matter_and_opening_it_says_so(
         before = await insert(engine)
         if os.geteuid():
             with pytest.raises(EngineReadOnly):
-                await engine.twin().open()
+                await engine.for_loop().open()
     finally:
         path.chmod(0o600)
     assert before <= stored_ids(path)
@@ -166,7 +166,7 @@ async def test_a_folder_that_may_not_be_written_to_is_refused_when_opening(engin
     try:
         jobs = await insert(engine)
         with pytest.raises(EngineReadOnly):
-            await engine.twin().open()
+            await engine.for_loop().open()
     finally:
         folder.chmod(0o700)
     assert jobs <= stored_ids(engine.path)

@@ -50,7 +50,7 @@ async def _use_after_fork(path: str) -> list[str]:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     told = os.read(out, 65536).decode().splitlines()
     await engine.insert(drafts(5))
-    twin = engine.twin()
+    twin = engine.for_loop()
     await twin.open()
     found = (await twin.census()).by_status()[Status.PENDING]
     await twin.close()
@@ -64,7 +64,7 @@ def test_a_forked_child_is_refused_and_its_parent_does_not_notice(zygote: Zygote
     code, found, *told = zygote.call(use_after_fork, path=str(path)).answer
     assert (code, found) == ("0", "10")
     assert len(told) == 3
-    assert all("does not survive a fork" in words and "twin()" in words for words in told)
+    assert all("does not survive a fork" in words and "for_loop()" in words for words in told)
     assert audit(path) == []
 
 

@@ -130,7 +130,7 @@ class MemoryEngine:
                 for waiter in self._queueing:
                     waiter.release()
 
-    def twin(self) -> Self:
+    def for_loop(self) -> Self:
         twin = object.__new__(type(self))
         twin._join(self._store, self._when_full)
         return twin

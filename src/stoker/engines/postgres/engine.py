@@ -103,7 +103,7 @@ class PostgresEngine:
         await self._inbox.close()
         await self._store.close()
 
-    def twin(self) -> Self:
+    def for_loop(self) -> Self:
         twin = type(self).__new__(type(self))
         twin._furnish(self._options)  # noqa: SLF001 - it is one of us
         twin.history = self.history

@@ -113,10 +113,10 @@ class Store:
         if home[0] != os.getpid():
             raise EngineClosed(
                 f"the engine on {where} was opened in process {home[0]} and this is process {os.getpid()}: a "
-                "connection does not survive a fork. Open a twin() here"
+                "connection does not survive a fork. Make another with for_loop()"
             )
         if asyncio.get_running_loop() is not home[1]:
-            raise EngineRefused(f"the engine on {where} belongs to another event loop. Open a twin() for this one")
+            raise EngineRefused(f"the engine on {where} belongs to another event loop. Use for_loop() to make one")
 
     def now(self) -> Instant | None:
         """The injected clock's instant; None when the server's clock rules."""

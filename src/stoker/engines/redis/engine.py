@@ -140,7 +140,7 @@ class RedisEngine:
         await self._guard.stop()
         await self._store.close()
 
-    def twin(self) -> Self:
+    def for_loop(self) -> Self:
         twin = object.__new__(type(self))
         twin.samples, twin.history = Samples(), self.history
         twin._build(self._options)

@@ -99,7 +99,7 @@ class SqliteEngine:
     async def close(self) -> None:
         await self._store.close()
 
-    def twin(self) -> Self:
+    def for_loop(self) -> Self:
         twin = type(self)(self.path, history=self.history)
         twin._options = self._options  # noqa: SLF001 - it is one of us
         twin._store = Store(self.path, self._options)  # noqa: SLF001

@@ -86,10 +86,10 @@ class Store:
         if inside.pid != os.getpid():
             raise EngineClosed(
                 f"the engine on {self.path} was opened in process {inside.pid} and this is process {os.getpid()}: a "
-                "connection does not survive a fork. Open a twin() here"
+                "connection does not survive a fork. Make another with for_loop()"
             )
         if asyncio.get_running_loop() is not inside.loop:
-            raise EngineRefused(f"the engine on {self.path} belongs to another event loop. Open a twin() for this one")
+            raise EngineRefused(f"the engine on {self.path} belongs to another event loop. Use for_loop() to make one")
         return inside
 
     # --- writing ------------------------------------------------------------------------------------------------

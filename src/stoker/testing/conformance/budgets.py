@@ -198,7 +198,7 @@ async def test_budgets_with_impossible_settings_are_refused(store: Store) -> Non
 async def test_budgets_are_one_for_every_engine_on_the_store(store: Store) -> None:
     """Twins spend from the same bucket."""
     await store.engine.tune("api", Rate(3, 0))
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         grants = [(await engine.spend("api")).granted for engine in (twin, store.engine) * 2]

@@ -40,7 +40,7 @@ async def _at_once(store: Store, works: Sequence[_Work[_T]]) -> list[_T]:
     def run(twin: Engine, work: _Work[_T]) -> _T:
         return asyncio.run(drive(twin, work))
 
-    twins = [store.engine.twin() for _ in works]
+    twins = [store.engine.for_loop() for _ in works]
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(works)) as threads:
         return await asyncio.gather(

@@ -50,7 +50,7 @@ async def test_life_opening_and_closing_twice_is_harmless(store: Store) -> None:
     job = await store.add()
     await store.engine.open()
     assert await store.status(job) is Status.PENDING
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     await twin.close()
     await twin.close()
@@ -61,7 +61,7 @@ async def test_life_opening_and_closing_twice_is_harmless(store: Store) -> None:
 @pytest.mark.spec("DESCRIBE-05")
 async def test_life_twin_sees_the_same_store(store: Store) -> None:
     """A twin reads what the other wrote, both ways, by the same clock, and outlives nothing by closing."""
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     assert type(twin) is type(store.engine)
     await twin.open()
     try:
@@ -80,7 +80,7 @@ async def test_life_twin_sees_the_same_store(store: Store) -> None:
 @pytest.mark.spec("DESCRIBE-06")
 async def test_life_of_a_closed_engine_is_over(store: Store) -> None:
     """Using an engine before it is opened or after it is closed is an error that says so."""
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     with pytest.raises(EngineClosed):
         await twin.census()
     await twin.open()

@@ -242,7 +242,7 @@ async def test_expire_keeps_no_more_finished_jobs_than_the_history(store: Store)
     await _expire(store)
     left = [job.id for job in (await store.engine.find(Query(order="oldest"))).jobs]
     assert left == [ended[0], *ended[-2:], active], "what is done goes first, oldest first: the dead are for people"
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     assert twin.history == 3
     store.engine.history = 2
     assert (await _expire(store, finished=5)).jobs == 1, "the lower bound counts"

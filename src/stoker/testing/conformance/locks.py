@@ -73,7 +73,7 @@ async def test_locks_are_released_only_by_their_owner(store: Store) -> None:
 @pytest.mark.spec("LOCK-05")
 async def test_locks_are_won_by_one_of_many(store: Store) -> None:
     """Twenty who try at once through two engines: one gets it."""
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         won = await asyncio.gather(

@@ -87,7 +87,7 @@ async def test_presence_has_nothing_to_do_with_the_lease(store: Store) -> None:
 async def test_presence_is_seen_through_every_engine_on_the_store(store: Store) -> None:
     """A twin lists the same workers."""
     await store.engine.beat(_SHOWN)
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         assert await twin.workers() == await store.engine.workers() != []

@@ -215,7 +215,7 @@ async def test_queues_curve_travels_with_the_claim(store: Store) -> None:
 @pytest.mark.spec("QUEUE-10")
 async def test_queues_are_the_same_for_every_engine_on_the_store(store: Store) -> None:
     """What one engine tunes, a twin sees and obeys."""
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         await twin.tune("mail", Tuning(paused=True, workers=4))

@@ -237,7 +237,7 @@ async def test_timings_include_calls_that_raise(store: Store) -> None:
 @pytest.mark.spec("TIMELINE-11")
 async def test_timings_belong_to_one_engine(store: Store) -> None:
     """What a twin does is not in another engine's samples."""
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         job = await store.add()
@@ -272,7 +272,7 @@ async def test_a_chunk_of_events_is_written_once(store: Store) -> None:
     events = [_event(store, at + n) for n in range(3)]
     assert await store.engine.record(events, [Point("q", "m", at, 1.0)], now=at, chunk=chunk) == 3
     store.pass_time(REMEMBERED)
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     assert await twin.record([*events, _event(store, at)], [Point("q", "m", at, 2.0)], now=at, chunk=chunk) == 0
     await twin.close()

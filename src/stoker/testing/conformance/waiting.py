@@ -147,7 +147,7 @@ async def test_wake_by_run_now_reaches_a_sleeper(store: Store) -> None:
 @pytest.mark.spec("WAKE-07")
 async def test_wake_of_control_reaches_every_engine(store: Store) -> None:
     """Canceling a running job wakes the keepers of all engines on the store, not only one of them."""
-    twins = [store.engine.twin() for _ in range(2)]
+    twins = [store.engine.for_loop() for _ in range(2)]
     for twin in twins:
         await twin.open()
     try:
@@ -167,7 +167,7 @@ async def test_wake_of_control_reaches_every_engine(store: Store) -> None:
 @pytest.mark.spec("WAKE-07")
 async def test_wake_of_control_is_remembered_by_each_listener(store: Store) -> None:
     """An engine that listened before hears, once, of what was said while it did not wait."""
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         for engine in (store.engine, twin):
@@ -270,7 +270,7 @@ async def test_a_job_that_is_due_soon_moves_the_alarm_of_a_sleeper(store: Store)
     assert (await store.engine.ahead(["mail"])).wait == HOUR
     sleeper = asyncio.create_task(store.engine.wait(["mail"], _SOON))
     await asyncio.sleep(0.05)
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         await twin.insert([store.draft(queue="mail", delay=SOON)])
