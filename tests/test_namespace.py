@@ -63,7 +63,7 @@ def test_a_queue_that_is_written_stays_as_it_is() -> None:
 @pytest.mark.spec("API-30")
 async def test_services_with_namespaces_do_not_run_each_others_jobs(engine: Engine) -> None:
     ran: list[str] = []
-    apps = [Stoker(engine, namespace="billing"), Stoker(engine.twin(), namespace="shop")]
+    apps = [Stoker(engine, namespace="billing"), Stoker(engine.for_loop(), namespace="shop")]
 
     def send_of(app: Stoker) -> None:
         @app.task
@@ -89,7 +89,7 @@ async def test_two_workers_with_different_functions_under_one_kind_both_say_so_o
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    shop, billing = Stoker(engine), Stoker(engine.twin())
+    shop, billing = Stoker(engine), Stoker(engine.for_loop())
 
     def send() -> None: ...
 
