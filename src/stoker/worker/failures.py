@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from stoker.failure import one_line, safe
 from stoker.model import ids
-from stoker.model.failures import Failure, failure_of, in_words
+from stoker.model.failure_report import FailureReport, failure_report, in_words
 from stoker.model.job import Claim, Settlement, Verdict
 
 logger = logging.getLogger("stoker.worker")
@@ -51,7 +51,7 @@ class FailureLog:
 
     def settled(self, claim: Claim, settlement: Settlement) -> None:
         """Log a settlement that applied, if it is a failure."""
-        failure = failure_of(claim, settlement)
+        failure = failure_report(claim, settlement)
         if failure is not None and self._admits(claim.kind, dead=failure.dead):
             _log(claim, failure)
 
@@ -59,7 +59,7 @@ class FailureLog:
         """Log a job that cannot run in this worker and waits for another one."""
         if self._admits(claim.kind, dead=False):
             then = f"It is put back and tried again {in_words(settlement.after)}."
-            _log(claim, Failure(False, "cannot run here", why, then))
+            _log(claim, FailureReport(False, "cannot run here", why, then))
 
     def flush(self, *, everything: bool = False) -> None:
         """Log how many were left out in windows that are over."""
@@ -82,7 +82,7 @@ class FailureLog:
         return False
 
 
-def _log(claim: Claim, failure: Failure) -> None:
+def _log(claim: Claim, failure: FailureReport) -> None:
     level = logging.ERROR if failure.dead else logging.WARNING
     if not logger.isEnabledFor(level):
         return

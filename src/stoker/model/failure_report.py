@@ -1,4 +1,4 @@
-"""What a settlement means to people who watch for failures: how grave it is, and what happens next."""
+"""Describes a failed run for the log: how grave it is and what happens next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.model.lifecycle import RESULT_WARNING, spent
 from stoker.model.time import SECOND, Span
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FailureReport(msgspec.Struct, frozen=True):
     """One run that did not succeed. `dead`: the job is not tried again."""
 
     dead: bool
@@ -18,21 +18,23 @@ class Failure(msgspec.Struct, frozen=True):
     then: str
 
 
-def failure_of(claim: Claim, settlement: Settlement) -> Failure | None:
+def failure_report(claim: Claim, settlement: Settlement) -> FailureReport | None:
     """Return what to report of a settlement that applied; None for success with its result, put-backs and
     cancels by request.
     """
     status, error = settlement.status, settlement.error or "no error recorded"
     failed = f"failed, attempt {claim.attempt} of {claim.base + claim.budget}"
     if status is Status.RETRYING:
-        return Failure(False, failed, error, f"It runs again {in_words(settlement.after)}.")
+        return FailureReport(False, failed, error, f"It runs again {in_words(settlement.after)}.")
     if status is Status.DEAD:
         left = "no attempt is left" if spent(claim) else "it is not tried again"
-        return Failure(True, failed, error, f"It is dead: {left}.")
+        return FailureReport(True, failed, error, f"It is dead: {left}.")
     if status is Status.CANCELED and settlement.refund:  # by lifecycle: only a job that expired before its first run
-        return Failure(False, "was not started", error, "It is canceled.")
+        return FailureReport(False, "was not started", error, "It is canceled.")
     if status is Status.DONE and (why := (settlement.metadata or {}).get(RESULT_WARNING)) is not None:
-        return Failure(False, "is done, but its result cannot be stored", why, "result() raises ResultUnavailable.")
+        return FailureReport(
+            False, "is done, but its result cannot be stored", why, "result() raises ResultUnavailable."
+        )
     return None
 
 
