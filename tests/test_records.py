@@ -11,7 +11,7 @@ from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.events import Transition
-from stoker.model.job import Mishap, Options, Status, Stored
+from stoker.model.job import Failure, Options, Status, Stored
 from stoker.model.time import HOUR, SECOND
 from stoker.records import FailedRun, Job
 from stoker.testing.clock import VirtualClock
@@ -75,7 +75,7 @@ def test_a_record_shows_everything_the_store_has_about_a_job() -> None:
         scheduled_at=2 * SECOND,
         options=Options(timeout=SECOND, keep=HOUR, isolation="process"),
         started_at=3 * SECOND,
-        history=(Mishap(4 * SECOND, 1, "boom"),),
+        history=(Failure(4 * SECOND, 1, "boom"),),
         successor=b"\1" * 16,
     )
     shown = records.job(record)

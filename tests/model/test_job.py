@@ -18,8 +18,8 @@ from stoker.model.job import (
     MOST_ATTEMPTS,
     PLAIN,
     Draft,
+    Failure,
     Job,
-    Mishap,
     Options,
     Settlement,
     Status,
@@ -307,11 +307,11 @@ def test_an_unknown_status_is_no_status(value: str) -> None:
 @pytest.mark.spec("SETTLE-06")
 @given(st.integers(0, 100))
 def test_a_history_keeps_its_newest_entries(n: int) -> None:
-    history: tuple[Mishap, ...] = ()
+    history: tuple[Failure, ...] = ()
     for attempt in range(n):
-        history = appended(history, Mishap(attempt, attempt, "boom"))
+        history = appended(history, Failure(attempt, attempt, "boom"))
         assert history[-1].attempt == attempt
-    assert [mishap.attempt for mishap in history] == list(range(n))[-LONGEST_HISTORY:]
+    assert [failure.attempt for failure in history] == list(range(n))[-LONGEST_HISTORY:]
 
 
 @pytest.mark.spec("SETTLE-14")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidTransition
 from stoker.model.ids import compose
-from stoker.model.job import LONGEST_HISTORY, LONGEST_LOG, Draft, Job, Mishap, Note, Options, Settlement, Status
+from stoker.model.job import LONGEST_HISTORY, LONGEST_LOG, Draft, Failure, Job, Note, Options, Settlement, Status
 from stoker.model.lifecycle import SETTLED, TRANSITIONS
 from stoker.model.query import CANCEL_REASON, Cancel
 from stoker.model.record import TOTALS, WAITING, Record, due_at
@@ -112,7 +112,7 @@ def test_a_reaped_claim_changes_hands_under_a_new_token() -> None:
 
 @pytest.mark.spec("RECORD-04")
 def test_success_keeps_the_result_and_clears_throttles_and_last_error() -> None:
-    before = running(throttles=2, last_error="boom", history=(Mishap(1, 1, "boom"),))
+    before = running(throttles=2, last_error="boom", history=(Failure(1, 1, "boom"),))
     after = before.settle(settlement(before, Status.DONE, result=b"1", metadata={"a": "b"}), NOW, QUEUE)
     assert after is not None
     assert (after.status, after.result, after.throttles, after.last_error) == (Status.DONE, b"1", 0, None)
@@ -138,7 +138,7 @@ def test_a_failure_is_the_last_error_and_an_entry_of_the_history() -> None:
     after = before.settle(settlement(before, Status.RETRYING, after=SECOND, error="boom", crash=True), NOW, QUEUE)
     assert after is not None
     assert (after.status, after.scheduled_at, after.worker) == (Status.RETRYING, NOW + SECOND, None)
-    assert (after.last_error, after.history) == ("boom", (Mishap(NOW, 1, "boom"),))
+    assert (after.last_error, after.history) == ("boom", (Failure(NOW, 1, "boom"),))
     assert (after.attempts, after.crashes, after.result) == (1, 1, None)
 
 
@@ -157,7 +157,7 @@ def test_a_refunded_run_costs_no_attempt() -> None:
 def test_whatever_a_settlement_says_the_record_stays_whole(
     status: Status, refund: bool, crash: bool, error: str | None, entries: int
 ) -> None:
-    history = tuple(Mishap(n, n, "e") for n in range(min(entries, LONGEST_HISTORY)))
+    history = tuple(Failure(n, n, "e") for n in range(min(entries, LONGEST_HISTORY)))
     before = running(history=history)
     end = settlement(before, status, refund=refund, crash=crash, error=error, after=3)
     after = before.settle(end, NOW, QUEUE)
@@ -267,7 +267,7 @@ def test_a_superseded_job_is_dead() -> None:
 
 @pytest.mark.spec("RECORD-07")
 def test_a_replaced_job_keeps_its_id_its_age_and_its_history() -> None:
-    before = record(attempts=2, history=(Mishap(1, 1, "e"),), metadata={"a": "b"})
+    before = record(attempts=2, history=(Failure(1, 1, "e"),), metadata={"a": "b"})
     draft = Draft(compose(5, 5), "send", b"2", queue="q", priority=1, delay=SECOND, attempts=3, unique=Unique("k"))
     after = before.replace(draft, NOW + 10)
     assert (after.id, after.created_at, after.history, after.metadata) == (

@@ -157,7 +157,7 @@ async def test_a_failing_job_is_retried_by_its_backoff_with_rising_attempts(
     await drain(timed_jobs)
     assert await job.result(0) == "at last"
     assert seen == [(1, False, None), (2, True, "ValueError: attempt 1"), (3, True, "ValueError: attempt 2")]
-    assert [mishap.attempt for mishap in (await job.refresh()).history] == [1, 2]
+    assert [failure.attempt for failure in (await job.refresh()).history] == [1, 2]
 
 
 @pytest.mark.spec("WORKER-03")

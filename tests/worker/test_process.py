@@ -193,7 +193,7 @@ async def test_signals_travel(which: str, status: Status, attempts: int) -> None
     job = await ended(await risky.signals.enqueue(which))
     assert (job.status, job.attempts) == (status, attempts)
     assert job.last_error == {"reject": "never"}.get(which)
-    assert [mishap.error for mishap in job.history] == {"retry": ["not yet"], "reject": ["never"]}.get(which, [])
+    assert [failure.error for failure in job.history] == {"retry": ["not yet"], "reject": ["never"]}.get(which, [])
 
 
 @pytest.mark.spec("PROCESS-10")

@@ -317,7 +317,7 @@ class Note(msgspec.Struct, frozen=True):
     ref: Any = None
 
 
-class Mishap(msgspec.Struct, frozen=True, gc=False):
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """One entry of a job's error history."""
 
     at: Instant
@@ -325,9 +325,9 @@ class Mishap(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
-def appended(history: tuple[Mishap, ...], mishap: Mishap) -> tuple[Mishap, ...]:
+def appended(history: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
     """A history with one more entry, the oldest making room."""
-    return (*history, mishap)[-LONGEST_HISTORY:]
+    return (*history, failure)[-LONGEST_HISTORY:]
 
 
 def noted(metadata: dict[str, str], more: Mapping[str, str] | None) -> dict[str, str]:
@@ -367,7 +367,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     cancel_requested_at: Instant | None = None
     last_error: str | None = None
-    history: tuple[Mishap, ...] = ()
+    history: tuple[Failure, ...] = ()
     result: bytes | None = None
     progress: float | None = None
     metadata: dict[str, str] = {}

@@ -19,8 +19,8 @@ from stoker.model.job import (
     PLAIN,
     Claim,
     Draft,
+    Failure,
     Job,
-    Mishap,
     Note,
     Options,
     Settlement,
@@ -82,7 +82,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cancel_requested: bool = False
     cancel_requested_at: Instant | None = None
     last_error: str | None = None
-    history: tuple[Mishap, ...] = ()
+    history: tuple[Failure, ...] = ()
     result: bytes | None = None
     progress: float | None = None
     metadata: dict[str, str] = {}
@@ -179,7 +179,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             crashes=self.crashes + settlement.crash,
             throttles=0 if done else self.throttles + settlement.throttled,
             last_error=shown_error(status, self.last_error if error is None else error),
-            history=self.history if error is None else appended(self.history, Mishap(now, self.attempts, error)),
+            history=self.history if error is None else appended(self.history, Failure(now, self.attempts, error)),
             result=settlement.result if done else self.result,
             metadata=noted(self.metadata, settlement.metadata),
             settled=status,

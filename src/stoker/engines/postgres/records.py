@@ -13,7 +13,7 @@ from stoker.engines.sql.packing import details, read_unique
 from stoker.engines.sql.steps import Steps
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import Job, Mishap, shown_error
+from stoker.model.job import Failure, Job, shown_error
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -126,7 +126,7 @@ def shown(record: Record) -> Job:
         cancel_requested=record.cancel,
         cancel_requested_at=record.asked,
         last_error=shown_error(STATUSES[record.status], record.last_error),
-        history=() if record.history is None else tuple(Mishap(*entry) for entry in _history(record.history)),
+        history=() if record.history is None else tuple(Failure(*entry) for entry in _history(record.history)),
         result=None if record.result is None else record.result.encode(),
         progress=record.progress,
         metadata=packed.metadata,

@@ -12,7 +12,7 @@ import msgspec
 
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import PLAIN, Draft, Mishap, Options, Status, pack, unpack
+from stoker.model.job import PLAIN, Draft, Failure, Options, Status, pack, unpack
 from stoker.model.time import Instant
 from stoker.model.unique import TRAITS, Unique
 
@@ -70,7 +70,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
     successor: JobId | None = None
     former: str | None = None
     former_at: Instant | None = None
-    history: tuple[Mishap, ...] = ()
+    history: tuple[Failure, ...] = ()
     result: bytes | None = None
     notes: bytes | None = None
     raw: bytes | None = None

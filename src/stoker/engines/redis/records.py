@@ -28,20 +28,20 @@ from stoker.engines.redis.bodies import (
 )
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import LONGEST_HISTORY, Job, Mishap, Status, shown_error
+from stoker.model.job import LONGEST_HISTORY, Failure, Job, Status, shown_error
 from stoker.model.time import Instant
 from stoker.model.unique import Holder
 
 __all__ = [
     "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATED", "STATUSES", "Notes", "Record", "apply_state", "as_job",
-    "body", "drafted", "eight", "fence", "grip", "history", "mishap", "place", "read_body", "read_mishap",
+    "body", "drafted", "eight", "fence", "grip", "history", "failure", "place", "read_body", "read_failure",
     "ids_of", "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
 ]  # fmt: skip
 
 _FENCE = struct.Struct(">cQH")
 _STATE = struct.Struct(">cIIIIIIQcHQ")
 _END = struct.Struct(">QQ")
-_MISHAP = struct.Struct(">QI")
+_FAILURE = struct.Struct(">QI")
 _U2, _U8 = struct.Struct(">H"), struct.Struct(">Q")
 
 
@@ -153,22 +153,22 @@ def ids_of(lot: bytes) -> list[JobId]:
     return [lot[at : at + 16] for at in range(0, len(lot), 16)]
 
 
-def read_mishap(stored: bytes) -> Mishap:
+def read_failure(stored: bytes) -> Failure:
     """One entry of the ring of errors."""
-    at, attempt = _MISHAP.unpack_from(stored)
-    return Mishap(at, attempt, stored[_MISHAP.size :].decode(errors="replace"))
+    at, attempt = _FAILURE.unpack_from(stored)
+    return Failure(at, attempt, stored[_FAILURE.size :].decode(errors="replace"))
 
 
-def mishap(at: Instant, attempt: int, error: str) -> bytes:
-    """What `read_mishap` reads."""
-    return _MISHAP.pack(at, attempt) + error.encode()
+def failure(at: Instant, attempt: int, error: str) -> bytes:
+    """What `read_failure` reads."""
+    return _FAILURE.pack(at, attempt) + error.encode()
 
 
-def history(count: int, ring: list[bytes | None]) -> tuple[Mishap, ...]:
+def history(count: int, ring: list[bytes | None]) -> tuple[Failure, ...]:
     """The ring in the order things happened."""
     first = max(count - LONGEST_HISTORY, 0)
     entries = (ring[place % LONGEST_HISTORY] for place in range(first, count))
-    return tuple(read_mishap(entry) for entry in entries if entry is not None)
+    return tuple(read_failure(entry) for entry in entries if entry is not None)
 
 
 def read_notes(stored: bytes | None) -> Notes:

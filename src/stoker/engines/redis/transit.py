@@ -46,7 +46,7 @@ def send(unit: Work, record: Record, queue: str) -> None:
     """Take a waiting record, read with its details, out of its queue and put it on its way."""
     unit.lift(record)
     record.queue = queue
-    errors = [records.mishap(one.at, one.attempt, one.error) for one in record.history]
+    errors = [records.failure(one.at, one.attempt, one.error) for one in record.history]
     parcel = Parcel(
         os.urandom(8), queue, records.body(record), records.state(record), record.last_error, record.notes, errors
     )

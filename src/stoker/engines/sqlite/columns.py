@@ -12,7 +12,7 @@ from stoker.engines.base import CORRUPT
 from stoker.engines.sql.packing import encode, pack_unique, read_log, read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import CorruptRecord
-from stoker.model.job import PLAIN, Job, Mishap, Options, Status, pack, shown_error
+from stoker.model.job import PLAIN, Failure, Job, Options, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
 from stoker.model.unique import Unique
 
@@ -177,7 +177,7 @@ def _unpacked(values: dict[str, Any]) -> _Unpacked:
     return _Unpacked(options, unique, metadata or {}, log, corrupt)
 
 
-def as_job(stored: Stored, history: tuple[Mishap, ...]) -> Job:
+def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
     """As an operator sees it; what cannot be read is left out and named, so that the job can be removed."""
     record = stored.record
     metadata = record.metadata if stored.corrupt is None else {**record.metadata, CORRUPT: stored.corrupt}

@@ -19,7 +19,7 @@ from stoker.engines.sqlite.unit_of_work import ENQUEUED
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, Job, Mishap, Status
+from stoker.model.job import ACTIVE, FINISHED, Failure, Job, Status
 from stoker.model.query import (
     COUNT_FURTHER,
     COUNT_LIMIT,
@@ -170,7 +170,7 @@ def _find(job: JobId, names: dict[int, str]) -> Steps[Stored | None]:
 def _shown(stored: Stored) -> Steps[Job]:
     """A job as an operator sees it, with its history."""
     history = () if stored.values["last_error"] is None else (yield _ERRORS, (stored.seq,))
-    return as_job(stored, tuple(Mishap(*row) for row in history))
+    return as_job(stored, tuple(Failure(*row) for row in history))
 
 
 # --- the census -------------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ async def test_a_reaped_job_tells_what_happened(store: Store) -> None:
     assert "visibility timeout" in error
     assert "lapsed" in error
     assert rfc3339(old.claimed_at) in error
-    assert [(mishap.attempt, mishap.error) for mishap in record.history] == [(1, error)]
+    assert [(failure.attempt, failure.error) for failure in record.history] == [(1, error)]
     assert (await store.take("next")).attempt == 2
 
 

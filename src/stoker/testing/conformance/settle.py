@@ -8,7 +8,7 @@ import pytest
 from stoker.engines.base import LEASE, ORPHANED_AFTER, Feature
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidTransition
-from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Demand, Mishap, Options, Status, Verdict
+from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Demand, Failure, Options, Status, Verdict
 from stoker.model.lifecycle import KEEP_DEAD, RESULT_WARNING, UNFIT_SINCE, Rules, conclude
 from stoker.model.outcome import (
     Canceled,
@@ -190,7 +190,7 @@ async def test_a_failure_with_budget_left_waits_for_its_retry(store: Store) -> N
     assert (record.status, record.worker, record.finished_at) == (Status.RETRYING, None, None)
     assert record.scheduled_at == store.now() + 30 * SECOND
     assert (record.attempts, record.last_error) == (1, _ODD_TEXT)
-    assert record.history == (Mishap(store.now(), 1, _ODD_TEXT),)
+    assert record.history == (Failure(store.now(), 1, _ODD_TEXT),)
     assert await store.counts() == {Status.RETRYING: 1}
 
 
@@ -235,7 +235,7 @@ async def test_the_last_failure_of_the_budget_is_final(store: Store) -> None:
     record = await store.job(job)
     assert (record.status, record.worker, record.finished_at) == (Status.DEAD, None, store.now())
     assert (record.attempts, record.last_error) == (2, "two")
-    assert [(mishap.attempt, mishap.error) for mishap in record.history] == [(1, "one"), (2, "two")]
+    assert [(failure.attempt, failure.error) for failure in record.history] == [(1, "one"), (2, "two")]
     assert await store.counts() == {Status.DEAD: 1}
 
 
@@ -281,7 +281,7 @@ async def test_every_failure_adds_one_entry_of_its_own_run(store: Store) -> None
         claim = await store.take()
         store.pass_time(SECOND)
         await store.finish(claim, Failed(f"error {attempt}", after=0))
-        expected.append(Mishap(store.now(), attempt, f"error {attempt}"))
+        expected.append(Failure(store.now(), attempt, f"error {attempt}"))
     record = await store.job(job)
     assert record.history == tuple(expected)
     assert record.last_error == "error 3"
@@ -295,7 +295,7 @@ async def test_the_history_keeps_the_newest_entries(store: Store) -> None:
     for attempt in range(1, runs + 1):
         await store.finish(await store.take(), Failed(f"error {attempt}", after=0))
     record = await store.job(job)
-    assert [mishap.attempt for mishap in record.history] == list(range(6, runs + 1))
+    assert [failure.attempt for failure in record.history] == list(range(6, runs + 1))
     assert (record.attempts, record.last_error) == (runs, f"error {runs}")
 
 
@@ -306,7 +306,7 @@ async def test_success_keeps_the_history(store: Store) -> None:
     for _ in range(2):
         await store.finish(await store.take(), Failed("boom", after=0))
     await store.finish(await store.take(), Done())
-    assert [mishap.attempt for mishap in (await store.job(job)).history] == [1, 2]
+    assert [failure.attempt for failure in (await store.job(job)).history] == [1, 2]
 
 
 @pytest.mark.spec("SETTLE-06")
@@ -813,7 +813,7 @@ async def test_success_clears_the_last_error(store: Store, metadata: dict[str, s
     assert claim.last_error == "boom"
     assert await store.settle(conclude(claim, Done(), metadata=metadata)) == [Verdict.APPLIED]
     record = await store.job(job)
-    assert (record.last_error, [mishap.error for mishap in record.history]) == (None, ["boom"])
+    assert (record.last_error, [failure.error for failure in record.history]) == (None, ["boom"])
     assert (await store.engine.find(Query(text="boom"))).jobs == []
 
 
