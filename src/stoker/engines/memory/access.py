@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
+from stoker.engines.call_times import CallTimes
 from stoker.engines.memory.store import Store
-from stoker.engines.samples import Samples
 from stoker.model.errors import EngineClosed
 
 
@@ -32,11 +32,11 @@ class Door:
 class Access:
     """A store call that reads or writes. Belongs to one engine, hence to one loop: its calls never overlap."""
 
-    __slots__ = ("_active", "_door", "_samples", "_since", "_store", "_write")
+    __slots__ = ("_active", "_door", "_call_times", "_since", "_store", "_write")
 
-    def __init__(self, store: Store, samples: Samples, door: Door, *, write: bool) -> None:
+    def __init__(self, store: Store, call_times: CallTimes, door: Door, *, write: bool) -> None:
         self._store = store
-        self._samples = samples
+        self._call_times = call_times
         self._door = door
         self._write = write
         self._since = 0
@@ -55,4 +55,4 @@ class Access:
                 self._store.conclude(self._active)
         finally:
             self._store.lock.release()
-            self._samples.add((perf_counter_ns() - self._since) // 1_000, write=self._write)
+            self._call_times.add((perf_counter_ns() - self._since) // 1_000, write=self._write)

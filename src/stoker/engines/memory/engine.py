@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 import msgspec
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
+from stoker.engines.call_times import CallTimes
 from stoker.engines.memory import controls, find, leases, write
 from stoker.engines.memory.access import Access, Door
 from stoker.engines.memory.capacity import in_turn
@@ -18,7 +19,6 @@ from stoker.engines.memory.expire import expire
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiting import Hub, Waiter
-from stoker.engines.samples import Samples
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
@@ -83,10 +83,10 @@ class MemoryEngine:
         self._store = store
         self._when_full = when_full
         self._hub = Hub(store.lock)
-        self._samples = Samples()
+        self._call_times = CallTimes()
         self._door = Door()
-        self._read = Access(store, self._samples, self._door, write=False)
-        self._write = Access(store, self._samples, self._door, write=True)
+        self._read = Access(store, self._call_times, self._door, write=False)
+        self._write = Access(store, self._call_times, self._door, write=True)
         self._queueing: set[Waiter] = set()
 
     # --- retention ----------------------------------------------------------------------------------------------
@@ -328,4 +328,4 @@ class MemoryEngine:
             return store.ledger.points(since, until, metrics, queue)
 
     def timings(self) -> Timings:
-        return self._samples.drain()
+        return self._call_times.drain()

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, Literal, Self
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
+from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
     actions,
     address,
@@ -30,7 +31,6 @@ from stoker.engines.postgres import (
 )
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
-from stoker.engines.samples import Samples, timed
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
@@ -85,7 +85,7 @@ class PostgresEngine:
     def _furnish(self, options: Options) -> None:
         self._options = options
         self.history = options.history
-        self.samples = Samples()
+        self.call_times = CallTimes()
         self._store = Store(options)
         self._line = claims.Line(self._store)
         self._inbox = inbox.Inbox(self._store)
@@ -261,4 +261,4 @@ class PostgresEngine:
         return await timeline.points(self._store, since, until, metrics, queue)
 
     def timings(self) -> Timings:
-        return self.samples.drain()
+        return self.call_times.drain()

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
+from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
 from stoker.engines.redis.connection import public_url, read_url
 from stoker.engines.redis.control import Control
@@ -21,7 +22,6 @@ from stoker.engines.redis.notes import note
 from stoker.engines.redis.signs import Signs
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.tunings import KEEP_DONE
-from stoker.engines.samples import Samples, timed
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
@@ -106,7 +106,7 @@ class RedisEngine:
         if patience is None:
             patience = _seconds("patience", given["patience"])
         check_name("prefix", prefix)
-        self.samples = Samples()
+        self.call_times = CallTimes()
         self.history = history_of(given["history"] if history is None else history)
         self._build(Options(address, prefix, clock, timeout, patience))
 
@@ -142,7 +142,7 @@ class RedisEngine:
 
     def for_loop(self) -> Self:
         twin = object.__new__(type(self))
-        twin.samples, twin.history = Samples(), self.history
+        twin.call_times, twin.history = CallTimes(), self.history
         twin._build(self._options)
         return twin
 
@@ -294,7 +294,7 @@ class RedisEngine:
         return await timeline.points(self._store, since, until, metrics, queue)
 
     def timings(self) -> Timings:
-        return self.samples.drain()
+        return self.call_times.drain()
 
 
 class RedisClusterEngine(RedisEngine):

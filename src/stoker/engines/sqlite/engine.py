@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
-from stoker.engines.samples import Samples, timed
+from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
@@ -81,7 +81,7 @@ class SqliteEngine:
         if journal not in ("wal", "delete"):
             raise InvalidOption("journal", journal, "must be wal or delete")
         self.path = str(Path(path).absolute())
-        self.samples = Samples()
+        self.call_times = CallTimes()
         self.history = history_of(history)
         self._options = Options(clock, durability, journal, busy_timeout)
         self._store = Store(self.path, self._options)
@@ -292,7 +292,7 @@ class SqliteEngine:
         return await self._store.read(lambda _: timeline.points(since, until, metrics, queue))
 
     def timings(self) -> Timings:
-        return self.samples.drain()
+        return self.call_times.drain()
 
 
 def _just(value: T) -> Steps[T]:

@@ -1,4 +1,4 @@
-"""Samples of an engine's own store calls: how long they took, until somebody drains them."""
+"""CallTimes of an engine's own store calls: how long they took, until somebody drains them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ P = ParamSpec("P")
 Method = Callable[P, Coroutine[Any, Any, T]]
 
 
-class Samples:
-    """How long store calls took, in microseconds, until somebody drains them."""
+class CallTimes:
+    """Durations of store calls in microseconds, kept until `drain`."""
 
     __slots__ = ("_dropped", "_reads", "_writes")
 
@@ -38,7 +38,7 @@ class Samples:
 
 
 def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
-    """Sample how long a method of an engine took, also when it raises. The engine has its `Samples` as `samples`."""
+    """Measure a method of an engine, also when it raises, into the engine's `call_times`."""
 
     def around(method: Method[P, T]) -> Method[P, T]:
         @functools.wraps(method)
@@ -48,7 +48,7 @@ def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
                 return await method(*args, **kwargs)
             finally:
                 engine: Any = args[0]
-                engine.samples.add((time.perf_counter_ns() - began) // 1000, write=write)
+                engine.call_times.add((time.perf_counter_ns() - began) // 1000, write=write)
 
         return sampled
 
