@@ -19,7 +19,7 @@ from benchmarks.stats import Meter
 from stoker.engines.sqlite.claims import BEFORE_ALL
 from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING, RUNNING
 from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import BLOCK, COMPLETED, ENQUEUED, MARK_EVERY
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS

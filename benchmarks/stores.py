@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, ENQUEUED
 from stoker.model.job import DEFAULT_ATTEMPTS, Demand, Draft, Settlement, Status
 from stoker.model.time import DAY

@@ -15,7 +15,7 @@ import pytest
 from stoker.engines.base import Clock
 from stoker.engines.postgres import PostgresEngine, insert
 from stoker.engines.postgres.connection import Connection
-from stoker.engines.postgres.texts import STATEMENTS
+from stoker.engines.postgres.statements import STATEMENTS
 from stoker.model.errors import EngineBusy, EngineError, EngineUnavailable, InvalidPayload
 from stoker.model.ids import Mint
 from stoker.model.job import LARGEST_BATCH, Demand, Draft, Options, Receipt, Status, Stored

@@ -13,7 +13,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.address import options, shown
-from stoker.engines.postgres.texts import MIGRATIONS, STATEMENTS, placed
+from stoker.engines.postgres.statements import MIGRATIONS, STATEMENTS, placed
 from stoker.engines.sql.migrations import Migration
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import (

@@ -17,7 +17,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.connection import DESK, DOORS
-from stoker.engines.postgres.texts import STATEMENTS, placed
+from stoker.engines.postgres.statements import STATEMENTS, placed
 
 pytestmark = pytest.mark.engine("postgres")
 

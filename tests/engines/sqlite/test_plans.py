@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine, columns
-from stoker.engines.sqlite.texts import STATEMENTS
+from stoker.engines.sqlite.statements import STATEMENTS
 
 ALL = {**{name: STATEMENTS[name] for name in STATEMENTS}, "get": columns.SELECT, "rewrite_body": columns.REWRITE_BODY}
 """Those of files, and those made from the columns."""

@@ -32,7 +32,7 @@ class Door:
 class Access:
     """A store call that reads or writes. Belongs to one engine, hence to one loop: its calls never overlap."""
 
-    __slots__ = ("_active", "_door", "_call_times", "_since", "_store", "_write")
+    __slots__ = ("_active", "_call_times", "_door", "_since", "_store", "_write")
 
     def __init__(self, store: Store, call_times: CallTimes, door: Door, *, write: bool) -> None:
         self._store = store

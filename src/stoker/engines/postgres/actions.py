@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.engines.postgres import keys, moves
 from stoker.engines.postgres.moves import Record
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import (
     CANCELED,
     DEAD,

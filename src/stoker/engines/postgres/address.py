@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from stoker.engines.base import Clock
 from stoker.engines.postgres.connection import Pooler
+from stoker.engines.postgres.statements import DEFAULT_SCHEMA, check_schema
 from stoker.engines.postgres.store import Options
-from stoker.engines.postgres.texts import DEFAULT_SCHEMA, check_schema
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.query import history_of
 

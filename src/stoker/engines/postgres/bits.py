@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stoker.engines.postgres.claims import Lot, Ref
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ids import JobId

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from stoker.engines.postgres.marks import Look, Marks
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import STATUSES
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row

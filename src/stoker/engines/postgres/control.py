@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.engines.postgres import folding
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit, queue_of
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned

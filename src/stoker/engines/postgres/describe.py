@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.base import Description
 from stoker.engines.postgres.listening import CANNOT_LISTEN
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.steps import Row, Steps
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres import folding, moves
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.events import REMEMBERED

@@ -6,7 +6,7 @@ only keeps the questions of people short.
 
 from __future__ import annotations
 
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.steps import Steps
 
 MOST = 20_000

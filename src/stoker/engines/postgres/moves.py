@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.engines.postgres import keys
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import DONE, NEVER_SETTLED, PENDING, RUNNING, STATUSES, TOTALS, Unit
 from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.bits import found_refs
 from stoker.engines.postgres.claims import Ref
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Steps
 from stoker.model.job import LONGEST_LOG, Note, Verdict, noted

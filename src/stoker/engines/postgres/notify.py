@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres.listening import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.waiting import Hub
 from stoker.model.errors import EngineError
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from stoker.engines.postgres.connection import BEGIN, Connection
-from stoker.engines.postgres.texts import MIGRATIONS, placed
+from stoker.engines.postgres.statements import MIGRATIONS, placed
 from stoker.engines.sql import migrations
 from stoker.engines.sql.migrations import Migration
 from stoker.engines.sql.steps import Row

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.postgres import records
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import CODES, ENQUEUED, PENDING, STATUSES
 from stoker.engines.sql.packing import read_unique, totals
 from stoker.engines.sql.steps import Row, Steps

@@ -18,7 +18,7 @@ from stoker.engines.postgres import insert
 from stoker.engines.postgres.bits import Item, Masks, located
 from stoker.engines.postgres.claims import Line, Ref
 from stoker.engines.postgres.refusals import Locked
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import CODES, Unit, queue_of
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Row, Steps

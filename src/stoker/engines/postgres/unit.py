@@ -7,7 +7,7 @@ row for each queue and kind. Nothing here outlives the transaction, so a rollbac
 from __future__ import annotations
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres.texts import sql
+from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue

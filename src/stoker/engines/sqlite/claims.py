@@ -15,7 +15,7 @@ from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.packing import read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import PENDING, RETRYING, RUNNING, STATUSES
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Shelf, Unit
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit, shelved
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite.columns import INSERT_BODY, PENDING
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import ENQUEUED, Unit
 from stoker.model.ahead import wakes
 from stoker.model.job import PLAIN, Draft, Receipt, Stored, pack

@@ -15,7 +15,7 @@ from stoker.engines.sql import handles
 from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite import checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused

@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 from stoker.engines.sql.packing import totals
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, STATUSES, Stored, as_job
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import ENQUEUED
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ahead import Ahead, Gate, look_ahead

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from stoker.engines.shared import careful
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite.columns import DONE, RUNNING
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, Mismatch, Unit
 from stoker.model.job import Settlement, Status, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.sql.steps import Many, Steps
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.time import Instant

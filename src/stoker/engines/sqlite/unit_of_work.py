@@ -16,7 +16,7 @@ from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import columns
 from stoker.engines.sqlite.columns import CODES, Stored
-from stoker.engines.sqlite.texts import sql
+from stoker.engines.sqlite.statements import sql
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord
