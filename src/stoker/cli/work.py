@@ -145,8 +145,8 @@ async def _watched(supervisor: Supervisor, screen: Any) -> int:
 
 def load_app(path: str) -> Stoker:
     """Import the app, or end the command with one sentence about why that is not possible."""
+    from stoker.app_path import NotImportable, load
     from stoker.failure import describe_error
-    from stoker.worker.whereabouts import NotImportable, load
 
     try:
         return load(path)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from stoker.app_path import load
 from stoker.engines import notices
 from stoker.failure import describe_error, text_of
 from stoker.model.errors import StokerError
@@ -20,7 +21,6 @@ from stoker.model.time import SECOND
 from stoker.worker import orders
 from stoker.worker.conductor import Conductor
 from stoker.worker.lineage import Parent
-from stoker.worker.whereabouts import load
 from stoker.worker.worker import LAST_WAIT, Worker
 
 EXIT_START = 1

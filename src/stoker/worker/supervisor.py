@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stoker.app_path import load
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
@@ -26,7 +27,6 @@ from stoker.worker.member import EXIT_BROKEN, EXIT_START
 from stoker.worker.outage import Outage, wait_for_store
 from stoker.worker.seats import Seats, Terms
 from stoker.worker.sources import Sources
-from stoker.worker.whereabouts import load
 from stoker.worker.worker import LAST_WAIT
 
 if TYPE_CHECKING:

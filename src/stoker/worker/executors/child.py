@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from stoker.app_path import load
 from stoker.context import CancelToken, Context, Stopping, running
 from stoker.failure import describe_error, text_of
 from stoker.hooks import surround
@@ -30,7 +31,6 @@ from stoker.worker.executors import wire
 from stoker.worker.executors.threads import Threads, handler_of
 from stoker.worker.lineage import Parent
 from stoker.worker.runner import Cause, done, judge
-from stoker.worker.whereabouts import load
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

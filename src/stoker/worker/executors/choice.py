@@ -6,13 +6,13 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from stoker.app_path import NotImportable, address
 from stoker.context import Context
 from stoker.hooks import PlainMiddleware, surround
 from stoker.model.job import Claim
 from stoker.settings import WorkerSettings, resolve
 from stoker.worker.executors.process import Processes
 from stoker.worker.executors.threads import Threads, handler_of
-from stoker.worker.whereabouts import NotImportable, address
 
 if TYPE_CHECKING:
     from stoker.task import Task

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.app_path import address
 from stoker.context import Context
 from stoker.engines.base import Feature
 from stoker.model.errors import StokerError
@@ -20,7 +21,6 @@ from stoker.worker.executors import wire
 from stoker.worker.executors.relay import Relay, conclusion
 from stoker.worker.runner import ProcessDied
 from stoker.worker.spawn import Offspring
-from stoker.worker.whereabouts import address
 
 if TYPE_CHECKING:
     from stoker.settings import WorkerSettings
