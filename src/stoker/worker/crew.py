@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from stoker.subprocesses import Offspring
 from stoker.worker import orders
-from stoker.worker.spawn import Offspring
 
 SILENT_AFTER = 10.0
 """Seconds without a report after which a process no longer counts as ready: its loop is held up, or it is frozen."""

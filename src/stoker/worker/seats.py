@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.subprocesses import cause_of_death
 from stoker.worker import orders
 from stoker.worker.crew import Patience, WorkerProcess
 from stoker.worker.release import release_patiently
-from stoker.worker.spawn import cause_of_death
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

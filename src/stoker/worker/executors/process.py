@@ -17,10 +17,10 @@ from stoker.app_path import address
 from stoker.context import Context
 from stoker.engines.base import Feature
 from stoker.model.errors import StokerError
+from stoker.subprocesses import Offspring
 from stoker.worker.executors import wire
 from stoker.worker.executors.relay import Relay, conclusion
 from stoker.worker.runner import ProcessDied
-from stoker.worker.spawn import Offspring
 
 if TYPE_CHECKING:
     from stoker.settings import WorkerSettings

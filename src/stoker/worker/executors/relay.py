@@ -11,9 +11,9 @@ from stoker.context import CancelToken, Context
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
 from stoker.model.outcome import Outcome
+from stoker.subprocesses import Offspring
 from stoker.worker.executors import wire
 from stoker.worker.runner import Judged, ProcessDied
-from stoker.worker.spawn import Offspring
 
 if TYPE_CHECKING:
     from stoker.task import Task
