@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from stoker.subprocesses import Offspring
+from stoker.subprocesses import ChildProcess
 from stoker.worker import orders
 
 SILENT_AFTER = 10.0
@@ -42,7 +42,7 @@ class Patience:
 class WorkerProcess:
     """One child: who it claims as, how it goes, how it ends."""
 
-    def __init__(self, seat: int, process: Offspring) -> None:
+    def __init__(self, seat: int, process: ChildProcess) -> None:
         self.seat = seat
         self.process = process
         self.born = time.monotonic()
@@ -62,7 +62,7 @@ class WorkerProcess:
         cls, seat: int, entry: str, assignment: orders.Assignment, output: Callable[[str], object] | None
     ) -> WorkerProcess:
         """Start a worker process; with `output` what it prints is caught and handed over line by line."""
-        process = await Offspring.spawn(entry, output=None if output is None else subprocess.PIPE)
+        process = await ChildProcess.spawn(entry, output=None if output is None else subprocess.PIPE)
         found = cls(seat, process)
         if output is not None:
             found._output = asyncio.ensure_future(found._pass_on(output))
@@ -127,7 +127,7 @@ class WorkerProcess:
             self._take(report)
             heard(self)
         await asyncio.wait({self.process.exited}, timeout=None if self.farewell is not None else 1.0)
-        await self.process.bury()
+        await self.process.end()
         if self._output is not None:
             await asyncio.wait({self._output}, timeout=1.0)
             self._output.cancel()

@@ -18,9 +18,9 @@ from stoker.engines import notices
 from stoker.failure import describe_error, text_of
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
+from stoker.subprocesses import Parent
 from stoker.worker import orders
 from stoker.worker.conductor import Conductor
-from stoker.worker.lineage import Parent
 from stoker.worker.worker import LAST_WAIT, Worker
 
 EXIT_START = 1
@@ -42,7 +42,7 @@ class Member:
         self._parent = parent
         self._worker = worker
         self._conductor = Conductor(worker, self._report)
-        worker.on_identity = lambda identity: parent.say(orders.encode(orders.Identity(identity)))
+        worker.on_identity = lambda identity: parent.send(orders.encode(orders.Identity(identity)))
 
     def run(self) -> int:
         """Work until told to stop; answers the exit code."""
@@ -50,7 +50,7 @@ class Member:
         self._parent.outlive()
         self._conductor.run()
         asked = self._conductor.asked or self._worker.draining
-        self._parent.say(orders.encode(orders.Farewell(asked, self._counts())))
+        self._parent.send(orders.encode(orders.Farewell(asked, self._counts())))
         return 0 if asked else EXIT_BROKEN
 
     def _hear(self, line: bytes) -> None:
@@ -87,7 +87,7 @@ class Member:
                     slots=sum(lane.slots for lane in worker.lanes),
                     rss=resident(),
                 )
-                self._parent.say(orders.encode(stats))
+                self._parent.send(orders.encode(stats))
             await asyncio.sleep(REPORT_EVERY)
 
     def _counts(self) -> dict[str, int]:
@@ -106,7 +106,7 @@ def resident() -> int:
 def main(prepare: Callable[[orders.Assignment], object] = lambda _: None) -> NoReturn:
     """Entry of the worker process."""
     parent = Parent(signal.SIGTERM)
-    assignment = orders.read_order(parent.hear())
+    assignment = orders.read_order(parent.receive())
     assert isinstance(assignment, orders.Assignment)
     prepare(assignment)
     notices.leave_to_parent()
@@ -123,10 +123,10 @@ def _work(parent: Parent, assignment: orders.Assignment) -> int:
         worker.executors.check(app.tasks.values())
         return Member(parent, worker).run()
     except StokerError as error:
-        parent.say(orders.encode(orders.Unable(text_of(error))))
+        parent.send(orders.encode(orders.Unable(text_of(error))))
         return EXIT_START
     except BaseException as error:  # noqa: BLE001 - whatever an import or a lifespan raises, the supervisor hears why
-        parent.say(orders.encode(orders.Unable(describe_error(error))))
+        parent.send(orders.encode(orders.Unable(describe_error(error))))
         return EXIT_START
 
 

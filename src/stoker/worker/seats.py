@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stoker.subprocesses import cause_of_death
+from stoker.subprocesses import exit_reason
 from stoker.worker import orders
 from stoker.worker.crew import Patience, WorkerProcess
 from stoker.worker.release import release_patiently
@@ -164,7 +164,7 @@ class Seats:
         if one.unable is not None:
             logger.error("worker process %d could not start: %s", one.pid, one.unable)
         elif not clean:
-            logger.error("worker process %d died: %s; its jobs are released", one.pid, cause_of_death(code))
+            logger.error("worker process %d died: %s; its jobs are released", one.pid, exit_reason(code))
         if not clean and one.identities:
             await self._release(one, code)
         held = self._seats.get(one.seat) is one
@@ -184,6 +184,6 @@ class Seats:
         self._underway += 1  # whoever is told to stop now still finishes this
         self._changed()
         try:
-            await release_patiently(self._app, one.identities, None if harmless else cause_of_death(code))
+            await release_patiently(self._app, one.identities, None if harmless else exit_reason(code))
         finally:
             self._underway -= 1

@@ -27,9 +27,9 @@ from stoker.model.ids import JobId
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome, loudest
 from stoker.model.time import SECOND
+from stoker.subprocesses import Parent
 from stoker.worker.executors import wire
 from stoker.worker.executors.threads import Threads, handler_of
-from stoker.worker.lineage import Parent
 from stoker.worker.runner import Cause, done, judge
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Child:
 
     def run(self) -> None:
         """Serve the parent until it says good-bye or is gone."""
-        hello = wire.read_order(self._parent.hear())
+        hello = wire.read_order(self._parent.receive())
         assert isinstance(hello, wire.Hello)
         self._limit(hello.memory)
         logging.basicConfig(level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True)
@@ -73,19 +73,19 @@ class Child:
                 importlib.import_module(module)
             _ = self._app.tasks
         except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to hear why
-            self._parent.say(wire.encode(wire.Broken(f"{hello.app} cannot be imported: {describe_error(error)}")))
+            self._parent.send(wire.encode(wire.Broken(f"{hello.app} cannot be imported: {describe_error(error)}")))
             return
         self._parent.listen(self._hear, _vanish)
         try:
             self._loop.run_until_complete(self._serve())
         except MemoryError:
             # Not even enough left to describe it: these words were prepared.
-            self._parent.say(self._last_words)
+            self._parent.send(self._last_words)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a Task that a handler left behind, for example
             if self._context is not None:
                 self._end(ends.Panicked(describe_error(error)), tired=True)
             elif not self._ready:
-                self._parent.say(wire.encode(wire.Broken(f"a lifespan cannot be opened: {describe_error(error)}")))
+                self._parent.send(wire.encode(wire.Broken(f"a lifespan cannot be opened: {describe_error(error)}")))
 
     def _limit(self, memory: int | None) -> None:
         # A crash is told by the signal; a core file per crash would fill the disk.
@@ -104,7 +104,7 @@ class Child:
             for lifespan in self._app.lifespans:
                 self.states[lifespan] = await stack.enter_async_context(lifespan.open())
             self._ready = True
-            self._parent.say(wire.encode(wire.Ready()))
+            self._parent.send(wire.encode(wire.Ready()))
             while isinstance(order := await self._orders.get(), wire.Run):
                 self._task = asyncio.create_task(self._one(order.claim))
                 await asyncio.wait({self._task})
@@ -137,9 +137,9 @@ class Child:
         task = self._app.find_task(claim.kind)
         if task is None:
             why = f"{self._app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
-            self._parent.say(wire.encode(wire.Broken(why)))
+            self._parent.send(wire.encode(wire.Broken(why)))
             return
-        self._parent.say(wire.encode(wire.Began()))
+        self._parent.send(wire.encode(wire.Began()))
         outcome: Outcome
         try:
             context = Context(claim, self, task.signature.decode(claim.payload))
@@ -182,16 +182,16 @@ class Child:
             metadata = dict(context.noted) if context is not None and context.executed() else None
         except Exception:  # noqa: BLE001, S110 - the handler's notes are no text; its outcome says so
             pass
-        self._parent.say(wire.ended(outcome, metadata, tired=tired))
+        self._parent.send(wire.ended(outcome, metadata, tired=tired))
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:  # noqa: ARG002
         """Pass on what the handler said; any thread."""
         said = wire.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
-        self._parent.say(wire.encode(said))
+        self._parent.send(wire.encode(said))
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:  # noqa: ARG002
         """Pass on that the handler waits for another job; any thread."""
-        self._parent.say(wire.encode(wire.Waits(job, over)))
+        self._parent.send(wire.encode(wire.Waits(job, over)))
 
 
 class _Relay(logging.Handler):
@@ -204,7 +204,7 @@ class _Relay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = text_of(self.format(record), LONGEST_LINE)
-            self._parent.say(wire.encode(wire.Logged(record.name, record.levelno, text)))
+            self._parent.send(wire.encode(wire.Logged(record.name, record.levelno, text)))
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
 

@@ -17,7 +17,7 @@ from stoker.app_path import address
 from stoker.context import Context
 from stoker.engines.base import Feature
 from stoker.model.errors import StokerError
-from stoker.subprocesses import Offspring
+from stoker.subprocesses import ChildProcess
 from stoker.worker.executors import wire
 from stoker.worker.executors.relay import Relay, conclusion
 from stoker.worker.runner import ProcessDied
@@ -66,7 +66,7 @@ class Processes:
         except BaseException:
             self._alive.discard(child)
             self.warm(hello)
-            await child.process.bury()
+            await child.process.end()
             raise
         if ended is not None:
             self._return(child, ended)
@@ -104,7 +104,7 @@ class Processes:
         for child in leaving:
             child.rest()
             child.process.send(wire.encode(wire.Leave()))
-        await asyncio.gather(*(child.process.bury(1.0) for child in leaving))
+        await asyncio.gather(*(child.process.end(1.0) for child in leaving))
 
     def tell_stopping(self) -> None:
         """The worker begins to stop: handlers in children can see it."""
@@ -121,14 +121,14 @@ class Processes:
         return None
 
     async def _hire(self, hello: wire.Hello) -> _Child:
-        child = _Child(await Offspring.spawn(CHILD))
+        child = _Child(await ChildProcess.spawn(CHILD))
         self._alive.add(child)
         try:
             child.process.send(wire.encode(hello))
             await child.settle_in(hello.app)
         except BaseException:
             self._alive.discard(child)
-            await child.process.bury()
+            await child.process.end()
             raise
         return child
 
@@ -170,7 +170,7 @@ class Processes:
 class _Child:
     """One child of the pool."""
 
-    def __init__(self, process: Offspring) -> None:
+    def __init__(self, process: ChildProcess) -> None:
         self.process = process
         self.done = 0
         self._about: dict[str, Any] = {}
@@ -188,7 +188,7 @@ class _Child:
             if isinstance(report, wire.Broken):
                 raise StokerError(f"a child process cannot run the task: {report.why}")
             if report is None:
-                how = await self.process.obituary()
+                how = await self.process.cause_of_exit()
                 raise StokerError(f"a child process died while it imported {app}: {how}")
 
     async def converse(self, context: Context) -> wire.Ended | None:
@@ -222,7 +222,7 @@ class _Child:
 
     async def _mourn(self, relay: Relay) -> BaseException:
         stopped = self.process.killed
-        how = await self.process.obituary()
+        how = await self.process.cause_of_exit()
         return asyncio.CancelledError(relay.reason) if stopped else ProcessDied(how)
 
     async def _report(self) -> wire.FromChild | None:

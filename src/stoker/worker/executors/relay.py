@@ -11,7 +11,7 @@ from stoker.context import CancelToken, Context
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
 from stoker.model.outcome import Outcome
-from stoker.subprocesses import Offspring
+from stoker.subprocesses import ChildProcess
 from stoker.worker.executors import wire
 from stoker.worker.runner import Judged, ProcessDied
 
@@ -27,7 +27,7 @@ class Relay(CancelToken):
 
     __slots__ = ("_process", "_reason", "_timer")
 
-    def __init__(self, process: Offspring, reason: str | None) -> None:
+    def __init__(self, process: ChildProcess, reason: str | None) -> None:
         self._process = process
         self._reason: str | None = None
         self._timer: asyncio.TimerHandle | None = None
