@@ -23,7 +23,7 @@ from stoker.model.outcome import Snooze
 from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
 from stoker.worker import custody, slot
-from stoker.worker.runner import Cause
+from stoker.worker.executors.outcomes import Cause
 from tests.rig import PATIENCE, becomes, drain, until, working
 
 Next = Callable[[Context], Awaitable[Any]]

@@ -23,7 +23,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, Panicked
-from stoker.worker.runner import Cause, interrupted
+from stoker.worker.executors.outcomes import Cause, outcome_of_interruption
 from stoker.worker.slot import AGAIN_AFTER, Slot
 
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ class Custody:
         claim = context.claim
         cause = slot.cause or Cause.SHUTDOWN
         self.runs.pop(claim.id, None)
-        outcome = interrupted(cause, context.limit, self._worker.app.find_task(claim.kind), context.cancel.reason)
+        outcome = outcome_of_interruption(
+            cause, context.limit, self._worker.app.find_task(claim.kind), context.cancel.reason
+        )
         settlement = conclude(claim, outcome, self._worker.rules_of(claim.kind))
         logger.error(
             "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "

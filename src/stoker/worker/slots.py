@@ -22,9 +22,10 @@ from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import custody as keeping
 from stoker.worker.executors.choice import is_suspect
+from stoker.worker.executors.outcomes import Cause, outcome_of_error, outcome_of_result, outcome_of_unfit
 from stoker.worker.isolated import Isolated, begin
 from stoker.worker.lane import Lane
-from stoker.worker.runner import Cause, Plan, done, judge, unfit
+from stoker.worker.runner import Plan
 from stoker.worker.slot import Slot
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Slots:
             if steps is not None:
                 lane.rouse()
                 value = await Isolated(steps, value, variables)
-            outcome = done(plan.task, value, context)
+            outcome = outcome_of_result(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
             outcome = self._judge(error, slot, plan, context)
             rules = msgspec.structs.replace(rules, roll=random())
@@ -133,7 +134,7 @@ class Slots:
 
     def _judge(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
         cause = Cause.SHUTDOWN if slot.cause is None and self._worker.going_down else slot.cause
-        outcome = judge(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
+        outcome = outcome_of_error(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
         if isinstance(outcome, Canceled) and context.cancel.reason is not None:
             return Canceled(context.cancel.reason)
         if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt
@@ -154,7 +155,7 @@ class Slots:
         return self._strangers if plan is None else plan.rules
 
     def _unfit(self, claim: Claim, error: InvalidPayload | None) -> Settlement:
-        outcome = unfit(claim, error)
+        outcome = outcome_of_unfit(claim, error)
         settlement = conclude(claim, outcome, self._strangers)
         if settlement.status is Status.PENDING:
             self._worker.failures.put_back(claim, outcome.why, settlement)

@@ -30,11 +30,11 @@ from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
 from stoker.worker.executors import Executors
+from stoker.worker.executors.outcomes import Cause
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper
 from stoker.worker.outage import Outage
-from stoker.worker.runner import Cause
 from stoker.worker.settler import Settler
 from stoker.worker.shares import Shares
 from stoker.worker.slots import Slots

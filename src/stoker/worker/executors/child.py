@@ -29,8 +29,8 @@ from stoker.model.outcome import Outcome, loudest
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
 from stoker.worker.executors import wire
+from stoker.worker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
 from stoker.worker.executors.threads import Threads, handler_of
-from stoker.worker.runner import Cause, done, judge
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -147,7 +147,7 @@ class Child:
             self._context = context
             running.set(context)
             value = await self._app.scoped(self._call_of(task))(context)
-            outcome = done(task, value, context)
+            outcome = outcome_of_result(task, value, context)
             context.executed()
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker hears of it
             outcome = self._judge(error, task)
@@ -173,7 +173,7 @@ class Child:
         if isinstance(error, KeyboardInterrupt):
             return ends.Panicked(describe_error(error))
         ran = 0 if self._context is None else round(self._context.elapsed * SECOND)
-        return judge(error, task, Cause.CANCEL if self._token else None, None, ran)
+        return outcome_of_error(error, task, Cause.CANCEL if self._token else None, None, ran)
 
     def _end(self, outcome: Outcome, *, tired: bool) -> None:
         context, self._context = self._context, None

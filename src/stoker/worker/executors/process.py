@@ -19,8 +19,8 @@ from stoker.engines.base import Feature
 from stoker.model.errors import StokerError
 from stoker.subprocesses import ChildProcess
 from stoker.worker.executors import wire
+from stoker.worker.executors.outcomes import ProcessDied
 from stoker.worker.executors.relay import Relay, conclusion
-from stoker.worker.runner import ProcessDied
 
 if TYPE_CHECKING:
     from stoker.settings import WorkerSettings

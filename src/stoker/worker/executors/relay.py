@@ -13,7 +13,7 @@ from stoker.model.errors import StokerError
 from stoker.model.outcome import Outcome
 from stoker.subprocesses import ChildProcess
 from stoker.worker.executors import wire
-from stoker.worker.runner import Judged, ProcessDied
+from stoker.worker.executors.outcomes import DecidedInChild, ProcessDied
 
 if TYPE_CHECKING:
     from stoker.task import Task
@@ -71,7 +71,7 @@ def conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:
         case ends.HandedBack() | ends.Canceled() | ends.TimedOut():
             raise asyncio.CancelledError(context.cancel.reason)
         case _:
-            raise Judged(outcome, _words(outcome))
+            raise DecidedInChild(outcome, _words(outcome))
 
 
 def _words(outcome: Outcome) -> str:
