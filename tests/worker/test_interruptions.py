@@ -16,6 +16,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import Context, current
 from stoker.engines.base import Engine
+from stoker.executors.outcomes import Cause
 from stoker.model.errors import JobCanceled
 from stoker.model.events import Transition
 from stoker.model.job import Status
@@ -23,7 +24,6 @@ from stoker.model.outcome import Snooze
 from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
 from stoker.worker import custody, slot
-from stoker.worker.executors.outcomes import Cause
 from tests.rig import PATIENCE, becomes, drain, until, working
 
 Next = Callable[[Context], Awaitable[Any]]

@@ -15,13 +15,13 @@ import pytest_asyncio
 
 from stoker.app import Stoker
 from stoker.app_path import NotImportable
+from stoker.executors import Executors, relay
 from stoker.handle import JobHandle
 from stoker.model.errors import JobCanceled, JobFailed, ResultUnavailable
 from stoker.model.job import FINISHED, Status
 from stoker.model.query import Query
 from stoker.records import Job
 from stoker.worker import Worker, chores
-from stoker.worker.executors import Executors, relay
 from tests.rig import PATIENCE, until, working
 from tests.worker.apps import risky
 from tests.worker.shell import alive

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from stoker.context import Context
+from stoker.executors.outcomes import Cause, outcome_of_interruption
 from stoker.failure import describe_error
 from stoker.model import ids
 from stoker.model.errors import StokerError
@@ -23,7 +24,6 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, Panicked
-from stoker.worker.executors.outcomes import Cause, outcome_of_interruption
 from stoker.worker.slot import AGAIN_AFTER, Slot
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from stoker.model.time import SECOND, Span
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.executors import Executors
     from stoker.task import Task
-    from stoker.worker.executors import Executors
 
 
 logger = logging.getLogger("stoker.worker")

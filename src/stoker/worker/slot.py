@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from stoker.context import Context
-from stoker.worker.executors.outcomes import Cause
+from stoker.executors.outcomes import Cause
 
 AGAIN_AFTER = 1.0
 MOST_TRIES = 5

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.context import Context
+from stoker.executors.choice import is_suspect
+from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result, outcome_of_unfit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import custody as keeping
-from stoker.worker.executors.choice import is_suspect
-from stoker.worker.executors.outcomes import Cause, outcome_of_error, outcome_of_result, outcome_of_unfit
 from stoker.worker.isolated import Isolated, begin
 from stoker.worker.lane import Lane
 from stoker.worker.runner import Plan

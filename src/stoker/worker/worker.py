@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from stoker.context import Stopping, name_jobs_in_logs
+from stoker.executors import Executors
+from stoker.executors.outcomes import Cause
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
@@ -29,8 +31,6 @@ from stoker.worker.alarm import Alarm
 from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
 from stoker.worker.exchange import Exchange
-from stoker.worker.executors import Executors
-from stoker.worker.executors.outcomes import Cause
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.app_path import NotImportable, address
 from stoker.context import Context
+from stoker.executors.process import Processes
+from stoker.executors.threads import Threads, handler_of
 from stoker.hooks import PlainMiddleware, surround
 from stoker.model.job import Claim
 from stoker.settings import WorkerSettings, resolve
-from stoker.worker.executors.process import Processes
-from stoker.worker.executors.threads import Threads, handler_of
 
 if TYPE_CHECKING:
     from stoker.task import Task

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker.app_path import load
 from stoker.context import CancelToken, Context, Stopping, running
+from stoker.executors import wire
+from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
+from stoker.executors.threads import Threads, handler_of
 from stoker.failure import describe_error, text_of
 from stoker.hooks import surround
 from stoker.model import outcome as ends
@@ -28,9 +31,6 @@ from stoker.model.job import Claim
 from stoker.model.outcome import Outcome, loudest
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
-from stoker.worker.executors import wire
-from stoker.worker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
-from stoker.worker.executors.threads import Threads, handler_of
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

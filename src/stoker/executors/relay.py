@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.context import CancelToken, Context
+from stoker.executors import wire
+from stoker.executors.outcomes import DecidedInChild, ProcessDied
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
 from stoker.model.outcome import Outcome
 from stoker.subprocesses import ChildProcess
-from stoker.worker.executors import wire
-from stoker.worker.executors.outcomes import DecidedInChild, ProcessDied
 
 if TYPE_CHECKING:
     from stoker.task import Task

@@ -16,11 +16,11 @@ import msgspec
 from stoker.app_path import address
 from stoker.context import Context
 from stoker.engines.base import Feature
+from stoker.executors import wire
+from stoker.executors.outcomes import ProcessDied
+from stoker.executors.relay import Relay, conclusion
 from stoker.model.errors import StokerError
 from stoker.subprocesses import ChildProcess
-from stoker.worker.executors import wire
-from stoker.worker.executors.outcomes import ProcessDied
-from stoker.worker.executors.relay import Relay, conclusion
 
 if TYPE_CHECKING:
     from stoker.settings import WorkerSettings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.worker")
 
-CHILD = "stoker.worker.executors.child"
+CHILD = "stoker.executors.child"
 
 MOST_CHILDREN = 5
 """Children that may die before they begin with a job, until that counts as the job's own crash-end."""
