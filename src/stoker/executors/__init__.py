@@ -1,5 +1,5 @@
 """Where handlers run that must not run on the loop: plain functions in threads, killable ones in processes."""
 
-from stoker.executors.choice import Executors, is_suspect
+from stoker.executors.choose import Executors, is_suspect
 
 __all__ = ["Executors", "is_suspect"]

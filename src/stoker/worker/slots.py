@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.context import Context
-from stoker.executors.choice import is_suspect
+from stoker.executors.choose import is_suspect
 from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result, outcome_of_unfit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
