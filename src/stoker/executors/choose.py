@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.app_path import NotImportable, address
 from stoker.context import Context
-from stoker.executors.process import Processes
+from stoker.executors.processes import Processes
 from stoker.executors.threads import Threads, handler_of
 from stoker.hooks import PlainMiddleware, surround
 from stoker.model.job import Claim
