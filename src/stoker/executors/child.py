@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker.app_path import load
 from stoker.context import CancelToken, Context, Stopping, running
-from stoker.executors import wire
+from stoker.executors import messages
 from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
 from stoker.executors.threads import Threads, handler_of
 from stoker.failure import describe_error, text_of
@@ -48,7 +48,7 @@ class Child:
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
         self._loop = asyncio.new_event_loop()
-        self._orders: asyncio.Queue[wire.Run | wire.Leave] = asyncio.Queue()
+        self._orders: asyncio.Queue[messages.Run | messages.Leave] = asyncio.Queue()
         self._threads = Threads()
         self._home = _here()
         self._exhausted: str | None = None
@@ -63,8 +63,8 @@ class Child:
 
     def run(self) -> None:
         """Serve the parent until it says good-bye or is gone."""
-        hello = wire.read_order(self._parent.receive())
-        assert isinstance(hello, wire.Hello)
+        hello = messages.read_order(self._parent.receive())
+        assert isinstance(hello, messages.Hello)
         self._limit(hello.memory)
         logging.basicConfig(level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True)
         try:
@@ -73,7 +73,9 @@ class Child:
                 importlib.import_module(module)
             _ = self._app.tasks
         except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to hear why
-            self._parent.send(wire.encode(wire.Broken(f"{hello.app} cannot be imported: {describe_error(error)}")))
+            self._parent.send(
+                messages.encode(messages.Broken(f"{hello.app} cannot be imported: {describe_error(error)}"))
+            )
             return
         self._parent.listen(self._hear, _vanish)
         try:
@@ -85,7 +87,9 @@ class Child:
             if self._context is not None:
                 self._end(ends.Panicked(describe_error(error)), tired=True)
             elif not self._ready:
-                self._parent.send(wire.encode(wire.Broken(f"a lifespan cannot be opened: {describe_error(error)}")))
+                self._parent.send(
+                    messages.encode(messages.Broken(f"a lifespan cannot be opened: {describe_error(error)}"))
+                )
 
     def _limit(self, memory: int | None) -> None:
         # A crash is told by the signal; a core file per crash would fill the disk.
@@ -96,7 +100,7 @@ class Child:
             signal.signal(number, lambda *_: None)
         if memory is not None:
             self._exhausted = f"out of memory: the limit is {memory} MiB"
-            self._last_words = wire.ended(ends.Crashed(self._exhausted), None, tired=True)
+            self._last_words = messages.ended(ends.Crashed(self._exhausted), None, tired=True)
             resource.setrlimit(resource.RLIMIT_AS, (memory * MEBIBYTE, memory * MEBIBYTE))
 
     async def _serve(self) -> None:
@@ -104,22 +108,22 @@ class Child:
             for lifespan in self._app.lifespans:
                 self.states[lifespan] = await stack.enter_async_context(lifespan.open())
             self._ready = True
-            self._parent.send(wire.encode(wire.Ready()))
-            while isinstance(order := await self._orders.get(), wire.Run):
+            self._parent.send(messages.encode(messages.Ready()))
+            while isinstance(order := await self._orders.get(), messages.Run):
                 self._task = asyncio.create_task(self._one(order.claim))
                 await asyncio.wait({self._task})
                 self._task.result()
 
     def _hear(self, line: bytes) -> None:
         """In the listener's thread, so that a handler which blocks the loop can still read its token."""
-        order = wire.read_order(line)
-        if isinstance(order, wire.Stop):
+        order = messages.read_order(line)
+        if isinstance(order, messages.Stop):
             self._token.reason = order.reason
             self._loop.call_soon_threadsafe(self._interrupt)
-        elif isinstance(order, wire.Stopping):
+        elif isinstance(order, messages.Stopping):
             self.stopping.set()
-        elif isinstance(order, wire.Run | wire.Leave):
-            if isinstance(order, wire.Run):
+        elif isinstance(order, messages.Run | messages.Leave):
+            if isinstance(order, messages.Run):
                 self._token = CancelToken()
             self._loop.call_soon_threadsafe(self._orders.put_nowait, order)
 
@@ -137,9 +141,9 @@ class Child:
         task = self._app.find_task(claim.kind)
         if task is None:
             why = f"{self._app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
-            self._parent.send(wire.encode(wire.Broken(why)))
+            self._parent.send(messages.encode(messages.Broken(why)))
             return
-        self._parent.send(wire.encode(wire.Began()))
+        self._parent.send(messages.encode(messages.Began()))
         outcome: Outcome
         try:
             context = Context(claim, self, task.signature.decode(claim.payload))
@@ -182,16 +186,16 @@ class Child:
             metadata = dict(context.noted) if context is not None and context.executed() else None
         except Exception:  # noqa: BLE001, S110 - the handler's notes are no text; its outcome says so
             pass
-        self._parent.send(wire.ended(outcome, metadata, tired=tired))
+        self._parent.send(messages.ended(outcome, metadata, tired=tired))
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:  # noqa: ARG002
         """Pass on what the handler said; any thread."""
-        said = wire.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
-        self._parent.send(wire.encode(said))
+        said = messages.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
+        self._parent.send(messages.encode(said))
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:  # noqa: ARG002
         """Pass on that the handler waits for another job; any thread."""
-        self._parent.send(wire.encode(wire.Waits(job, over)))
+        self._parent.send(messages.encode(messages.Waits(job, over)))
 
 
 class _Relay(logging.Handler):
@@ -204,7 +208,7 @@ class _Relay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = text_of(self.format(record), LONGEST_LINE)
-            self._parent.send(wire.encode(wire.Logged(record.name, record.levelno, text)))
+            self._parent.send(messages.encode(messages.Logged(record.name, record.levelno, text)))
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
 

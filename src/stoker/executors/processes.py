@@ -16,7 +16,7 @@ import msgspec
 from stoker.app_path import address
 from stoker.context import Context
 from stoker.engines.base import Feature
-from stoker.executors import wire
+from stoker.executors import messages
 from stoker.executors.outcomes import ProcessDied
 from stoker.executors.relay import Relay, conclusion
 from stoker.model.errors import StokerError
@@ -58,7 +58,7 @@ class Processes:
                 return conclusion(ended.read(), task, context)
         raise ProcessDied(f"{MOST_CHILDREN} child processes died before they could begin")
 
-    async def _attempt(self, hello: wire.Hello, context: Context) -> wire.Ended | None:
+    async def _attempt(self, hello: messages.Hello, context: Context) -> messages.Ended | None:
         """None when the child was gone before it began."""
         child = self._take() or await self._hire(hello)
         try:
@@ -74,20 +74,20 @@ class Processes:
             self._let_go(child)
         return ended
 
-    def _hello(self, task: Task[..., Any]) -> wire.Hello:
+    def _hello(self, task: Task[..., Any]) -> messages.Hello:
         app, modules = address(task)
-        return wire.Hello(app, modules, self._memory, _level())
+        return messages.Hello(app, modules, self._memory, _level())
 
     def warm_up(self, task: Task[..., Any]) -> None:
         """Start a child in the background, so that the first job does not wait for the import."""
         self.warm(self._hello(task))
 
-    def warm(self, hello: wire.Hello) -> None:
+    def warm(self, hello: messages.Hello) -> None:
         """The same, unless one is idle or on its way."""
         if not self._idle and (self._warming is None or self._warming.done()):
             self._warming = asyncio.ensure_future(self._hire_ahead(hello))
 
-    async def _hire_ahead(self, hello: wire.Hello) -> None:
+    async def _hire_ahead(self, hello: messages.Hello) -> None:
         try:
             child = await self._hire(hello)
         except (StokerError, OSError) as error:
@@ -103,13 +103,13 @@ class Processes:
         leaving, self._alive, self._idle = self._alive, set(), []
         for child in leaving:
             child.rest()
-            child.process.send(wire.encode(wire.Leave()))
+            child.process.send(messages.encode(messages.Leave()))
         await asyncio.gather(*(child.process.end(1.0) for child in leaving))
 
     def tell_stopping(self) -> None:
         """The worker begins to stop: handlers in children can see it."""
         for child in self._alive:
-            child.process.send(wire.encode(wire.Stopping()))
+            child.process.send(messages.encode(messages.Stopping()))
 
     def _take(self) -> _Child | None:
         while self._idle:
@@ -120,11 +120,11 @@ class Processes:
             self._let_go(child)
         return None
 
-    async def _hire(self, hello: wire.Hello) -> _Child:
+    async def _hire(self, hello: messages.Hello) -> _Child:
         child = _Child(await ChildProcess.spawn(CHILD))
         self._alive.add(child)
         try:
-            child.process.send(wire.encode(hello))
+            child.process.send(messages.encode(hello))
             await child.settle_in(hello.app)
         except BaseException:
             self._alive.discard(child)
@@ -132,7 +132,7 @@ class Processes:
             raise
         return child
 
-    def _return(self, child: _Child, ended: wire.Ended) -> None:
+    def _return(self, child: _Child, ended: messages.Ended) -> None:
         child.done += 1
         if ended.tired or child.done >= self._jobs:
             self._let_go(child)
@@ -147,7 +147,7 @@ class Processes:
         if child in self._idle:
             self._idle.remove(child)
         child.rest()
-        child.process.send(wire.encode(wire.Leave()))
+        child.process.send(messages.encode(messages.Leave()))
         child.timer = asyncio.get_running_loop().call_later(1.0, child.process.kill)
         child.process.exited.add_done_callback(lambda _: self._forget(child))
 
@@ -184,14 +184,14 @@ class _Child:
 
     async def settle_in(self, app: str) -> None:
         """Wait until the child has imported the app."""
-        while not isinstance(report := await self._report(), wire.Ready):
-            if isinstance(report, wire.Broken):
+        while not isinstance(report := await self._report(), messages.Ready):
+            if isinstance(report, messages.Broken):
                 raise StokerError(f"a child process cannot run the task: {report.why}")
             if report is None:
                 how = await self.process.cause_of_exit()
                 raise StokerError(f"a child process died while it imported {app}: {how}")
 
-    async def converse(self, context: Context) -> wire.Ended | None:
+    async def converse(self, context: Context) -> messages.Ended | None:
         """Hand over the job and pass on what the child says, until it says how the job ended.
 
         None when the child was gone before it began: one may die while it waits, and that is no job's fault.
@@ -200,17 +200,17 @@ class _Child:
         self._about = {"job": context.id, "kind": context.kind, "queue": context.queue, "attempt": context.attempt}
         relay = context.cancel = Relay(self.process, context.cancel.reason)
         if context.stopping:
-            self.process.send(wire.encode(wire.Stopping()))
-        self.process.send(wire.encode(wire.Run(msgspec.structs.replace(context.claim, ref=None))))
+            self.process.send(messages.encode(messages.Stopping()))
+        self.process.send(messages.encode(messages.Run(msgspec.structs.replace(context.claim, ref=None))))
         try:
-            while not isinstance(report := await self._report(), wire.Ended):
-                if isinstance(report, wire.Began):
+            while not isinstance(report := await self._report(), messages.Ended):
+                if isinstance(report, messages.Began):
                     began = True
-                elif isinstance(report, wire.Said):
+                elif isinstance(report, messages.Said):
                     context.runtime.note(context.claim, report.progress, report.lines)
-                elif isinstance(report, wire.Waits):
+                elif isinstance(report, messages.Waits):
                     context.runtime.waits(context.claim, report.job, over=report.over)
-                elif isinstance(report, wire.Broken):
+                elif isinstance(report, messages.Broken):
                     raise StokerError(f"a child process cannot run the task: {report.why}")
                 elif report is None:
                     if not began and not self.process.killed:
@@ -225,14 +225,14 @@ class _Child:
         how = await self.process.cause_of_exit()
         return asyncio.CancelledError(relay.reason) if stopped else ProcessDied(how)
 
-    async def _report(self) -> wire.FromChild | None:
+    async def _report(self) -> messages.FromChild | None:
         """The next report; log records are passed on here. Nonsense means that a handler got hold of the socket."""
         while line := await self.process.receive():
             try:
-                report: wire.FromChild = wire.read_report(line)
+                report: messages.FromChild = messages.read_report(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return None
-            if not isinstance(report, wire.Logged):
+            if not isinstance(report, messages.Logged):
                 return report
             speaker = logging.getLogger(report.name)
             if speaker.isEnabledFor(report.level):

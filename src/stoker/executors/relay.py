@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.context import CancelToken, Context
-from stoker.executors import wire
+from stoker.executors import messages
 from stoker.executors.outcomes import DecidedInChild, ProcessDied
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
@@ -42,7 +42,7 @@ class Relay(CancelToken):
     def reason(self, reason: str | None) -> None:
         self._reason = reason
         if reason is not None:
-            self._process.send(wire.encode(wire.Stop(reason)))
+            self._process.send(messages.encode(messages.Stop(reason)))
             self._timer = asyncio.get_running_loop().call_later(STOP_GRACE, self._process.kill)
 
     def rest(self) -> None:
