@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from stoker.app import Stoker
 from stoker.app_path import NotImportable
-from stoker.executors import Executors, relay
+from stoker.executors import Executors, processes
 from stoker.handle import JobHandle
 from stoker.model.errors import JobCanceled, JobFailed, ResultUnavailable
 from stoker.model.job import FINISHED, Status
@@ -216,7 +216,7 @@ async def test_a_cancel_reaches_the_child(task: Any) -> None:
 
 @pytest.mark.spec("PROCESS-11")
 async def test_a_child_that_ignores_a_cancel_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "STOP_GRACE", 0.1)
+    monkeypatch.setattr(processes, "STOP_GRACE", 0.1)
     handle = await risky.deaf.enqueue()
     child = int((await running(handle)).log[0])
     assert await handle.cancel(reason="nobody listens")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.app_path import address
-from stoker.context import Context
+from stoker.context import CancelToken, Context
 from stoker.engines.base import Feature
 from stoker.executors import messages
-from stoker.executors.outcomes import ProcessDied
-from stoker.executors.relay import Relay, conclusion
+from stoker.executors.outcomes import DecidedInChild, ProcessDied
+from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
+from stoker.model.outcome import Outcome
 from stoker.subprocesses import ChildProcess
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ MOST_CHILDREN = 5
 
 IDLE_FOR = 60.0
 """Seconds after which a child without work is let go."""
+
+STOP_GRACE = 5.0
+"""Seconds a handler has to heed a request to stop before its process is killed."""
 
 
 class Processes:
@@ -55,7 +59,7 @@ class Processes:
         for _ in range(MOST_CHILDREN):
             if (ended := await self._attempt(hello, context)) is not None:
                 context.metadata.update(ended.metadata or {})
-                return conclusion(ended.read(), task, context)
+                return _conclusion(ended.read(), task, context)
         raise ProcessDied(f"{MOST_CHILDREN} child processes died before they could begin")
 
     async def _attempt(self, hello: messages.Hello, context: Context) -> messages.Ended | None:
@@ -198,7 +202,7 @@ class _Child:
         """
         began = False
         self._about = {"job": context.id, "kind": context.kind, "queue": context.queue, "attempt": context.attempt}
-        relay = context.cancel = Relay(self.process, context.cancel.reason)
+        token = context.cancel = _ChildToken(self.process, context.cancel.reason)
         if context.stopping:
             self.process.send(messages.encode(messages.Stopping()))
         self.process.send(messages.encode(messages.Run(msgspec.structs.replace(context.claim, ref=None))))
@@ -215,15 +219,15 @@ class _Child:
                 elif report is None:
                     if not began and not self.process.killed:
                         return None
-                    raise await self._mourn(relay)
+                    raise await self._mourn(token)
             return report
         finally:
-            relay.rest()
+            token.stop_timer()
 
-    async def _mourn(self, relay: Relay) -> BaseException:
+    async def _mourn(self, token: _ChildToken) -> BaseException:
         stopped = self.process.killed
         how = await self.process.cause_of_exit()
-        return asyncio.CancelledError(relay.reason) if stopped else ProcessDied(how)
+        return asyncio.CancelledError(token.reason) if stopped else ProcessDied(how)
 
     async def _report(self) -> messages.FromChild | None:
         """The next report; log records are passed on here. Nonsense means that a handler got hold of the socket."""
@@ -238,6 +242,71 @@ class _Child:
             if speaker.isEnabledFor(report.level):
                 speaker.log(report.level, "%s", report.text, extra=self._about)
         return None
+
+
+class _ChildToken(CancelToken):
+    """The worker's cancel token of a run in a child: setting a reason sends it and starts the grace."""
+
+    __slots__ = ("_process", "_reason", "_timer")
+
+    def __init__(self, process: ChildProcess, reason: str | None) -> None:
+        self._process = process
+        self._reason: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.reason = reason
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run should stop."""
+        return self._reason
+
+    @reason.setter
+    def reason(self, reason: str | None) -> None:
+        self._reason = reason
+        if reason is not None:
+            self._process.send(messages.encode(messages.Stop(reason)))
+            self._timer = asyncio.get_running_loop().call_later(STOP_GRACE, self._process.kill)
+
+    def stop_timer(self) -> None:
+        """Do not kill the child: the run is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def requested(self) -> bool:
+        """Should this run stop?"""
+        return self._reason is not None
+
+    def __bool__(self) -> bool:
+        return self._reason is not None
+
+
+def _conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:
+    """Return or raise what makes the worker reach the child's outcome again."""
+    match outcome:
+        case ends.Done():
+            context.followups.extend(outcome.followups)
+            context.result_warning = outcome.warning
+            return _value(outcome.result, task)
+        case ends.Crashed(detail=detail):
+            raise ProcessDied(detail)
+        case ends.HandedBack() | ends.Canceled() | ends.TimedOut():
+            raise asyncio.CancelledError(context.cancel.reason)
+        case _:
+            raise DecidedInChild(outcome, _words(outcome))
+
+
+def _words(outcome: Outcome) -> str:
+    """Describe the outcome for middleware that catches it."""
+    return str(getattr(outcome, "error", None) or getattr(outcome, "why", None) or type(outcome).__name__.lower())
+
+
+def _value(result: bytes | None, task: Task[..., Any]) -> Any:
+    """Decode the result for middleware; a result that does not fit its type hint stays JSON."""
+    try:
+        return task.signature.decode_result(result)
+    except StokerError:
+        return msgspec.Raw(result or b"null")
 
 
 def _level() -> int:
