@@ -29,7 +29,7 @@ from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventType, Transition, transition_to_pending
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, LARGEST_BATCH, Draft, Status, Stored, check_name
+from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
 from stoker.model.retry import Backoff
 from stoker.model.time import SECOND, Seconds
 from stoker.records import Receipt
@@ -173,14 +173,16 @@ class Stoker(Registry):
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         """Store many drafts; receipts in their order.
 
-        Up to 1,000 drafts are one atomic step. Longer lists go in chunks of that size, and an error carries a note
-        that names the first draft that was not stored.
+        Up to 1,000 drafts are one atomic step (on Redis up to 8 MiB of payload). Longer lists are stored in several
+        steps, and an error carries a note that names the first draft that was not stored.
         """
         waiting = list(drafts)
         receipts: list[Receipt] = []
-        for start in range(0, len(waiting), LARGEST_BATCH):
+        engine = (await self._homes.here()).engine
+        for portion in portions(waiting, engine.most_bytes):
+            start = portion.start
             try:
-                receipts += records.receipts(await self._insert(waiting[start : start + LARGEST_BATCH], tx))
+                receipts += records.receipts(await self._insert(waiting[start : portion.stop], tx))
             except Exception as error:
                 error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
                 error.add_note(f"draft {start} (job {ids.text(waiting[start].id)}) and all after it were not stored")

@@ -12,6 +12,7 @@ from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, Paylo
 from stoker.model.job import (
     ACTIVE,
     FINISHED,
+    LARGEST_BATCH,
     LARGEST_METADATA,
     LARGEST_PAYLOAD,
     LONGEST_HISTORY,
@@ -28,6 +29,7 @@ from stoker.model.job import (
     check_name,
     noted,
     pack,
+    portions,
     unpack,
 )
 from stoker.model.retry import Exponential, Fixed, Linear, Never
@@ -341,3 +343,17 @@ def test_a_settlement_names_the_keys_of_its_follow_ups() -> None:
     settlement = Settlement(bytes(16), "w", 1, Status.DONE, followups=(plain, keyed, wide))
     assert settlement.slots == {"a/k", "/w"}
     assert Settlement(bytes(16), "w", 1, Status.DONE).slots == frozenset()
+
+
+@pytest.mark.spec("INSERT-14")
+def test_a_long_list_is_split_by_number_and_by_size() -> None:
+    def cut(sizes: list[int], most_bytes: int | None) -> list[tuple[int, int]]:
+        drafts = [Draft(n.to_bytes(16), "work", b"x" * size) for n, size in enumerate(sizes)]
+        return [(portion.start, portion.stop) for portion in portions(drafts, most_bytes)]
+
+    assert cut([], 10) == []
+    assert cut([2] * 5, None) == [(0, 5)]
+    assert cut([2] * 5, 10) == [(0, 5)]
+    assert cut([2] * 5, 4) == [(0, 2), (2, 4), (4, 5)]
+    assert cut([9, 1, 9, 9], 4) == [(0, 1), (1, 2), (2, 3), (3, 4)], "one that is too large goes alone"
+    assert cut([0] * (2 * LARGEST_BATCH + 1), 4) == [(0, 1_000), (1_000, 2_000), (2_000, 2_001)]

@@ -294,6 +294,9 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
     parallel_calls: ClassVar[int]
     """How many settle-and-claim calls a worker sends at once: 1 where no network is between worker and store."""
 
+    most_bytes: ClassVar[int | None]
+    """Bytes of payload after which a list of drafts is better stored by several calls; None: it makes no difference."""
+
     keep_done: Span
     """How long done jobs are kept where neither job nor queue nor app says otherwise."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -315,6 +315,21 @@ class Note(msgspec.Struct, frozen=True):
     metadata: dict[str, str] | None = None
     lines: tuple[str, ...] = ()
     ref: Any = None
+
+
+def portions(drafts: Sequence[Draft], most_bytes: int | None) -> Iterator[range]:
+    """Where to split a long list: portions of `LARGEST_BATCH` drafts and so many bytes of payload at most.
+
+    A draft that is larger than that is a portion of its own.
+    """
+    start = weight = 0
+    for place, draft in enumerate(drafts):
+        weight += len(draft.payload)
+        if place > start and (place - start == LARGEST_BATCH or (most_bytes is not None and weight > most_bytes)):
+            yield range(start, place)
+            start, weight = place, len(draft.payload)
+    if start < len(drafts):
+        yield range(start, len(drafts))
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):

@@ -65,6 +65,7 @@ class MemoryEngine:
         }
     )
     parallel_calls: ClassVar[int] = 1
+    most_bytes: ClassVar[int | None] = None
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class PostgresEngine:
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.SIGN_OF_LIFE}
     parallel_calls: ClassVar[int] = 2
     keep_done: Span = KEEP_DONE
+    most_bytes: ClassVar[int | None] = None
 
     def __init__(
         self,

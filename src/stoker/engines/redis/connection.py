@@ -21,6 +21,7 @@ import redis.exceptions as driver
 from hiredis import pack_command
 from redis.asyncio import Connection as Socket
 from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -45,6 +46,15 @@ IDLE_BEFORE_CHECK = 0.5
 MOST_IDLE = 16
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 BLOCKING_MARGIN = 5.0
+
+LARGEST_CALL = 8 << 20
+"""Bytes after which a batch is split: while a script stores them, the server does nothing else."""
+
+LEAST_PIECE = 1_000
+"""Bytes of a reply that are worth moving its time limit on for."""
+
+SLOWEST = 1 << 20
+"""Bytes per second that even a slow network carries: a call may take so much longer for what it sends and receives."""
 
 _LOST = (driver.ConnectionError, driver.TimeoutError, OSError, EOFError)
 ACKNOWLEDGED = frozenset({"insert", "settle", "commit"})
@@ -93,12 +103,33 @@ def translated(error: BaseException) -> EngineError:
         return EngineRefused("Redis refused the user name or password. Nothing was stored. Check the URL.")
     if isinstance(error, _PASSING) or "LOADING" in said or "MASTERDOWN" in said or "BUSY " in said:
         return EngineBusy(f"Redis is not ready: {said}. Nothing was stored; the call may be repeated.")
+    if isinstance(error, TimeoutError | driver.TimeoutError):
+        return EngineUnavailable(
+            "Redis did not answer within the time limit. A write may or may not have happened; repeating it is safe. "
+            "Workers keep trying. Is the server or the network overloaded? The URL's option timeout= allows more."
+        )
     if isinstance(error, (*_LOST, driver.RedisClusterException)):
         return EngineUnavailable(
             f"Redis cannot be reached: {type(error).__name__}. A write may or may not have happened; repeating it is "
             f"safe. Workers keep trying."
         )
     return EngineError(f"Redis refused a call: {said}")
+
+
+class Parser(DefaultParser):  # type: ignore[misc, valid-type]  # the driver's choice, with hiredis
+    """Reads replies; what arrives of a long one moves the call's time limit on."""
+
+    clock: asyncio.Timeout | None = None
+
+    async def read_from_socket(self) -> bool:
+        data = await self._stream.read(self._read_size)
+        if not data:
+            raise driver.ConnectionError("the server closed the connection")
+        self._reader.feed(data)
+        if self.clock is not None and len(data) >= LEAST_PIECE:
+            until = self.clock.when()
+            self.clock.reschedule(None if until is None else until + len(data) / SLOWEST)
+        return True
 
 
 class Node:
@@ -116,6 +147,7 @@ class Node:
                 socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
                 client_name="stoker",
+                parser_class=Parser,
             )
         except (ValueError, TypeError) as error:
             raise InvalidOption("the Redis URL", "…", f"cannot be read: {error}") from None
@@ -124,10 +156,13 @@ class Node:
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one go and read their replies; an error reply is returned, not raised."""
         socket = await self._take()
+        data = _packed(commands)
         try:
-            async with asyncio.timeout(self._timeout):
-                await socket.send_packed_command(_packed(commands), check_health=False)
+            async with asyncio.timeout(self._timeout + len(data) / SLOWEST) as clock:
+                socket._parser.clock = clock  # type: ignore[attr-defined]  # noqa: SLF001 - it is ours
+                await socket.send_packed_command(data, check_health=False)
                 replies = [await _reply(socket) for _ in commands]
+            socket._parser.clock = None  # type: ignore[attr-defined]  # noqa: SLF001
         except BaseException:
             await _drop(socket)
             raise

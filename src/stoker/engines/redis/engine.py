@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
-from stoker.engines.redis.connection import public_url, read_url
+from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
 from stoker.engines.redis.guard import Guard
@@ -70,6 +70,7 @@ class RedisEngine:
     )
     parallel_calls: ClassVar[int] = 3
     keep_done: Span = KEEP_DONE
+    most_bytes: ClassVar[int | None] = LARGEST_CALL
 
     def __new__(
         cls,

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.engines.redis import records
+from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.records import Record
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.work import Work
 from stoker.model.ahead import wakes
-from stoker.model.errors import Duplicate, EngineRefused
+from stoker.model.errors import Duplicate, EngineError, EngineRefused, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 from stoker.model.unique import Meeting, Mode, meet
@@ -55,8 +56,13 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Rec
     if len(set(slots)) == len(slots):
         fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
         args, queues = arguments(fresh)
-        told, word = await store.run(_INSERT, shard, args, queues=queues)
-        now = store.seen(told)
+        try:
+            told, word = await store.run(_INSERT, shard, args, queues=queues)
+            now = store.seen(told)
+        except EngineUnavailable:
+            if not await _arrived(store, shard, fresh):
+                raise
+            now, word = await store.now(), b"i" * len(fresh)
         if word != b"?":
             letters = dict(zip((draft.id for draft in fresh), word, strict=True))
             if store.connection.cluster:
@@ -69,6 +75,16 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Rec
                 for place, draft in enumerate(drafts)
             ]
     return await store.work(shard, lambda unit: carefully(unit, drafts), repeat=True)
+
+
+async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
+    """Are they stored although the answer was lost? The script is atomic, so the first and the last tell of all."""
+    ends = [draft.id for draft in (drafts[0], drafts[-1])]
+    counts = [("ZLEXCOUNT", shard.key("jobs"), b"[" + job, b"(" + job + b"\1") for job in ends]
+    try:
+        return all(await store.connection.pipeline(counts))
+    except EngineError:
+        return False
 
 
 def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
@@ -205,9 +221,13 @@ class Gathering:
     def _depart(self) -> None:
         self._scheduled = False
         group: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]] = []
-        size = 0
-        while self._waiting and size + len(self._waiting[0][0]) <= LARGEST_BATCH:
-            size += len(self._waiting[0][0])
+        size = weight = 0
+        while self._waiting and (not group or size + len(self._waiting[0][0]) <= LARGEST_BATCH):
+            drafts = self._waiting[0][0]
+            weight += sum(len(draft.payload) for draft in drafts)
+            if group and weight > LARGEST_CALL:
+                break
+            size += len(drafts)
             group.append(self._waiting.pop(0))
         if group:
             task = asyncio.get_running_loop().create_task(self._fly(group))

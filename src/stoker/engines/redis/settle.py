@@ -14,6 +14,7 @@ from typing import Any
 
 from stoker.engines.redis import claims, elsewhere, records
 from stoker.engines.redis.claims import Ref
+from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.insert import carefully
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.records import CHARS, Notes
@@ -42,7 +43,7 @@ async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand
     refs = await _refs(store, settlements)
     verdicts: list[Verdict] = [Verdict.LOST] * len(settlements)
     taken: list[Claim] | None = None
-    runs = _runs(store, settlements, refs)
+    runs = _light(_runs(store, settlements, refs), settlements)
     for number, (shard, places) in enumerate(runs):
         wanted = demand if number == len(runs) - 1 and not store.connection.cluster else None
         call = Call(store, shard, [(settlements[place], refs[place]) for place in places], wanted)
@@ -97,6 +98,23 @@ def _runs(store: Store, settlements: Sequence[Settlement], refs: Sequence[Ref | 
         seen.add(one.id)
         apart = bool(one.followups)
     return runs
+
+
+def _light(runs: list[tuple[Shard, list[int]]], settlements: Sequence[Settlement]) -> list[tuple[Shard, list[int]]]:
+    """Runs that are not too large for one call: each settlement stands for itself, so they may be split anywhere."""
+    weights = [len(one.result or b"") + len(one.error or "") for one in settlements]
+    if sum(weights) <= LARGEST_CALL:
+        return runs
+    found: list[tuple[Shard, list[int]]] = []
+    for shard, places in runs:
+        weight = LARGEST_CALL
+        for place in places:
+            weight += weights[place]
+            if weight > LARGEST_CALL:
+                found.append((shard, []))
+                weight = weights[place]
+            found[-1][1].append(place)
+    return found
 
 
 def _is_plain(one: Settlement) -> bool:

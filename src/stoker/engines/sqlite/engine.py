@@ -65,6 +65,7 @@ class SqliteEngine:
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.BESIDE_TRANSACTIONS, Feature.SERVER}
     parallel_calls: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE
+    most_bytes: ClassVar[int | None] = None
 
     def __init__(
         self,
