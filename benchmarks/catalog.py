@@ -32,6 +32,7 @@ def everything() -> list[Benchmark]:
         due,
         latency,
         postgres_cost,
+        questions,
         redis_cost,
         server_cost,
         server_life,
@@ -42,7 +43,7 @@ def everything() -> list[Benchmark]:
         worker_life,
     )
 
-    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, draft_cost)
+    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, draft_cost, questions)
     return [
         benchmark
         for module in (*local, server_cost, server_life, trickle, redis_cost, postgres_cost)

@@ -15,7 +15,8 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres import PostgresEngine, marks
+from stoker.engines.postgres.claims import listed
 from stoker.engines.postgres.connection import DESK, DOORS
 from stoker.engines.postgres.statements import STATEMENTS, placed
 
@@ -209,3 +210,36 @@ async def test_no_question_reads_a_large_table_whole(postgres_url: str, schemas:
 @pytest.mark.spec("PGOP-09")
 def test_excuses_are_for_statements_that_exist() -> None:
     assert {*MAY_SCAN, *SEARCHES_LEASES, *ASKED, *BY_ID} <= set(STATEMENTS)
+
+
+@pytest.mark.spec("PGOP-18")
+async def test_a_claim_over_many_queues_looks_at_each_place_once(postgres_url: str, schemas: dict[str, str]) -> None:
+    """Twice the queues are twice the work: no queue searches for its places among those of the others."""
+    connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
+    text = placed(STATEMENTS["claim"], schemas["empty"])
+    where = [listed([number]) for number in (marks.LOWEST, marks.HIGHEST, marks.START, marks.END)]
+    looked = []
+    try:
+        await connection.execute(f"insert into {schemas['empty']}.worker values ('w', {marks.END}, 1)")
+        for queues in (50, 100):
+            names = [f"q{n}" for n in range(queues)]
+            values = (None, "w", names, listed([1] * queues), queues, *([one] * queues for one in where))
+            plan = json.loads(await connection.fetchval(f"explain (analyze, format json) {text}", *values))
+            looked.append(sum(touched(plan)))
+        assert looked[0] >= 50
+        assert looked[1] == 2 * looked[0]
+    finally:
+        await connection.execute(f"delete from {schemas['empty']}.worker")
+        await connection.close()
+
+
+def touched(plan: Any) -> Iterator[float]:
+    """How many rows the lists of a call gave, whether they were wanted or not."""
+    if isinstance(plan, dict):
+        if plan.get("Node Type") == "Function Scan":
+            yield (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+        for part in plan.values():
+            yield from touched(part)
+    elif isinstance(plan, list):
+        for part in plan:
+            yield from touched(part)

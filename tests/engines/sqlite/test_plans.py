@@ -51,6 +51,8 @@ PLANS = {
     "find_done_oldest": ["SEARCH stoker_done USING PRIMARY KEY (id>?)"],
     "find_listed_newest": ["SEARCH stoker_done USING INDEX stoker_done_listed (qid=? AND status=? AND id<?)"],
     "find_listed_oldest": ["SEARCH stoker_done USING INDEX stoker_done_listed (qid=? AND status=? AND id>?)"],
+    "find_retrying_newest": ["SEARCH stoker_ready USING INDEX stoker_ready_retrying (id<?)"],
+    "find_retrying_oldest": ["SEARCH stoker_ready USING INDEX stoker_ready_retrying (id>?)"],
     "find_waiting": [f"{READY} (qid=?)"],
     "census_oldest": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
@@ -156,5 +158,6 @@ def test_every_statement_is_used() -> None:
     literal = set(re.findall(r'sql\("(\w+)"\)', sources))
     composed = {f"delete_{table}" for table in ("body", "past", "errors")}
     composed |= {f"expire_{what}" for what in ("events", "points", "presences", "locks")}
-    composed |= {f"find_{walk}_{way}" for walk in ("all", "key", "done", "listed") for way in ("newest", "oldest")}
+    walks = ("all", "key", "done", "listed", "retrying")
+    composed |= {f"find_{walk}_{way}" for walk in walks for way in ("newest", "oldest")}
     assert set(STATEMENTS) - literal - composed == set()

@@ -130,8 +130,7 @@ class Line:
 
     async def _take(self, worker: str, wanted: dict[str, int], total: int, looks: dict[str, Look]) -> list[Claim]:
         began = time.monotonic()
-        ranges = [(place, *range_) for place, queue in enumerate(wanted, 1) for range_ in looks[queue].ranges]
-        where = [listed(column) for column in zip(*ranges, strict=True)]
+        where = [[listed(range_[part] for range_ in looks[queue].ranges) for queue in wanted] for part in range(4)]
         values = (self._store.now(), worker, list(wanted), listed(wanted.values()), total, *where)
         extra = max(0.0 if self._marks[queue].levels else 2 * self._marks[queue].grace for queue in looks)
         try:

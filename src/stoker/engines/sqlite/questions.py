@@ -1,8 +1,9 @@
 """What people ask: pages of jobs, and all counts at one instant.
 
-A page is a walk along ids. Which walk is chosen by what the query narrows: a key and the lists of unsuccessful jobs
-have an index; finished jobs stand in id order by themselves; jobs that are active are sorted when there are few of
-them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by record.
+A page is a walk along ids. Which walk is chosen by what the query narrows: a key, the lists of unsuccessful jobs and
+jobs that wait for a retry have an index; finished jobs stand in id order by themselves; jobs that are active are sorted
+when there are few of them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record
+by record.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ FIRST, LAST = b"", b"\xff" * 17
 """Before and behind every id."""
 
 _NAMES = sql("queue_names")
-_ALL, _KEY, _DONE, _LISTED = (
-    {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")} for walk in ("all", "key", "done", "listed")
+_ALL, _KEY, _DONE, _LISTED, _RETRYING = (
+    {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")}
+    for walk in ("all", "key", "done", "listed", "retrying")
 )
 _WAITING = sql("find_waiting")
 _RUNNING = sql("find_running")
@@ -96,6 +98,8 @@ def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
         return _merged(query.order, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
     if wanted and wanted <= FINISHED:
         return _straight(_DONE[query.order])
+    if wanted == {Status.RETRYING}:
+        return _straight(_RETRYING[query.order])
     if wanted and wanted <= ACTIVE and (yield from _few(wanted, qids)):
         return (yield from _sorted(query.order, wanted, qids))
     return _straight(_ALL[query.order])

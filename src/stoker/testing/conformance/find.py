@@ -7,7 +7,7 @@ comes, goes or changes meanwhile.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -470,3 +470,22 @@ async def test_find_gives_a_page_up_after_the_longest_walk(store: Store) -> None
     assert await _walk(store, Query(text="needle", limit=10), note) == [needle]
     assert all(scanned <= LONGEST_WALK for scanned in looked)
     assert len(looked) <= 4
+
+
+@pytest.mark.spec("FIND-19")
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_jobs_that_wait_for_a_retry_are_found_behind_many_that_wait(
+    store: Store, order: Literal["newest", "oldest"]
+) -> None:
+    """Pages of them are full and in order, however many others wait."""
+    retrying = await store.insert(*(store.draft() for _ in range(6)))
+    for claim in await store.claim(n=6):
+        await store.finish(claim, Failed("boom", after=HOUR))
+    await store.insert(*(store.draft() for _ in range(300)))
+    page = await store.engine.find(Query(statuses=frozenset({Status.RETRYING}), order=order, limit=4))
+    expected = sorted(retrying, reverse=order == "newest")
+    assert [job.id for job in page.jobs] == expected[:4]
+    rest = await store.engine.find(
+        Query(statuses=frozenset({Status.RETRYING}), order=order, limit=4, cursor=page.cursor)
+    )
+    assert [job.id for job in rest.jobs] == expected[4:]

@@ -1,13 +1,18 @@
--- Due jobs of several queues. $6 to $10 say where to look, in the order of the line: in which queue of $3, from which to
+-- Due jobs of several queues. $6 to $9 say where to look in each queue of $3, in the order of the line: from which to
 -- which priority, and there from which to before which instant; of several priorities those are found that somebody has.
+-- Each queue brings the list of its own places, so that nobody looks for them among those of a thousand others.
 -- Answers claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
 -- since a job's last claim. Rows that somebody else is about to take are passed over; nothing is locked that is not taken.
 -- Lists of numbers are texts: the driver asks of each element of a list three times what it is.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
 ), g AS MATERIALIZED (
-    SELECT x.queue, x.n, x.ord, q.curve_on, q.curve_base, q.curve_max, q.cool_count
-    FROM t, unnest($3::text[], $4::text::int[]) WITH ORDINALITY AS x (queue, n, ord)
+    SELECT
+        x.queue, x.n, x.ord, x.low, x.high, x.since, x.until, q.curve_on, q.curve_base, q.curve_max, q.cool_count
+    FROM
+        t,
+        unnest($3::text[], $4::text::int[], $6::text[], $7::text[], $8::text[], $9::text[])
+            WITH ORDINALITY AS x (queue, n, low, high, since, until, ord)
     LEFT JOIN stoker.queue AS q ON q.name = x.queue
     WHERE
         q.paused IS NOT TRUE
@@ -17,8 +22,8 @@ WITH t AS MATERIALIZED (
     DELETE FROM stoker.ready WHERE ctid = ANY(ARRAY(
         SELECT c.place FROM g, LATERAL (
             SELECT r.ctid AS place FROM
-                unnest($6::text::int[], $7::text::smallint[], $8::text::smallint[], $9::text::bigint[], $10::text::bigint[])
-                    AS w (ord, low, high, since, until),
+                unnest(g.low::smallint[], g.high::smallint[], g.since::bigint[], g.until::bigint[])
+                    AS w (low, high, since, until),
                 LATERAL (
                     SELECT w.low AS p WHERE w.low = w.high
                     UNION ALL
@@ -45,7 +50,6 @@ WITH t AS MATERIALIZED (
                         AND f.due >= w.since AND f.due < w.until AND f.due <= (SELECT now FROM t)
                     ORDER BY f.due, f.id LIMIT g.n FOR UPDATE SKIP LOCKED
                 ) AS r
-            WHERE w.ord = g.ord
             LIMIT g.n
         ) AS c LIMIT $5::int
     )) RETURNING id, queue, priority, due, attempts, status, past, greatest((SELECT now FROM t), token + 1) AS fence

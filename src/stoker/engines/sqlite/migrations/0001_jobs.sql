@@ -66,6 +66,9 @@ CREATE TABLE stoker_ready (
     PRIMARY KEY (qid, priority, due, id)
 ) WITHOUT ROWID;
 
+-- Jobs that wait for a retry, in the order of pages: few among many, and without an index nobody finds them.
+CREATE INDEX stoker_ready_retrying ON stoker_ready (id) WHERE status = 2;
+
 -- Claims, grouped by worker: a renewal and a reap read one range, a settlement finds its row by (worker, seq).
 -- `cancel` is when the job was asked to stop, 0 when it was not.
 CREATE TABLE stoker_running (

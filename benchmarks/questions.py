@@ -1,0 +1,101 @@
+"""What questions and idle looks cost on a store that has grown, against the same on a small one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from statistics import median
+from typing import Any
+
+from benchmarks.catalog import Benchmark
+from benchmarks.rows import Row, at_most
+from benchmarks.session import Session
+from benchmarks.sqlite_cost import empty
+from stoker.engines.base import Engine
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.job import Demand, Draft, Status
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Failed
+from stoker.model.query import Query
+from stoker.model.time import HOUR
+from stoker.registry import mint
+
+MOST = 3.0
+"""So many times as long as on a small store a question may take."""
+
+WORKER = "bench"
+SMALL, LARGE = 10, 1_000
+"""Queues of one claim."""
+
+PAGE = 25
+
+
+async def _timed(call: Callable[[], Awaitable[Any]], times: int = 15) -> float:
+    """Milliseconds that a call takes, at the median."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await call()
+        took.append((time.perf_counter() - began) * 1e3)
+    return median(took)
+
+
+async def _put(engine: Engine, n: int) -> None:
+    for start in range(0, n, 1_000):
+        await engine.insert([Draft(mint(), "bench", b"{}") for _ in range(min(1_000, n - start))])
+
+
+async def _retrying(engine: Engine, waiting: int) -> tuple[float, float]:
+    """Find a page of jobs that wait for a retry: alone, and then behind many that wait."""
+    await engine.open()
+    await engine.renew(WORKER, [], first=True)
+    await _put(engine, 2 * PAGE)
+    claims = await engine.claim(Demand(WORKER, (("default", 2 * PAGE),)))
+    await engine.settle([conclude(claim, Failed("boom", after=HOUR)) for claim in claims])
+
+    async def page() -> None:
+        query = Query(statuses=frozenset({Status.RETRYING}), limit=PAGE)
+        assert len((await engine.find(query)).jobs) == PAGE
+
+    alone = await _timed(page)
+    await _put(engine, waiting)
+    behind = await _timed(page)
+    await engine.close()
+    return alone, behind
+
+
+def retrying(session: Session) -> Iterator[Row]:
+    waiting = session.sized(30_000, 300_000)
+    with session.copies(empty(session)) as [path]:
+        alone, behind = asyncio.run(_retrying(SqliteEngine(path, durability="process"), waiting))
+    note = f"a page of {PAGE} jobs that wait for a retry, behind {waiting:,} that wait"
+    yield Row("sqlite.find.retrying", "ms p50", behind, alone, behind / alone, at_most(MOST, "ratio"), note=note)
+
+
+async def _idle_claims(engine: Engine) -> dict[int, float]:
+    """Microseconds per queue of a claim that finds nothing."""
+    await engine.open()
+    await engine.renew(WORKER, [], first=True)
+    found = {}
+    for queues in (SMALL, LARGE):
+        demand = Demand(WORKER, tuple((f"bench{n}", 10) for n in range(queues)), total=10)
+        found[queues] = await _timed(lambda demand=demand: engine.claim(demand)) * 1e3 / queues  # type: ignore[misc]
+    await engine.close()
+    return found
+
+
+def many_queues(session: Session) -> Iterator[Row]:
+    ground = session.ground("postgres")
+    place = ground.waiting(0)
+    cost = asyncio.run(_idle_claims(place.engine()))
+    ground.drop(place)
+    note = f"an idle claim over {LARGE:,} queues takes {cost[LARGE] * LARGE / 1e3:.1f} ms; the limit is of {SMALL}"
+    ratio = cost[LARGE] / cost[SMALL]
+    yield Row("postgres.claim.queues", "µs/queue", cost[LARGE], cost[SMALL], ratio, at_most(MOST, "ratio"), note=note)
+
+
+BENCHMARKS = [
+    Benchmark("sqlite.find.retrying", ("sqlite",), retrying),
+    Benchmark("postgres.claim.queues", ("postgres",), many_queues),
+]
