@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes
-from stoker.engines.memory import controls, find, leases, write
+from stoker.engines.memory import control, find, leases, write
 from stoker.engines.memory.access import Access, Door
 from stoker.engines.memory.capacity import in_turn
 from stoker.engines.memory.claim import claim
@@ -274,13 +274,13 @@ class MemoryEngine:
 
     async def queues(self) -> list[Queue]:
         with self._read as store:
-            return controls.queues(store)
+            return control.queues(store)
 
     async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
         with self._write as store:
             if isinstance(tuning, Rate):
-                return controls.tune_budget(store, name, tuning, store.now(), if_absent=if_absent)
-            return controls.tune_queue(store, name, tuning, if_absent=if_absent)
+                return control.tune_budget(store, name, tuning, store.now(), if_absent=if_absent)
+            return control.tune_queue(store, name, tuning, if_absent=if_absent)
 
     async def budgets(self) -> list[Budget]:
         with self._read as store:
@@ -288,19 +288,19 @@ class MemoryEngine:
 
     async def spend(self, name: str, n: int = 1) -> Grant:
         with self._write as store:
-            return controls.take_tokens(store, name, n, store.now())
+            return control.take_tokens(store, name, n, store.now())
 
     async def drain(self, name: str) -> bool:
         with self._write as store:
-            return controls.drain(store, name, store.now())
+            return control.drain(store, name, store.now())
 
     async def lock(self, name: str, owner: str, lease: Span) -> bool:
         with self._write as store:
-            return controls.lock(store, name, owner, lease, store.now())
+            return control.lock(store, name, owner, lease, store.now())
 
     async def unlock(self, name: str, owner: str) -> bool:
         with self._write as store:
-            return controls.unlock(store, name, owner)
+            return control.unlock(store, name, owner)
 
     async def beat(self, presence: Presence) -> None:
         with self._write as store:
