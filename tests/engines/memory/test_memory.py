@@ -9,7 +9,7 @@ import pytest
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.engines.memory import MemoryEngine
-from stoker.engines.memory.timeline import Ledger
+from stoker.engines.memory.events import Ledger
 from stoker.model.control import Presence
 from stoker.model.errors import EngineClosed
 from stoker.model.events import Event, EventType, Window
