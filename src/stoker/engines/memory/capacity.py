@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stoker.engines.memory import write
 from stoker.engines.memory.access import Access
-from stoker.engines.memory.waiting import Waiter
+from stoker.engines.memory.waiters import Waiter
 from stoker.model.errors import EngineFull
 from stoker.model.job import Draft, Receipt
 

@@ -18,7 +18,7 @@ from stoker.engines.memory.claim import claim
 from stoker.engines.memory.expire import expire
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
-from stoker.engines.memory.waiting import Hub, Waiter
+from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption

@@ -19,7 +19,7 @@ from stoker.engines.base import Clock
 from stoker.engines.memory.clock import SteadyClock
 from stoker.engines.memory.events import Ledger
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
-from stoker.engines.memory.waiting import Hub, Waiter
+from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.control import Budget, NamedLock, Presence, Queue
 from stoker.model.ids import JobId
