@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.engines.memory import write
+from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.access import Access
 from stoker.engines.memory.waiters import Waiter
 from stoker.model.errors import EngineFull
@@ -27,7 +27,7 @@ async def in_turn(access: Access, waiting: set[Waiter], drafts: Sequence[Draft])
                 waiter.rearm()
                 if store.crowd[0] is waiter:
                     try:
-                        return store.run(write.insert, drafts)
+                        return store.run(unit_of_work.insert, drafts)
                     except EngineFull:
                         if store.capacity is None or len(drafts) > store.capacity:
                             raise

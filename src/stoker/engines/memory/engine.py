@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes
-from stoker.engines.memory import control, find, leases, write
+from stoker.engines.memory import control, find, leases, unit_of_work
 from stoker.engines.memory.access import Access, Door
 from stoker.engines.memory.capacity import in_turn
 from stoker.engines.memory.claim import claim
@@ -188,7 +188,7 @@ class MemoryEngine:
                 if tx is not None:
                     return own(tx, store).insert(drafts, store.now())
                 if not store.crowd:
-                    return store.run(write.insert, drafts)
+                    return store.run(unit_of_work.insert, drafts)
         except EngineFull:
             if tx is not None or self._when_full == "raise":
                 raise
@@ -208,7 +208,7 @@ class MemoryEngine:
         with self._write as store:
             now = store.now()
             if tx is None:
-                verdicts = store.run(write.settle, settlements)
+                verdicts = store.run(unit_of_work.settle, settlements)
                 return Settled(verdicts, claim(store, demand, now) if demand is not None else [])
             if demand is not None:
                 raise InvalidInput("demand", demand, "cannot go with tx=: a claim must not depend on a later commit")
@@ -228,7 +228,7 @@ class MemoryEngine:
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         with self._write as store:
-            return store.run(write.note, notes)
+            return store.run(unit_of_work.note, notes)
 
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         with self._write as store:
@@ -264,7 +264,7 @@ class MemoryEngine:
 
     async def alter(self, selection: Selection, change: Change) -> Tally:
         with self._write as store:
-            return store.run(write.alter, selection, change)
+            return store.run(unit_of_work.alter, selection, change)
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:

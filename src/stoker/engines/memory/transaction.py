@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from stoker.engines.memory import write
+from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.store import Store
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.errors import EngineBusy, EngineRefused
@@ -35,7 +35,7 @@ class MemoryTransaction:
 
     def insert(self, drafts: Sequence[Draft], now: Instant) -> list[Receipt]:
         """Answer as the insert will, and perform it at the end."""
-        step = partial(write.insert, drafts=tuple(drafts))
+        step = partial(unit_of_work.insert, drafts=tuple(drafts))
         if self._plain is not None and self._is_plain(drafts, self._plain):
             self._plain.update(draft.id for draft in drafts)
             receipts = [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
@@ -45,7 +45,7 @@ class MemoryTransaction:
 
     def settle(self, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
         """Answer as the settlements will, and perform them at the end."""
-        return self._rehearse(partial(write.settle, settlements=tuple(settlements)), now)
+        return self._rehearse(partial(unit_of_work.settle, settlements=tuple(settlements)), now)
 
     def perform(self, now: Instant) -> None:
         """Write everything at once, or nothing."""
