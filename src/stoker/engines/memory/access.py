@@ -1,16 +1,24 @@
-"""The one way into the store: under its lock, timed, and only while the engine is open.
+"""How a call gets into the store: under its lock, timed, while the engine is open, and when there is room.
 
 `with access as store:` is a whole store call. Nothing inside may await, so a call is atomic for every thread and loop.
-What must follow a write (pruning, admitting, waking) happens on the way out, before the lock is given back.
+What follows a write (pruning, admitting, waking) happens on the way out, before the lock is released.
+
+Inserts that wait for room form one queue per store, over all its engines, first come, first served. Only the first in
+the queue tries, so an insert of few jobs does not overtake one of many. A caller that leaves the queue, served or
+canceled, lets the next one try.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter_ns
 
 from stoker.engines.call_times import CallTimes
+from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.store import Store
-from stoker.model.errors import EngineClosed
+from stoker.engines.memory.waiters import Waiter
+from stoker.model.errors import EngineClosed, EngineFull
+from stoker.model.job import Draft, Receipt
 
 
 class Door:
@@ -56,3 +64,28 @@ class Access:
         finally:
             self._store.lock.release()
             self._call_times.add((perf_counter_ns() - self._since) // 1_000, write=self._write)
+
+
+async def insert_when_room(access: Access, waiting: set[Waiter], drafts: Sequence[Draft]) -> list[Receipt]:
+    """Insert when this caller is first in the queue and there is room; refuse at once what can never fit."""
+    waiter = Waiter()
+    with access as store:
+        store.crowd.append(waiter)
+    waiting.add(waiter)
+    try:
+        while True:
+            with access:
+                waiter.rearm()
+                if store.crowd[0] is waiter:
+                    try:
+                        return store.run(unit_of_work.insert, drafts)
+                    except EngineFull:
+                        if store.capacity is None or len(drafts) > store.capacity:
+                            raise
+            await waiter.future
+    finally:
+        waiting.discard(waiter)
+        with store.lock:
+            if waiter in store.crowd:
+                store.crowd.remove(waiter)
+            store.admit()

@@ -12,10 +12,7 @@ import msgspec
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes
 from stoker.engines.memory import control, find, leases, unit_of_work
-from stoker.engines.memory.access import Access, Door
-from stoker.engines.memory.capacity import in_turn
-from stoker.engines.memory.claim import claim
-from stoker.engines.memory.expire import expire
+from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
@@ -192,11 +189,11 @@ class MemoryEngine:
         except EngineFull:
             if tx is not None or self._when_full == "raise":
                 raise
-        return await in_turn(self._write, self._queueing, drafts)
+        return await insert_when_room(self._write, self._queueing, drafts)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         with self._write as store:
-            return claim(store, demand, store.now())
+            return leases.claim(store, demand, store.now())
 
     async def settle(
         self,
@@ -209,7 +206,7 @@ class MemoryEngine:
             now = store.now()
             if tx is None:
                 verdicts = store.run(unit_of_work.settle, settlements)
-                return Settled(verdicts, claim(store, demand, now) if demand is not None else [])
+                return Settled(verdicts, leases.claim(store, demand, now) if demand is not None else [])
             if demand is not None:
                 raise InvalidInput("demand", demand, "cannot go with tx=: a claim must not depend on a later commit")
             return Settled(own(tx, store).settle(settlements, now), [])
@@ -268,7 +265,7 @@ class MemoryEngine:
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:
-            return expire(store, bounded(retention, store.history), store.now())
+            return unit_of_work.expire(store, bounded(retention, store.history), store.now())
 
     # --- control ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Who is alive: leases of workers, and what happens to the claims of those that fell silent.
+"""Which worker holds which job: claims, leases, and claims of workers that stopped renewing.
 
-A lease belongs to a worker, not to a job, so renewing costs the same with one job and with a hundred. A worker that was
-reaped is remembered by name for ever: should it wake up, it must learn that it is not itself any more.
+A lease belongs to a worker, not to a job, so renewing costs the same with one job and with a hundred. The store keeps
+the name of a worker that was reaped: a later renewal by that worker fails, and it has to take a new id.
 """
 
 from __future__ import annotations
@@ -11,8 +11,25 @@ from collections.abc import Sequence
 from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.memory.store import Store
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Renewal
+from stoker.model.job import Claim, Demand, Renewal
 from stoker.model.time import Instant, Span
+
+
+def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
+    """Hand due jobs to a worker with a live lease."""
+    if store.leases.get(demand.worker, -1) < now:
+        return []
+    claims: list[Claim] = []
+    left = sum(n for _, n in demand.queues if n > 0) if demand.total is None else demand.total
+    for name, wanted in demand.queues:
+        waiting, queue = store.waiting.get(name), store.queue(name)
+        if waiting is None or queue.paused or queue.cooldown.shut(now):
+            continue
+        for entry in waiting.take(min(wanted, left - len(claims)), now):
+            before = entry.record.status
+            store.hand_over(entry, entry.record.claimed(demand.worker, now))
+            claims.append(entry.record.as_claim(queue, before))
+    return claims
 
 
 def renew(
@@ -21,7 +38,7 @@ def renew(
     """Extend a lease and compare what the worker holds with what is stored under it."""
     if worker not in store.leases and (not first or worker in store.retired):
         return Renewal(known=False)
-    # A lease lapses strictly after its end, and a farewell at once.
+    # A lease lapses strictly after its end; a lease of 0 lapses at once.
     store.leases[worker] = now + lease if lease > 0 else now - 1
     mine = store.held.get(worker, {})
     pairs = set(held)

@@ -11,12 +11,12 @@ import heapq
 import itertools
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from stoker.engines.base import Clock
-from stoker.engines.memory.clock import SteadyClock
 from stoker.engines.memory.events import Ledger
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.waiters import Hub, Waiter
@@ -26,7 +26,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
-from stoker.model.time import Instant
+from stoker.model.time import MINUTE, Instant, Span
 
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
@@ -35,6 +35,10 @@ log = logging.getLogger("stoker.engines.memory")
 
 MOST_STALE = 1_000
 """Ends of jobs that are not finished any more, before they are thrown out."""
+
+
+FURTHEST_AHEAD: Span = MINUTE
+"""How far the store's clock may be ahead of the system's before it follows it back."""
 
 
 class Store:
@@ -254,3 +258,33 @@ class Store:
         """Let the first insert that waits for room look again."""
         while self.crowd and not self.crowd[0].release():
             self.crowd.popleft()
+
+
+def system_clock() -> Instant:
+    """Read the clock of this machine."""
+    return time.time_ns() // 1_000
+
+
+class SteadyClock:
+    """The store's clock, which does not go back by up to a minute.
+
+    It keeps the highest instant it has returned and returns that again while the system's clock is behind it. If the
+    system's clock is more than `FURTHEST_AHEAD` behind, the kept instant was wrong (a bad time server, a virtual
+    machine that woke up) and holding on to it would freeze time: it is dropped. `dropped` counts how often.
+    """
+
+    __slots__ = ("_mark", "_source", "dropped")
+
+    def __init__(self, source: Clock | None = None) -> None:
+        self._source = source or system_clock
+        self._mark: Instant = 0
+        self.dropped = 0
+
+    def __call__(self) -> Instant:
+        shown = self._source()
+        if shown < self._mark:
+            if self._mark - shown <= FURTHEST_AHEAD:
+                return self._mark
+            self.dropped += 1
+        self._mark = shown
+        return shown

@@ -1,16 +1,21 @@
-"""Inserting, settling, noting and altering: loaded into a unit of work and decided by the shared careful path."""
+"""The calls that change jobs through a unit of work: insert, settle, note, alter, expire.
+
+Each loads what it needs from the store, lets the shared careful path decide, and leaves the writing to `Store.apply`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from stoker.engines.memory.ready_queue import Entry
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.errors import EngineFull
 from stoker.model.job import ACTIVE, Draft, Note, Receipt, Settlement, Verdict
 from stoker.model.lifecycle import check_settlements
-from stoker.model.query import Change, Selection, Tally
+from stoker.model.query import Change, Expired, Retention, Selection, Tally
+from stoker.model.time import Instant
 
 
 def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -52,3 +57,33 @@ def alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) 
     alteration = careful.Alteration(unit, selection, change)
     alteration.run(range(len(selection.ids)))
     return careful.tally(selection, [alteration])
+
+
+def expire(store: Store, retention: Retention, now: Instant) -> Expired:
+    """Remove what is out of date; of finished jobs beyond a count those nearest to their expiry go first."""
+    nearest = sorted(store.finished.values(), key=lambda entry: (entry.record.expires_at or 0, entry.record.id))
+    old = [entry for entry in nearest if entry.record.expires_at is not None and entry.record.expires_at < now]
+    gone = old[: max(retention.limit, 0)]
+    if retention.finished is not None:
+        surplus = len(nearest) - len(gone) - max(retention.finished, 0)
+        more = min(surplus, retention.limit - len(gone))
+        gone = nearest[: len(gone) + max(more, 0)]
+    events = _remove(store, gone, now)
+    old_events, points = store.ledger.expire(now - retention.events, now - retention.points)
+    unseen = [name for name, one in store.presences.items() if one.seen_at < now - retention.presences]
+    lapsed = [name for name, lock in store.locks.items() if lock.until <= now]
+    for name in unseen:
+        del store.presences[name]
+    for name in lapsed:
+        del store.locks[name]
+    return Expired(jobs=len(gone), events=events + old_events, points=points, presences=len(unseen), locks=len(lapsed))
+
+
+def _remove(store: Store, gone: Iterable[Entry], now: Instant) -> int:
+    """Delete jobs with their events; returns how many events those were."""
+    unit = UnitOfWork(now)
+    records = [entry.record for entry in gone]
+    store.load(unit, Wanted(frozenset(record.id for record in records)))
+    for record in records:
+        unit.remove(record, events=True)
+    return store.apply(unit)
