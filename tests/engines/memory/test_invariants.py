@@ -59,7 +59,7 @@ def picture(store: Store) -> object:
         dict(store.last_errors),
         dict(store.rows),
         dict(store.holders),
-        {name: (waiting.scheduled, waiting._standing) for name, waiting in store.waiting.items()},
+        {name: (waiting.scheduled, waiting._waiting) for name, waiting in store.waiting.items()},
     )
 
 
@@ -197,12 +197,12 @@ def _order(entry: Entry) -> tuple[int, int, JobId]:
 
 
 @pytest.mark.spec("MEMORY-13")
-def test_empty_places_are_swept() -> None:
+def test_invalid_items_are_removed() -> None:
     queue = ReadyQueue()
     entry = Entry(Record.drafted(Draft(compose(1, 1), "k", at=100), 0))
     for _ in range(3 * SWEEP_AT):
         queue.add(entry, 0)
         queue.leave(entry, 0)
     queue.add(entry, 0)
-    assert sum(1 for _ in queue._places()) <= SWEEP_AT + 2
+    assert sum(1 for _ in queue._items()) <= SWEEP_AT + 2
     assert queue.take(1, 100) == [entry]

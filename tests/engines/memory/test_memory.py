@@ -9,7 +9,7 @@ import pytest
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.engines.memory import MemoryEngine
-from stoker.engines.memory.events import Ledger
+from stoker.engines.memory.events import EventLog
 from stoker.model.control import Presence
 from stoker.model.errors import EngineClosed
 from stoker.model.events import Event, EventType, Window
@@ -165,16 +165,16 @@ async def test_expire_can_bound_the_history_further() -> None:
 
 @pytest.mark.spec("MEMORY-06")
 def test_the_oldest_events_make_room() -> None:
-    ledger = Ledger(most=100)
+    event_log = EventLog(most=100)
     for n in range(250):
-        ledger.write([Event(n, EventType.STARTED, compose(n // 2, 0), "q", "k")], [], 0, 0, None)
-    kept = [event.at for event in ledger.read(Window(0, 1_000))]
+        event_log.write([Event(n, EventType.STARTED, compose(n // 2, 0), "q", "k")], [], 0, 0, None)
+    kept = [event.at for event in event_log.read(Window(0, 1_000))]
     assert kept == list(range(kept[0], 250))
     assert 80 <= len(kept) <= 100
-    assert ledger.cross_out(compose(0, 0)) == 0
-    assert ledger.cross_out(compose(124, 0)) == 2
-    assert ledger.expire(240, 0)[0] == 240 - kept[0]
-    assert [event.at for event in ledger.read(Window(0, 1_000))] == list(range(240, 248))
+    assert event_log.remove(compose(0, 0)) == 0
+    assert event_log.remove(compose(124, 0)) == 2
+    assert event_log.expire(240, 0)[0] == 240 - kept[0]
+    assert [event.at for event in event_log.read(Window(0, 1_000))] == list(range(240, 248))
 
 
 # --- twins ------------------------------------------------------------------------------------------------------

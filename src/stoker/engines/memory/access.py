@@ -38,7 +38,7 @@ class Door:
 
 
 class Access:
-    """A store call that reads or writes. Belongs to one engine, hence to one loop: its calls never overlap."""
+    """A store call that reads or writes. It belongs to one engine, so to one loop: its calls never overlap."""
 
     __slots__ = ("_active", "_call_times", "_door", "_since", "_store", "_write")
 
@@ -70,13 +70,13 @@ async def insert_when_room(access: Access, waiting: set[Waiter], drafts: Sequenc
     """Insert when this caller is first in the queue and there is room; refuse at once what can never fit."""
     waiter = Waiter()
     with access as store:
-        store.crowd.append(waiter)
+        store.waiting_for_room.append(waiter)
     waiting.add(waiter)
     try:
         while True:
             with access:
                 waiter.rearm()
-                if store.crowd[0] is waiter:
+                if store.waiting_for_room[0] is waiter:
                     try:
                         return store.run(unit_of_work.insert, drafts)
                     except EngineFull:
@@ -86,6 +86,6 @@ async def insert_when_room(access: Access, waiting: set[Waiter], drafts: Sequenc
     finally:
         waiting.discard(waiter)
         with store.lock:
-            if waiter in store.crowd:
-                store.crowd.remove(waiter)
+            if waiter in store.waiting_for_room:
+                store.waiting_for_room.remove(waiter)
             store.admit()

@@ -1,6 +1,6 @@
-"""What people tune and workers share: queues, budgets and named locks.
+"""Queue settings, rate budgets and named locks.
 
-The arithmetic is the model's; here a value is read, asked about and written in one step under the store's lock.
+The model decides; a function here reads a value, asks the model and writes the result, all under the store's lock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def queues(store: Store) -> list[Queue]:
 
 
 def tune_queue(store: Store, name: str, tuning: Tuning, *, if_absent: bool) -> bool:
-    """Patch a queue. One that was only used or cooled counts as absent: nobody tuned it yet."""
+    """Patch a queue. One that was used or cooled but never tuned counts as absent."""
     if if_absent and name in store.tuned:
         return False
     before = store.queue(name)
@@ -71,7 +71,7 @@ def lock(store: Store, name: str, owner: str, lease: Span, now: Instant) -> bool
 
 
 def unlock(store: Store, name: str, owner: str) -> bool:
-    """Release one's own lock."""
+    """Release a lock that `owner` holds."""
     if not may_release(store.locks.get(name), owner):
         return False
     del store.locks[name]

@@ -1,4 +1,4 @@
-"""The async face of the store: every method of the contract, each one call through `Access`."""
+"""The contract on a store in memory: each method is one call through `Access`."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class MemoryEngine:
         self._door = Door()
         self._read = Access(store, self._call_times, self._door, write=False)
         self._write = Access(store, self._call_times, self._door, write=True)
-        self._queueing: set[Waiter] = set()
+        self._waiting_for_room: set[Waiter] = set()
 
     # --- retention ----------------------------------------------------------------------------------------------
 
     @property
     def keep_done(self) -> Span:
-        """How long done jobs are kept by default; settable, so that this engine can stand in for another one."""
+        """How long done jobs are kept by default; settable, so that tests can compare it with another engine."""
         return self._store.keep_done
 
     @keep_done.setter
@@ -125,13 +125,13 @@ class MemoryEngine:
                 self._door.open = False
                 self._store.hubs.remove(self._hub)
                 self._hub.dismiss()
-                for waiter in self._queueing:
+                for waiter in self._waiting_for_room:
                     waiter.release()
 
     def for_loop(self) -> Self:
-        twin = object.__new__(type(self))
-        twin._join(self._store, self._when_full)
-        return twin
+        other = object.__new__(type(self))
+        other._join(self._store, self._when_full)
+        return other
 
     def transaction(self) -> AbstractAsyncContextManager[MemoryTransaction]:
         return self._transaction()
@@ -177,19 +177,19 @@ class MemoryEngine:
         with self._read as store:
             return store.now()
 
-    # --- doors and leases ---------------------------------------------------------------------------------------
+    # --- jobs and leases ----------------------------------------------------------------------------------------
 
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         try:
             with self._write as store:
                 if tx is not None:
                     return own(tx, store).insert(drafts, store.now())
-                if not store.crowd:
+                if not store.waiting_for_room:
                     return store.run(unit_of_work.insert, drafts)
         except EngineFull:
             if tx is not None or self._when_full == "raise":
                 raise
-        return await insert_when_room(self._write, self._queueing, drafts)
+        return await insert_when_room(self._write, self._waiting_for_room, drafts)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         with self._write as store:
@@ -313,17 +313,17 @@ class MemoryEngine:
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
         with self._write as store:
-            return store.ledger.write(events, points, store.now(), now, chunk)
+            return store.event_log.write(events, points, store.now(), now, chunk)
 
     async def events(self, window: Window) -> list[Event]:
         with self._read as store:
-            return store.ledger.read(window)
+            return store.event_log.read(window)
 
     async def points(
         self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
     ) -> list[Point]:
         with self._read as store:
-            return store.ledger.points(since, until, metrics, queue)
+            return store.event_log.points(since, until, metrics, queue)
 
     def timings(self) -> Timings:
         return self._call_times.drain()

@@ -1,6 +1,6 @@
-"""The timeline in memory: events by time and points by key.
+"""The timeline: events by time, and measured points.
 
-Events of a job go when the job goes; beyond `MOST_EVENTS` the oldest make room, because memory is all there is.
+The events of a job are removed with it. Beyond `MOST_EVENTS` the oldest events are dropped, to bound memory.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from stoker.model.time import Instant
 MOST_EVENTS = 100_000
 
 
-class Line(msgspec.Struct, gc=False, eq=False):
-    """An event in the ledger; crossed out when its job is deleted."""
+class LoggedEvent(msgspec.Struct, gc=False, eq=False):
+    """A stored event. `removed`: its job is gone, and the list is compacted later."""
 
     at: Instant
     event: Event
-    crossed: bool = False
+    removed: bool = False
 
 
 _at = attrgetter("at")
 
 
-class Ledger:
+class EventLog:
     """Events in the order they happened, and points."""
 
-    __slots__ = ("_by_job", "_crossed", "_lines", "_points", "_remembered", "most")
+    __slots__ = ("_by_job", "_events", "_points", "_remembered", "_removed", "most")
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
-        self._lines: list[Line] = []
-        self._by_job: dict[JobId, list[Line]] = {}
+        self._events: list[LoggedEvent] = []
+        self._by_job: dict[JobId, list[LoggedEvent]] = {}
         self._points: dict[tuple[Instant, str, str], float] = {}
         self._remembered: dict[bytes, Instant] = {}
-        self._crossed = 0
+        self._removed = 0
         self.most = most
 
     def write(
@@ -57,21 +57,21 @@ class Ledger:
             if event.at <= self._remembered.get(event.job, -1):
                 continue
             written += 1
-            line = Line(event.at, event)
-            if not self._lines or self._lines[-1].at <= line.at:
-                self._lines.append(line)
+            entry = LoggedEvent(event.at, event)
+            if not self._events or self._events[-1].at <= entry.at:
+                self._events.append(entry)
             else:
-                bisect.insort_right(self._lines, line, key=_at)
-            self._by_job.setdefault(event.job, []).append(line)
+                bisect.insort_right(self._events, entry, key=_at)
+            self._by_job.setdefault(event.job, []).append(entry)
         for point in points:
             self._points[point.bucket, point.queue, point.metric] = point.value
-        if len(self._lines) - self._crossed > self.most:
-            # A tenth more than needed goes at once, so that not every write has to shift the list.
-            self._drop(len(self._lines) - self.most + self.most // 10)
+        if len(self._events) - self._removed > self.most:
+            # Drop a tenth more than needed at once, so that not every write has to shift the list.
+            self._drop(len(self._events) - self.most + self.most // 10)
         return written
 
     def remember(self, one: bytes, now: Instant) -> None:
-        """A chunk was written, or a job was deleted: what comes of it later is not written."""
+        """Note that a chunk was written or a job deleted: later events of it are not written."""
         self._remembered.pop(one, None)
         self._remembered[one] = now
         oldest = next(iter(self._remembered))
@@ -79,33 +79,33 @@ class Ledger:
             del self._remembered[oldest]
             oldest = next(iter(self._remembered))
 
-    def cross_out(self, job: JobId) -> int:
-        """Remove a job's events; answers how many there were."""
-        lines = self._by_job.pop(job, None)
-        if lines is None:
+    def remove(self, job: JobId) -> int:
+        """Remove a job's events; return how many there were."""
+        entries = self._by_job.pop(job, None)
+        if entries is None:
             return 0
-        for line in lines:
-            line.crossed = True
-        self._crossed += len(lines)
-        if self._crossed > 1_000 and self._crossed * 2 > len(self._lines):
-            self._lines = [line for line in self._lines if not line.crossed]
-            self._crossed = 0
-        return len(lines)
+        for entry in entries:
+            entry.removed = True
+        self._removed += len(entries)
+        if self._removed > 1_000 and self._removed * 2 > len(self._events):
+            self._events = [entry for entry in self._events if not entry.removed]
+            self._removed = 0
+        return len(entries)
 
     def read(self, window: Window) -> list[Event]:
         """Events of the half-open window, oldest first, up to its limit."""
         found: list[Event] = []
-        start = bisect.bisect_left(self._lines, window.since, key=_at)
-        end = bisect.bisect_left(self._lines, window.until, key=_at)
-        for place in range(start, end):
-            line = self._lines[place]
-            if line.crossed or (window.job is not None and line.event.job != window.job):
+        start = bisect.bisect_left(self._events, window.since, key=_at)
+        end = bisect.bisect_left(self._events, window.until, key=_at)
+        for position in range(start, end):
+            entry = self._events[position]
+            if entry.removed or (window.job is not None and entry.event.job != window.job):
                 continue
-            if window.queue is not None and line.event.queue != window.queue:
+            if window.queue is not None and entry.event.queue != window.queue:
                 continue
             if len(found) >= window.limit:
                 break
-            found.append(line.event)
+            found.append(entry.event)
         return found
 
     def points(self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> list[Point]:
@@ -117,24 +117,24 @@ class Ledger:
         ]
 
     def expire(self, events_before: Instant, points_before: Instant) -> tuple[int, int]:
-        """Remove what is older; answers how many events and points went."""
-        events = self._drop(bisect.bisect_left(self._lines, events_before, key=_at))
+        """Remove what is older; return how many events and points that were."""
+        events = self._drop(bisect.bisect_left(self._events, events_before, key=_at))
         old = [key for key in self._points if key[0] < points_before]
         for key in old:
             del self._points[key]
         return events, len(old)
 
     def _drop(self, count: int) -> int:
-        """Remove the first lines; answers how many of them were not crossed out yet."""
-        gone = self._lines[:count]
-        del self._lines[:count]
-        for line in gone:
-            if line.crossed:
+        """Remove the first `count` events; return how many of them were not removed before."""
+        gone = self._events[:count]
+        del self._events[:count]
+        for entry in gone:
+            if entry.removed:
                 continue
-            mine = self._by_job[line.event.job]
-            mine.remove(line)
+            mine = self._by_job[entry.event.job]
+            mine.remove(entry)
             if not mine:
-                del self._by_job[line.event.job]
-        living = sum(not line.crossed for line in gone)
-        self._crossed -= len(gone) - living
+                del self._by_job[entry.event.job]
+        living = sum(not entry.removed for entry in gone)
+        self._removed -= len(gone) - living
         return living

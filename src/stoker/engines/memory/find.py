@@ -1,6 +1,6 @@
-"""What people ask: pages of jobs, and all counts at one instant.
+"""Reads: pages of jobs, the census, and how long a worker may sleep.
 
-A page is a walk along the sorted ids from the cursor; the census is read from counters.
+`find` walks along the sorted ids from the cursor; `census` reads counters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.model.time import Instant
 
 
 def find(store: Store, query: Query, now: Instant) -> Page:
-    """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    """One page; it ends when it is full, after `LONGEST_WALK` records, or with the last record."""
     jobs: list[Job] = []
     scanned = 0
     last: JobId | None = None
@@ -42,13 +42,13 @@ def _walk(store: Store, query: Query) -> Iterator[JobId]:
     ids, cursor = store.ordered(), query.cursor
     if query.order == "oldest":
         start = 0 if cursor is None else bisect.bisect_right(ids, cursor)
-        return (ids[place] for place in range(start, len(ids)))
+        return (ids[position] for position in range(start, len(ids)))
     end = len(ids) if cursor is None else bisect.bisect_left(ids, cursor)
-    return (ids[place] for place in range(end - 1, -1, -1))
+    return (ids[position] for position in range(end - 1, -1, -1))
 
 
 def census(store: Store, now: Instant) -> Census:
-    """Every count at this instant. Only running jobs are looked at one by one; there are as many as slots."""
+    """Every count at this instant. Only running jobs are read one by one; there are no more of them than slots."""
     counts = [
         Count(queue, kind, status, store.counts[queue, kind, status])
         for queue, kind in sorted({(queue, kind) for queue, kind, _ in store.counts})

@@ -1,11 +1,11 @@
 """The waiting jobs of one queue, in the order claims take them.
 
-Jobs of the future stand apart in a heap by time and are moved over when they are due, so a claim never walks past one
-that it may not take. Due jobs stand in one run per priority and status. A run is a queue with a heap beside it: most
-jobs arrive in the order they will leave and cost a constant, the others cost a logarithm.
+Jobs that are not due yet are in a heap by time and move to a run when they are due, so a claim never skips jobs that it
+may not take. There is one run of due jobs per priority and status. A run is a deque with a heap beside it: most jobs
+arrive in the order they leave and cost a constant, the others cost a logarithm.
 
-A job that leaves from the middle (canceled, moved, replaced) leaves its place behind: a place counts only while the
-record carries its ticket. Empty places are skipped when met and swept when they are the majority.
+A job that leaves from the middle (canceled, moved, reitemd) leaves its queue item behind: an item is valid only while
+the entry carries its ticket. Invalid items are skipped, and removed when they are the majority.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ NOWHERE = 0
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
-    """A stored job and its place: `ticket` is valid while it waits, `later` says that it is not due yet."""
+    """A stored job. `ticket` names its valid queue item while it waits; `later`: it is not due yet."""
 
     record: Record
     ticket: int = NOWHERE
     later: bool = False
 
 
-Place: TypeAlias = tuple[Instant, JobId, int, Entry]
+Item: TypeAlias = tuple[Instant, JobId, int, Entry]
 """Scheduled time, id, ticket, entry. Tickets are unique, so a comparison never reaches the entry."""
 
 SWEEP_AT = 1_000
-"""Fewer empty places than this are not worth a sweep."""
+"""How many invalid items are tolerated before they are removed."""
 
 _tickets = itertools.count(NOWHERE + 1)
 
@@ -51,18 +51,18 @@ class Run:
     __slots__ = ("heap", "straight")
 
     def __init__(self) -> None:
-        self.straight: deque[Place] = deque()
-        self.heap: list[Place] = []
+        self.straight: deque[Item] = deque()
+        self.heap: list[Item] = []
 
-    def push(self, place: Place) -> None:
+    def push(self, item: Item) -> None:
         straight = self.straight
-        if not straight or straight[-1] < place:
-            straight.append(place)
+        if not straight or straight[-1] < item:
+            straight.append(item)
         else:
-            heappush(self.heap, place)
+            heappush(self.heap, item)
 
-    def head(self) -> Place | None:
-        """The first place that counts."""
+    def head(self) -> Item | None:
+        """The first valid item."""
         straight, heap = self.straight, self.heap
         while straight and straight[0][3].ticket != straight[0][2]:
             straight.popleft()
@@ -72,8 +72,8 @@ class Run:
             return straight[0]
         return heap[0] if heap else None
 
-    def pop(self, head: Place) -> None:
-        """Take away what `head` answered."""
+    def pop(self, head: Item) -> None:
+        """Remove what `head` returned."""
         if self.straight and self.straight[0] is head:
             self.straight.popleft()
         else:
@@ -81,15 +81,15 @@ class Run:
 
 
 class ReadyQueue:
-    """All waiting jobs of one queue. `scheduled` counts the pending ones among those of the future."""
+    """All waiting jobs of one queue. `scheduled` counts the pending ones that are not due yet."""
 
-    __slots__ = ("_later", "_left", "_priorities", "_runs", "_standing", "scheduled")
+    __slots__ = ("_later", "_left", "_priorities", "_runs", "_waiting", "scheduled")
 
     def __init__(self) -> None:
         self._runs: dict[int, tuple[Run, Run]] = {}
         self._priorities: list[int] = []
-        self._later: list[Place] = []
-        self._standing = 0
+        self._later: list[Item] = []
+        self._waiting = 0
         self._left = 0
         self.scheduled = 0
 
@@ -97,24 +97,24 @@ class ReadyQueue:
         """Queue a waiting job."""
         record = entry.record
         ticket = entry.ticket = next(_tickets)
-        place = (record.scheduled_at, record.id, ticket, entry)
-        self._standing += 1
+        item = (record.scheduled_at, record.id, ticket, entry)
+        self._waiting += 1
         entry.later = record.scheduled_at > now
         if entry.later:
-            heappush(self._later, place)
+            heappush(self._later, item)
             if record.status is Status.PENDING:
                 self.scheduled += 1
         else:
-            self._run(record).push(place)
+            self._run(record).push(item)
 
     def leave(self, entry: Entry, now: Instant) -> None:
         """Take a job out of the middle."""
         if entry.later and entry.record.status is Status.PENDING:
             self.scheduled -= 1
         entry.ticket = NOWHERE
-        self._standing -= 1
+        self._waiting -= 1
         self._left += 1
-        if self._left > SWEEP_AT and self._left > self._standing:
+        if self._left > SWEEP_AT and self._left > self._waiting:
             self.rebuild(now)
 
     def take(self, n: int, now: Instant) -> list[Entry]:
@@ -127,27 +127,27 @@ class ReadyQueue:
                 run, head, other = pending, pending.head(), retrying.head()
                 if head is None or (other is not None and other < head):
                     run, head = retrying, other
-                # A run that was filled before the clock was set back may hold jobs of the future.
+                # A run that was filled before the clock was set back may hold jobs that are not due now.
                 if head is None or head[0] > now:
                     break
                 run.pop(head)
                 head[3].ticket = NOWHERE
                 taken.append(head[3])
-        self._standing -= len(taken)
+        self._waiting -= len(taken)
         return taken
 
     def promote(self, now: Instant) -> None:
         """Move what has become due to its run."""
         later = self._later
         while later and later[0][0] <= now:
-            place = heappop(later)
-            entry = place[3]
-            if entry.ticket != place[2]:
+            item = heappop(later)
+            entry = item[3]
+            if entry.ticket != item[2]:
                 continue
             entry.later = False
             if entry.record.status is Status.PENDING:
                 self.scheduled -= 1
-            self._run(entry.record).push(place)
+            self._run(entry.record).push(item)
 
     def oldest(self, now: Instant) -> Instant | None:
         """The smallest scheduled time of due pending jobs."""
@@ -165,10 +165,10 @@ class ReadyQueue:
         return min((*heads, later[0][0]) if later else heads, default=None)
 
     def rebuild(self, now: Instant) -> None:
-        """Drop the empty places and sort all jobs again, also after the clock was set back."""
-        entries = [entry for _, _, ticket, entry in self._places() if entry.ticket == ticket]
+        """Drop the invalid items and sort all jobs again, also after the clock was set back."""
+        entries = [entry for _, _, ticket, entry in self._items() if entry.ticket == ticket]
         self._runs, self._priorities, self._later = {}, [], []
-        self._standing = self._left = self.scheduled = 0
+        self._waiting = self._left = self.scheduled = 0
         for entry in entries:
             self.add(entry, now)
 
@@ -179,7 +179,7 @@ class ReadyQueue:
             bisect.insort(self._priorities, record.priority)
         return runs[0] if record.status is Status.PENDING else runs[1]
 
-    def _places(self) -> Iterator[Place]:
+    def _items(self) -> Iterator[Item]:
         yield from self._later
         for runs in self._runs.values():
             for run in runs:

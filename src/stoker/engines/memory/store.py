@@ -1,8 +1,8 @@
 """The state of the store, and the one step that changes jobs: `apply` writes a unit of work.
 
-A job is in exactly one place: the ready queue of its queue (waiting), a worker's hands (running) or the history
-(finished). Claiming and reaping, the hot paths, change entries themselves; everything else is decided in a unit of work
-first, so a call that is refused, or a transaction that is only rehearsed, leaves no trace.
+A job is in exactly one container: `waiting` (the ready queue of its queue), `held` (by its worker) or `finished`.
+Claiming and reaping, the hot paths, change entries themselves; all else is decided in a unit of work first, so a call
+that is refused, or a transaction that is rolled back, changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from stoker.engines.base import Clock
-from stoker.engines.memory.events import Ledger
+from stoker.engines.memory.events import EventLog
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 log = logging.getLogger("stoker.engines.memory")
 
 MOST_STALE = 1_000
-"""Ends of jobs that are not finished any more, before they are thrown out."""
+"""How many outdated entries of `_ends` are tolerated before it is compacted."""
 
 
 FURTHEST_AHEAD: Span = MINUTE
@@ -42,7 +42,7 @@ FURTHEST_AHEAD: Span = MINUTE
 
 
 class Store:
-    """Everything that is stored, shared by twins. A caller holds `lock`."""
+    """Everything that is stored, shared by all engines on it. A caller holds `lock`."""
 
     def __init__(self, clock: Clock | None, capacity: int | None, history: int | None) -> None:
         self.lock = threading.Lock()
@@ -69,9 +69,9 @@ class Store:
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}
         self.presences: dict[str, Presence] = {}
-        self.ledger = Ledger()
+        self.event_log = EventLog()
         self.hubs: list[Hub] = []
-        self.crowd: deque[Waiter] = deque()
+        self.waiting_for_room: deque[Waiter] = deque()
         self._woken: set[str] = set()
         self._sorted: list[JobId] | None = None
 
@@ -88,7 +88,7 @@ class Store:
     # --- units of work ------------------------------------------------------------------------------------------
 
     def load(self, unit: UnitOfWork, wanted: Wanted) -> None:
-        """Put into the unit what an operation will ask for."""
+        """Put into the unit what an operation needs."""
         wanted = unit.missing(wanted)
         for job in wanted.ids:
             self._load_record(unit, job)
@@ -125,7 +125,7 @@ class Store:
         return answer
 
     def apply(self, unit: UnitOfWork) -> int:
-        """Write a unit of work; returns how many events went with removed jobs."""
+        """Write a unit of work; returns how many events were removed with jobs."""
         for before, after in unit.written():
             job = (after or before).id  # type: ignore[union-attr]  # one of them is a record
             entry = self.jobs.get(job)
@@ -155,8 +155,8 @@ class Store:
         self.rows.update(unit.changed_queues)
         self._woken |= unit.woken
         for job in unit.deleted:
-            self.ledger.remember(job, unit.now)
-        return sum(self.ledger.cross_out(job) for job in unit.forgotten)
+            self.event_log.remember(job, unit.now)
+        return sum(self.event_log.remove(job) for job in unit.forgotten)
 
     def _place(self, entry: Entry, now: Instant) -> None:
         record = entry.record
@@ -187,7 +187,7 @@ class Store:
     # --- hot paths ----------------------------------------------------------------------------------------------
 
     def hand_over(self, entry: Entry, record: Record) -> None:
-        """A taken or held job becomes this worker's claim."""
+        """Give a job that was waiting or held to the worker of `record`."""
         before = entry.record
         if before.status is Status.RUNNING:
             assert before.worker is not None
@@ -232,15 +232,15 @@ class Store:
             record = entry.record
             self.counts[record.queue, record.kind, record.status] -= 1
             del self.jobs[record.id]
-            self.ledger.cross_out(record.id)
+            self.event_log.remove(record.id)
 
     def _is_end(self, end: tuple[Instant, int, JobId]) -> bool:
-        """Is this still how a job ended? Requeued and removed ones leave theirs behind."""
+        """Whether this entry of `_ends` is valid; requeued and removed jobs leave theirs behind."""
         entry = self.finished.get(end[2])
         return entry is not None and (entry.record.expires_at or 0) == end[0]
 
     def conclude(self, active_before: int) -> None:
-        """What follows every write: prune the history, admit the next insert that waits for room, wake waiters."""
+        """Finish a write: prune the history, let the next insert that waits for room try, wake waiters."""
         while self.history is not None and len(self.finished) > self.history:
             self._prune()
         if len(self._ends) > 2 * len(self.finished) + MOST_STALE:
@@ -255,9 +255,9 @@ class Store:
             self._woken.clear()
 
     def admit(self) -> None:
-        """Let the first insert that waits for room look again."""
-        while self.crowd and not self.crowd[0].release():
-            self.crowd.popleft()
+        """Let the first insert that waits for room try again."""
+        while self.waiting_for_room and not self.waiting_for_room[0].release():
+            self.waiting_for_room.popleft()
 
 
 def system_clock() -> Instant:

@@ -1,9 +1,9 @@
-"""The engine's own transaction: steps are rehearsed when they are asked for and performed when the block ends.
+"""The engine's own transaction: steps are rehearsed when they are called and performed when the block ends.
 
-A rehearsal runs all steps so far in a unit of work that is thrown away. So each step gets its true answer, other
-callers see nothing, and no lock is held between two steps. At the end the steps run once more and are written. If the
-store has changed meanwhile and would answer otherwise than promised (the key was taken, the claim was lost), nothing is
-written and `EngineBusy` says so.
+A rehearsal runs all steps so far in a unit of work that is thrown away. So each step returns its true
+result, other callers see nothing, and no lock is held between two steps. At the end the steps run once more and are
+written. If a result now differs from the returned one (the key was taken, the claim was lost), nothing is written and
+`EngineBusy` is raised.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MemoryTransaction:
         self._ended = False
 
     def insert(self, drafts: Sequence[Draft], now: Instant) -> list[Receipt]:
-        """Answer as the insert will, and perform it at the end."""
+        """Return what the insert will return, and perform it at the end."""
         step = partial(unit_of_work.insert, drafts=tuple(drafts))
         if self._plain is not None and self._is_plain(drafts, self._plain):
             self._plain.update(draft.id for draft in drafts)
@@ -44,7 +44,7 @@ class MemoryTransaction:
         return self._rehearse(step, now)
 
     def settle(self, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
-        """Answer as the settlements will, and perform them at the end."""
+        """Return what the settlements will return, and perform them at the end."""
         return self._rehearse(partial(unit_of_work.settle, settlements=tuple(settlements)), now)
 
     def perform(self, now: Instant) -> None:
@@ -82,7 +82,7 @@ class MemoryTransaction:
         return answer
 
     def _is_plain(self, drafts: Sequence[Draft], before: set[JobId]) -> bool:
-        """Is the answer clear without a rehearsal? Keeps a transaction of many single inserts linear.
+        """Whether the result is known without a rehearsal, which keeps many single inserts linear.
 
         `before` are the ids of the steps so far, as long as all of them were plain.
         """

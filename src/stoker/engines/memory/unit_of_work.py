@@ -33,19 +33,19 @@ def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Rece
 
 
 def _growth(unit: UnitOfWork) -> int:
-    """How many active jobs more there will be."""
+    """How many active jobs the unit adds."""
     return sum(n for (_, _, status), n in unit.counts().items() if status in ACTIVE)
 
 
 def settle(store: Store, unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """End claims, each for itself."""
+    """End claims, each independently of the others."""
     check_settlements(settlements)
     store.load(unit, careful.wanted_by_settlements(settlements))
     return careful.settle(unit, settlements)
 
 
 def note(store: Store, unit: UnitOfWork, notes: Sequence[Note]) -> list[Verdict]:
-    """Write on running jobs what their handlers noted."""
+    """Write progress, metadata and log lines on running jobs."""
     store.load(unit, Wanted(frozenset(one.id for one in notes)))
     return [careful.note_one(unit, one) for one in notes]
 
@@ -60,7 +60,7 @@ def alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) 
 
 
 def expire(store: Store, retention: Retention, now: Instant) -> Expired:
-    """Remove what is out of date; of finished jobs beyond a count those nearest to their expiry go first."""
+    """Remove what is past its time; beyond `retention.finished` the jobs nearest to their expiry go first."""
     nearest = sorted(store.finished.values(), key=lambda entry: (entry.record.expires_at or 0, entry.record.id))
     old = [entry for entry in nearest if entry.record.expires_at is not None and entry.record.expires_at < now]
     gone = old[: max(retention.limit, 0)]
@@ -69,7 +69,7 @@ def expire(store: Store, retention: Retention, now: Instant) -> Expired:
         more = min(surplus, retention.limit - len(gone))
         gone = nearest[: len(gone) + max(more, 0)]
     events = _remove(store, gone, now)
-    old_events, points = store.ledger.expire(now - retention.events, now - retention.points)
+    old_events, points = store.event_log.expire(now - retention.events, now - retention.points)
     unseen = [name for name, one in store.presences.items() if one.seen_at < now - retention.presences]
     lapsed = [name for name, lock in store.locks.items() if lock.until <= now]
     for name in unseen:
