@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from benchmarks.stats import Meter
-from stoker.engines.sqlite.claims import BEFORE_ALL
+from stoker.engines.sqlite.claim import BEFORE_ALL
 from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING, RUNNING
 from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
 from stoker.engines.sqlite.statements import sql

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import claims, insert, settle
+from stoker.engines.sqlite import claim, insert, settle
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
 
@@ -50,7 +50,7 @@ def together(unit: Unit, group: Sequence[Request]) -> Steps[list[Any]]:
     yield from _settles(unit, [request for request in group if request.settlements is not None], answers)
     for request in group:
         if request.demand is not None:
-            taken = yield from claims.claim(unit, request.demand)
+            taken = yield from claim.claim(unit, request.demand)
             answers[request] = Settled(answers[request], taken) if request.settlements is not None else taken
         elif request.settlements is not None:
             answers[request] = Settled(answers[request], [])

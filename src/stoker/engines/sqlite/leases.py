@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.claims import living, set_aside, stored
+from stoker.engines.sqlite.claim import living, set_aside, stored
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.model.errors import CorruptRecord
