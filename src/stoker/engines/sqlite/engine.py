@@ -20,7 +20,7 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import control, joining, leases, opening, questions, settle, timeline
+from stoker.engines.sqlite import control, events, joining, leases, opening, questions, settle
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.expire import expire
@@ -280,17 +280,17 @@ class SqliteEngine:
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
-        return await self._store.write(lambda unit: timeline.record(unit, events, points, now, chunk))
+        return await self._store.write(lambda unit: events.record(unit, events, points, now, chunk))
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
-        return await self._store.read(lambda _: timeline.events(window))
+        return await self._store.read(lambda _: events.events(window))
 
     @timed(write=False)
     async def points(
         self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
     ) -> list[Point]:
-        return await self._store.read(lambda _: timeline.points(since, until, metrics, queue))
+        return await self._store.read(lambda _: events.points(since, until, metrics, queue))
 
     def timings(self) -> Timings:
         return self.call_times.drain()
