@@ -20,7 +20,7 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import control, events, joining, leases, opening, questions, settle
+from stoker.engines.sqlite import control, events, leases, opening, questions, settle, user_transaction
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.expire import expire
@@ -110,10 +110,10 @@ class SqliteEngine:
         return self._transaction()
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[joining.Own]:
+    async def _transaction(self) -> AsyncIterator[user_transaction.Own]:
         self._store.inside()
         connection = await asyncio.to_thread(Connection, self.path, journal=self._options.journal)
-        own = joining.Own(self._store, connection)
+        own = user_transaction.Own(self._store, connection)
         try:
             await own.begin(self._options.patience)
             yield own
@@ -143,7 +143,7 @@ class SqliteEngine:
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         if tx is not None:
-            undo = joining.may_refuse(drafts)
+            undo = user_transaction.may_refuse(drafts)
             return await self._store.join(tx, lambda unit: insert(unit, drafts), undo=undo)
         return await self._store.ask(strict=bool(drafts), drafts=drafts)  # type: ignore[no-any-return]
 

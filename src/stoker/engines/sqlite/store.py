@@ -20,7 +20,7 @@ import msgspec
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import warn_once
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import joining, questions
+from stoker.engines.sqlite import questions, user_transaction
 from stoker.engines.sqlite.connection import Journal
 from stoker.engines.sqlite.opening import Inside, opened
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -105,9 +105,9 @@ class Store:
     async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
         """Have steps done in somebody else's transaction; needs neither a loop nor an open engine by itself."""
         unit = Unit(self.clock())
-        door = joining.undoing(make(unit)) if undo else make(unit)
-        if not isinstance(tx, joining.Own):
-            return await joining.on_theirs(self.path, tx, unit, door)
+        door = user_transaction.undoing(make(unit)) if undo else make(unit)
+        if not isinstance(tx, user_transaction.Own):
+            return await user_transaction.on_theirs(self.path, tx, unit, door)
         if tx.owner is not self:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
         return tx.run(unit, door)
@@ -126,11 +126,11 @@ class Store:
             await asyncio.sleep(0.001)
 
     def _glance(self, inside: Inside, make: Callable[[Instant], Steps[T]]) -> T:
-        return inside.reader.glance(joining.at_now(self.clock(), make))
+        return inside.reader.glance(user_transaction.at_now(self.clock(), make))
 
     async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
         """Ask slice by slice: others come in between, so no snapshot is held."""
-        steps = joining.at_now(self.clock(), make)
+        steps = user_transaction.at_now(self.clock(), make)
         done, answer = self.inside().reader.slice(steps, None, SLICE)
         while not done:
             await asyncio.sleep(0)
