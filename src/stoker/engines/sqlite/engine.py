@@ -20,7 +20,8 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import control, events, leases, opening, questions, settle, user_transaction
+from stoker.engines.sqlite import control, leases, opening, questions, settle, user_transaction
+from stoker.engines.sqlite import events as event_log
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.expire import expire
@@ -280,17 +281,17 @@ class SqliteEngine:
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
-        return await self._store.write(lambda unit: events.record(unit, events, points, now, chunk))
+        return await self._store.write(lambda unit: event_log.record(unit, events, points, now, chunk))
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
-        return await self._store.read(lambda _: events.events(window))
+        return await self._store.read(lambda _: event_log.events(window))
 
     @timed(write=False)
     async def points(
         self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
     ) -> list[Point]:
-        return await self._store.read(lambda _: events.points(since, until, metrics, queue))
+        return await self._store.read(lambda _: event_log.points(since, until, metrics, queue))
 
     def timings(self) -> Timings:
         return self.call_times.drain()
