@@ -68,7 +68,7 @@ async def test_one_folder_beside_the_file_that_goes_with_its_last_user(path: Pat
     await use(first, "a")
     await use(second, "b")
     assert names(path) - {"jobs.db", "jobs.db-wal", "jobs.db-shm"} == {"jobs.db-stoker"}
-    assert {"users", "gate", "gate-turn", "live/a.alive", "live/b.alive"} <= tree(path)
+    assert {"users", "write.lock", "write.lock-turn", "live/a.alive", "live/b.alive"} <= tree(path)
     await first.renew("a", [], lease=0)
     await first.close()
     await first.close()
@@ -99,7 +99,7 @@ async def test_what_a_killed_user_left_goes_with_the_next_one_that_no_longer_nee
         assert user.line() == "open"
         user.kill(signal.SIGKILL)
         user.process.wait()
-    assert {"users", "gate", "gate-turn", "live/killed.alive"} <= tree(path)
+    assert {"users", "write.lock", "write.lock-turn", "live/killed.alive"} <= tree(path)
     producer = SqliteEngine(path)
     await producer.open()
     await producer.close()
@@ -115,7 +115,7 @@ async def test_what_a_killed_user_left_goes_with_the_next_one_that_no_longer_nee
 
 @pytest.mark.spec("SQLITE-82")
 async def test_nothing_is_removed_under_a_user_that_comes_meanwhile(path: Path, campaign: bool) -> None:
-    """Engines open, write and close in every order; each write finds its gate, and the last one out removes all."""
+    """Engines open, write and close in every order; every write succeeds, and the last engine removes the folder."""
 
     async def visit() -> None:
         for _ in range(30 if campaign else 5):

@@ -15,7 +15,7 @@ import pytest
 
 from stoker.engines.sql.handles import drive
 from stoker.engines.sqlite.engine import SqliteEngine
-from stoker.engines.sqlite.gate import Gate
+from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import Duplicate, EngineBusy, EngineRefused
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict
@@ -193,18 +193,18 @@ async def test_the_same_file_by_another_path_is_the_same_file(engine: SqliteEngi
 @pytest.mark.spec("SQLITE-72")
 @pytest.mark.parametrize("name", OPENERS)
 async def test_the_gate_is_never_taken(engine: SqliteEngine, path: Path, name: str) -> None:
-    gate = Gate(f"{path}-stoker/gate")
-    assert gate.enter(5)
+    write_lock = WriteLock(f"{path}-stoker/write.lock")
+    assert write_lock.acquire(5)
     try:
         async with OPENERS[name](path) as handle:
             await asyncio.wait_for(engine.insert([draft()], tx=handle), 5)
             await maybe(handle.commit())
         assert await statuses(engine) == {Status.PENDING: 1}
-        # The gate is the right one: the engine's own writes wait for it.
+        # The write lock is the right one: the engine's own writes wait for it.
         own = asyncio.ensure_future(engine.insert([draft()]))
         assert not (await asyncio.wait((own,), timeout=0.05))[0]
     finally:
-        gate.close()
+        write_lock.close()
     await own
     assert await statuses(engine) == {Status.PENDING: 2}
 
@@ -216,13 +216,13 @@ async def test_nobody_is_kept_at_the_gate_by_an_open_transaction(engine: SqliteE
         own = asyncio.ensure_future(engine.insert([draft()]))
         await asyncio.sleep(0.02)
         assert not own.done()
-        gate = Gate(f"{path}-stoker/gate")
+        write_lock = WriteLock(f"{path}-stoker/write.lock")
         try:
-            # The waiting writer comes back to look now and then; in between the gate is free.
-            assert await asyncio.to_thread(gate.enter, 5)
-            gate.leave()
+            # The waiting writer comes back to look now and then; in between the write lock is free.
+            assert await asyncio.to_thread(write_lock.acquire, 5)
+            write_lock.release()
         finally:
-            gate.close()
+            write_lock.close()
         handle.commit()
         await own
     assert await statuses(engine) == {Status.PENDING: 2}

@@ -115,7 +115,7 @@ async def test_a_log_that_is_gone_is_noticed_before_anything_is_written_to_it(en
 
 
 @pytest.mark.spec("FAULT-33")
-@pytest.mark.parametrize("name", ["gate", "gate-turn", "users"])
+@pytest.mark.parametrize("name", ["write.lock", "write.lock-turn", "users"])
 async def test_lock_files_that_are_gone_come_back(engine: SqliteEngine, name: str) -> None:
     before = await insert(engine)
     Path(f"{engine.path}-stoker", name).unlink()

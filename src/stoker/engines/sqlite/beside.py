@@ -1,9 +1,9 @@
 """The folder beside the database: what is in it, who uses it, and who removes it.
 
-`jobs.db-stoker/` holds everything Stoker needs beside SQLite's own files: the gate's lock files, the signs of life in
-`live/` and the listeners' sockets in `wake/`. Every open engine holds a shared lock on the file `users` in it; the
-kernel drops the lock with the process. An engine that closes, or a process that exits, and finds itself the only user
-removes the folder. What a killed process left behind goes when the next user closes.
+`jobs.db-stoker/` holds everything Stoker needs beside SQLite's own files: the two files of the write lock, the signs of
+life in `live/` and the listeners' sockets in `wake/`. Every open engine holds a shared lock on the file `users` in it;
+the kernel drops the lock with the process. An engine that closes, or a process that exits, and finds itself the only
+user removes the folder. What a killed process left behind goes when the next user closes.
 
 Rule: only the exclusive lock on `users` allows removing, and a user that got its lock on a file which is no longer at
 its path starts again. So nothing is removed under a user. The sign of a dead worker that still has a lease in the store
@@ -25,7 +25,7 @@ from pathlib import Path
 from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused, EngineUnavailable
 
 END = "-stoker"
-USERS, GATE, LIVE, WAKE = "users", "gate", "live", "wake"
+USERS, WRITE_LOCK, LIVE, WAKE = "users", "write.lock", "live", "wake"
 ALIVE = ".alive"
 """How the name of a sign of life ends."""
 
@@ -38,7 +38,7 @@ class Beside:
 
     def __init__(self, database: str) -> None:
         self.path = Path(f"{database}{END}")
-        self.gate = self.path / GATE
+        self.write_lock = self.path / WRITE_LOCK
         self.live = self.path / LIVE
         self.wake = self.path / WAKE
         self._fd: int | None = None
@@ -81,7 +81,7 @@ class Beside:
     def _remove(self, signs: Collection[str] | None) -> None:
         emptied(self.live, keep=lambda name: name.endswith(ALIVE) and (signs is None or name in signs))
         emptied(self.wake)
-        for file in (self.gate, Path(f"{self.gate}-turn")):
+        for file in (self.write_lock, Path(f"{self.write_lock}-turn")):
             file.unlink(missing_ok=True)
         if not self.live.exists():
             # The lock file last: whoever opens it from here on finds that it has gone, and makes a new folder.

@@ -5,8 +5,9 @@ Where the work is done is decided anew for each group:
 - *inline*: statements and commit on the loop, when nothing can make it wait. A thread's hand-over costs more than such
   a commit.
 - *split*: statements on the loop, only the commit in the writer thread, when the disk is waited for. Statements in a
-  thread would give the interpreter's lock away at every step and hold the gate against everybody meanwhile.
-- *thread*: everything in the writer thread, when somebody else holds the gate or the database: the loop never waits.
+  thread would give the interpreter's lock away at every step and hold the write lock against everybody meanwhile.
+- *thread*: everything in the writer thread, when another writer holds the write lock or the database: the loop never
+  waits.
 
 New jobs are there for others as soon as they are committed, and whoever asked for them is answered when the disk has
 them. Nobody can tell the difference: the log reaches the disk in its order, so whatever comes of such a job is safe
@@ -31,7 +32,7 @@ from stoker.engines.sqlite.writer import Writer
 from stoker.model.errors import EngineClosed
 
 LARGEST_GROUP = 2_000
-"""So many drafts and settlements at most share a transaction: others wait for the gate meanwhile."""
+"""So many drafts and settlements at most share a transaction: others wait for the write lock meanwhile."""
 
 
 class Coalescer:

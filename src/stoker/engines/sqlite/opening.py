@@ -1,4 +1,4 @@
-"""What an open engine holds: two connections, the folder beside the file, gate and bell; and how the schema is made."""
+"""What an open engine holds (connections, side folder, write lock, bell), and how the schema is made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stoker.engines.sqlite import checks, leases
 from stoker.engines.sqlite.beside import Beside
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
-from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.life import SignOfLife, sign_name
 from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.wake import Bell
+from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError, EngineRefused
 from stoker.model.time import Instant
 
@@ -33,7 +33,7 @@ class Inside:
     connection: Connection
     reader: Connection
     beside: Beside
-    gate: Gate
+    write_lock: WriteLock
     life: SignOfLife
     bell: Bell
     hub: Hub
@@ -55,7 +55,7 @@ class Inside:
         signs = self._signs()
         self.reader.close()
         self.connection.close()
-        self.gate.close()
+        self.write_lock.close()
         self.beside.close(signs)
 
     def _signs(self) -> set[str] | None:
@@ -81,8 +81,8 @@ async def opened(
     beside = Beside(path)
     bell = Bell(beside.wake, loop)
     checks.inspect_path(path)
-    gate = Gate(beside.gate)
-    connection, reader = await asyncio.to_thread(_connect, path, journal, beside, gate, patience)
+    write_lock = WriteLock(beside.write_lock)
+    connection, reader = await asyncio.to_thread(_connect, path, journal, beside, write_lock, patience)
     warnings = [checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
     if connection.journal != journal:
         warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
@@ -92,12 +92,12 @@ async def opened(
         connection,
         reader,
         beside,
-        gate,
+        write_lock,
         SignOfLife(beside.live),
         bell,
         Hub(),
         Coalescer(
-            Transactor(connection, gate, clock, patience),
+            Transactor(connection, write_lock, clock, patience),
             fsync=fsync,
             log=connection.journal == "wal",
             ring=bell.ring,
@@ -107,39 +107,41 @@ async def opened(
     )
 
 
-def _connect(path: str, journal: Journal, beside: Beside, gate: Gate, patience: float) -> tuple[Connection, Connection]:
+def _connect(
+    path: str, journal: Journal, beside: Beside, write_lock: WriteLock, patience: float
+) -> tuple[Connection, Connection]:
     try:
         beside.open(patience)
-        connection = connected(path, journal, gate, patience)
+        connection = connected(path, journal, write_lock, patience)
         try:
-            upgrade(connection, gate, patience)
+            upgrade(connection, write_lock, patience)
             return connection, Connection(path, journal=journal, read_only=True)
         except BaseException:
             connection.close()
             raise
     except BaseException:
-        gate.close()
+        write_lock.close()
         beside.close()
         raise
 
 
-def connected(path: str, journal: Journal, gate: Gate, patience: float) -> Connection:
-    """Connect with the gate held: two that change the journal of a new file at once would refuse each other."""
-    if not gate.enter(patience):
-        raise EngineBusy(f"another process held the gate {gate.path} for more than {patience:g} s")
+def connected(path: str, journal: Journal, write_lock: WriteLock, patience: float) -> Connection:
+    """Connect with the write lock held: two that change the journal of a new file at once would refuse each other."""
+    if not write_lock.acquire(patience):
+        raise EngineBusy(f"another process held the write lock {write_lock.path} for more than {patience:g} s")
     try:
         return Connection(path, journal=journal)
     finally:
-        gate.leave()
+        write_lock.release()
 
 
-def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
+def upgrade(connection: Connection, write_lock: WriteLock, patience: float) -> list[str]:
     """Bring the schema up to date, one transaction per step; answers the statements that were run."""
     done: list[str] = []
     if not planned(connection, patience):
         return done
     while True:
-        begin(connection, gate, FULL, patience)
+        begin(connection, write_lock, FULL, patience)
         try:
             migration = migrations.advance(lambda text, values: connection.run(text, tuple(values)), MIGRATIONS)
             commit(connection, patience)
@@ -147,7 +149,7 @@ def upgrade(connection: Connection, gate: Gate, patience: float) -> list[str]:
             connection.rollback()
             raise
         finally:
-            gate.leave()
+            write_lock.release()
         if migration is None:
             return done
         done += migration.statements
@@ -191,16 +193,16 @@ def migrate(path: str, journal: Journal, patience: float) -> list[str]:
     """Bring the schema of a file up to date; answers the statements that were run."""
     checks.inspect_path(path)
     beside = Beside(path)
-    gate = Gate(beside.gate)
+    write_lock = WriteLock(beside.write_lock)
     try:
         beside.open(patience)
-        connection = connected(path, journal, gate, patience)
+        connection = connected(path, journal, write_lock, patience)
         try:
-            return upgrade(connection, gate, patience)
+            return upgrade(connection, write_lock, patience)
         finally:
             connection.close()
     finally:
-        gate.close()
+        write_lock.close()
         beside.close()
 
 

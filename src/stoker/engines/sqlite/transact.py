@@ -1,8 +1,8 @@
 """Running a group as one transaction on the engine's writing connection, in whichever thread.
 
-The gate is entered before every write transaction and left right after it. Whoever finds the database locked by
-somebody who does not know the gate (a user's own transaction) leaves it before sleeping, so that the others can at
-least find out for themselves.
+The write lock is acquired before every write transaction and released right after it. A writer that finds the database
+locked by a connection that does not use the write lock (a user's own transaction) releases it before it sleeps, so that
+other writers can try for themselves.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from stoker.engines.sqlite.connection import Connection
-from stoker.engines.sqlite.gate import Gate
 from stoker.engines.sqlite.group import Outcome, Request, together
 from stoker.engines.sqlite.unit_of_work import Known, Mismatch, Unit
+from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.time import Instant
 
@@ -22,13 +22,15 @@ SHORTEST_NAP, LONGEST_NAP = 0.001, 0.05
 
 
 class Transactor:
-    """One writing connection and its gate. `clock` is read once per transaction."""
+    """One writing connection and its write lock. `clock` is read once per transaction."""
 
-    __slots__ = ("_clock", "_connection", "_gate", "_known", "_patience")
+    __slots__ = ("_clock", "_connection", "_known", "_patience", "_write_lock")
 
-    def __init__(self, connection: Connection, gate: Gate, clock: Callable[[], Instant], patience: float) -> None:
+    def __init__(
+        self, connection: Connection, write_lock: WriteLock, clock: Callable[[], Instant], patience: float
+    ) -> None:
         self._connection = connection
-        self._gate = gate
+        self._write_lock = write_lock
         self._clock = clock
         self._patience = patience
         self._known = Known()
@@ -36,20 +38,20 @@ class Transactor:
     # --- the parts, for the loop --------------------------------------------------------------------------------
 
     def begin(self, level: int) -> bool:
-        """Get hold of gate and database without waiting."""
+        """Get hold of the write lock and database without waiting."""
         return self._enter(self._connection.begin, level)
 
     def _enter(self, first: Callable[[int], None], level: int) -> bool:
-        """Get hold of the gate and do the first thing behind it; whoever cannot is outside again."""
-        if not self._gate.try_enter():
+        """Get hold of the write lock and do the first thing behind it; whoever cannot is outside again."""
+        if not self._write_lock.try_acquire():
             return False
         try:
             first(level)
         except EngineBusy:
-            self._gate.leave()
+            self._write_lock.release()
             return False
         except BaseException:
-            self._gate.leave()
+            self._write_lock.release()
             raise
         return True
 
@@ -80,7 +82,7 @@ class Transactor:
                 self._roll_back()
             outcome.failed(group, error)
         finally:
-            self._gate.leave()
+            self._write_lock.release()
         return outcome
 
     def sync(self, outcome: Outcome) -> Outcome:
@@ -99,7 +101,7 @@ class Transactor:
         try:
             self._roll_back()
         finally:
-            self._gate.leave()
+            self._write_lock.release()
 
     def _roll_back(self) -> None:
         self._known.forget()
@@ -110,7 +112,7 @@ class Transactor:
 
         None: the database is somebody else's at this moment.
         """
-        if request.make is None or not self._gate.try_enter():
+        if request.make is None or not self._write_lock.try_acquire():
             return None
         outcome = Outcome()
         try:
@@ -120,7 +122,7 @@ class Transactor:
         except EngineBusy:
             return None
         finally:
-            self._gate.leave()
+            self._write_lock.release()
         return outcome
 
     # --- the whole, for the thread ------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class Transactor:
     def whole(self, group: Sequence[Request], level: int) -> Outcome:
         """Wait, work, commit. One that fails does not take the others along."""
         try:
-            begin(self._connection, self._gate, level, self._patience)
+            begin(self._connection, self._write_lock, level, self._patience)
             return self.commit(group, self.work(group, level))
         except Exception as error:  # noqa: BLE001 - as above
             if len(group) == 1 or isinstance(error, EngineBusy):
@@ -157,20 +159,20 @@ def commit(connection: Connection, patience: float) -> None:
             return
 
 
-def begin(connection: Connection, gate: Gate, level: int, patience: float) -> None:
-    """Get hold of gate and database, waiting for others as long as patience lasts."""
+def begin(connection: Connection, write_lock: WriteLock, level: int, patience: float) -> None:
+    """Get hold of the write lock and database, waiting for others as long as patience lasts."""
     deadline = time.monotonic() + patience
     nap = SHORTEST_NAP
     while True:
-        if not gate.enter(max(0.0, deadline - time.monotonic())):
+        if not write_lock.acquire(max(0.0, deadline - time.monotonic())):
             raise EngineBusy(
-                f"another process held the gate {gate.path} for more than {patience:g} s. The write did not happen and "
-                "may be repeated"
+                f"another process held the write lock {write_lock.path} for more than {patience:g} s. The write did "
+                "not happen and may be repeated"
             )
         try:
             connection.begin(level)
         except EngineBusy as error:
-            gate.leave()
+            write_lock.release()
             if time.monotonic() >= deadline:
                 if connection.log.doubtful:
                     raise
@@ -179,7 +181,7 @@ def begin(connection: Connection, gate: Gate, level: int, patience: float) -> No
                     "did not happen and may be repeated"
                 ) from error
         except BaseException:
-            gate.leave()
+            write_lock.release()
             raise
         else:
             return

@@ -1,7 +1,7 @@
 """Other people's transactions: inserts and settlements that exist if and only if somebody commits.
 
 `Own` is the engine's own transaction, on a connection of its own so that the engine goes on beside it. `Theirs` is a
-handle of the user's on the same file. Neither takes the gate: nobody may wait at it for as long as a user thinks.
+handle of the user's on the same file. Neither takes the write lock: nobody may wait at it for as long as a user thinks.
 """
 
 from __future__ import annotations
