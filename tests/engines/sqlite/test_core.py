@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine, flush, log, questions
-from stoker.engines.sqlite.life import SignOfLife
+from stoker.engines.sqlite.liveness import LivenessFiles
 from stoker.model.errors import (
     Duplicate,
     EngineBusy,
@@ -496,7 +496,7 @@ async def test_a_mark_far_ahead_is_dropped_with_a_warning(path: Path, caplog: py
     await engine.close()
 
 
-# --- life and waking --------------------------------------------------------------------------------------------
+# --- liveness and wake-ups --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("SQLITE-17")
@@ -505,12 +505,12 @@ async def test_a_dead_process_is_reaped_before_its_lease_lapses(engine: SqliteEn
     await engine.renew("reaper", [], first=True)
     assert await engine.reap("reaper", 10) == []
     # What a killed process leaves behind: its file, unlocked.
-    life = engine._store.inside().life
-    os.close(life._held.pop("w"))
+    liveness = engine._store.inside().liveness
+    os.close(liveness._held.pop("w"))
     [taken] = await engine.reap("reaper", 10)
     assert (taken.id, taken.former) == (claim.id, "w")
     assert not (await engine.renew("w", [])).known
-    assert SignOfLife(f"{path}.live").dead(["w"]) == []
+    assert LivenessFiles(f"{path}.live").dead(["w"]) == []
 
 
 @pytest.mark.spec("SQLITE-17")

@@ -181,7 +181,7 @@ class SqliteEngine:
         check_lease(lease)
         steps = leases.renew
         renewal = await self._store.write(lambda unit: steps(unit, worker, held, lease, first=first), bare=not first)
-        opening.show_life(self._store.inside().life, worker, alive=renewal.known and lease > 0)
+        opening.show_alive(self._store.inside().liveness, worker, alive=renewal.known and lease > 0)
         return renewal
 
     @timed(write=True)
@@ -190,14 +190,14 @@ class SqliteEngine:
 
     @timed(write=True)
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
-        life = self._store.inside().life
+        liveness = self._store.inside().liveness
         living, lapsed = await self._store.read(leases.workers)
-        gone = [*dead, *life.dead(worker for worker in living if worker != by)]
+        gone = [*dead, *liveness.dead(worker for worker in living if worker != by)]
         if not gone and not lapsed.difference((by,)):
             return []
         claims, retired = await self._store.write(lambda unit: leases.reap(unit, by, limit, gone))
         for worker in retired:
-            life.forget(worker)
+            liveness.forget(worker)
         return claims
 
     @timed(write=False)

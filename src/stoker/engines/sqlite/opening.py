@@ -14,7 +14,7 @@ from stoker.engines.sqlite import checks, leases
 from stoker.engines.sqlite.beside import Beside
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
-from stoker.engines.sqlite.life import SignOfLife, sign_name
+from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.wake import Bell
 from stoker.engines.sqlite.write_lock import WriteLock
@@ -34,7 +34,7 @@ class Inside:
     reader: Connection
     beside: Beside
     write_lock: WriteLock
-    life: SignOfLife
+    liveness: LivenessFiles
     bell: Bell
     hub: Hub
     coalescer: Coalescer
@@ -51,20 +51,20 @@ class Inside:
         await self.coalescer.close()
         self.hub.dismiss()
         self.bell.close()
-        self.life.close()
-        signs = self._signs()
+        self.liveness.close()
+        kept = self._living_files()
         self.reader.close()
         self.connection.close()
         self.write_lock.close()
-        self.beside.close(signs)
+        self.beside.close(kept)
 
-    def _signs(self) -> set[str] | None:
-        """The signs of workers that still have a lease; None when the store cannot be asked."""
+    def _living_files(self) -> set[str] | None:
+        """Return the liveness files of workers that still have a lease; None when the store cannot be read."""
         try:
             living, _ = self.reader.glance(leases.workers(0))
         except EngineError:
             return None
-        return {sign_name(worker) for worker in living}
+        return {liveness_file(worker) for worker in living}
 
 
 async def opened(
@@ -93,7 +93,7 @@ async def opened(
         reader,
         beside,
         write_lock,
-        SignOfLife(beside.live),
+        LivenessFiles(beside.live),
         bell,
         Hub(),
         Coalescer(
@@ -206,11 +206,11 @@ def migrate(path: str, journal: Journal, patience: float) -> list[str]:
         beside.close()
 
 
-def show_life(life: SignOfLife, worker: str, *, alive: bool) -> None:
-    """Hold a living worker's sign, or let go of it. Without one its lease decides, only later."""
+def show_alive(liveness: LivenessFiles, worker: str, *, alive: bool) -> None:
+    """Hold or drop a worker's liveness file. Without one its lease decides, only later."""
     if not alive:
-        life.drop(worker)
+        liveness.drop(worker)
         return
-    # Refused: a twin of this engine shows it already.
+    # Refused: another engine of this process holds it already.
     with suppress(EngineRefused, OSError):
-        life.hold(worker)
+        liveness.hold(worker)

@@ -1,12 +1,13 @@
-"""The sign of life: a worker's death is known at once on this host, without waiting for its lease.
+"""Liveness files: detect a dead worker on this host at once, before its lease expires.
 
 Each worker holds a flock on a file of its own for as long as its process lives; the kernel drops it with the process.
-The engine holds it from a worker's first renewal to its farewell, and the reaper asks `dead` before each reap.
+The engine holds it from a worker's first renewal until the worker releases its lease, and the reaper calls `dead`
+before each reap.
 
-Rule: only a file that is there and unlocked proves a death. No file proves nothing (another host, an older version, a
-clean farewell), and a frozen process keeps its lock: for these the lease decides. A file appears under its worker's
-name only when it is locked, so that no worker looks dead while it is being born. A dead worker whose guardian lives
-(`control.guardian_of`) is the guardian's to bury: it knows how the process died, and names it.
+Rule: only a file that exists and is unlocked proves a death. A missing file proves nothing (another host, an older
+version, a released lease), and a frozen process keeps its lock: for these the lease decides. A file gets its worker's
+name only after it is locked, so that a worker that starts never looks dead. A dead worker whose guardian lives
+(`control.guardian_of`) is left to the guardian, which knows how the process died and names it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from stoker.model.control import guardian_of
 from stoker.model.errors import EngineRefused
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
-BORN = ".born-"
+NEW = ".new-"
 
 
-class SignOfLife:
-    """The signs of one engine's workers, and a look at those of all others. Cheap: a file per worker."""
+class LivenessFiles:
+    """Holds the files of one engine's workers and checks those of all others."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self._held: dict[str, int] = {}
-        SIGNS.add(self)
+        OPEN_LIVENESS.add(self)
 
     def hold(self, worker: str) -> None:
-        """Show that this worker lives, until `drop`, `close` or the end of the process. Holding twice is harmless."""
+        """Lock this worker's file until `drop`, `close` or the end of the process. Holding twice is harmless."""
         if worker in self._held:
             return
         self._prepare()
@@ -45,23 +46,23 @@ class SignOfLife:
         if locked(path):
             raise EngineRefused(f"worker {worker!r} is alive in another process; a worker's id is never used twice")
         while True:
-            newborn = self.directory / f"{BORN}{uuid.uuid4().hex}"
-            fd = os.open(newborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
+            unlocked = self.directory / f"{NEW}{uuid.uuid4().hex}"
+            fd = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                newborn.rename(path)
-            except FileNotFoundError:  # swept as a leftover in the moment before it was locked
+                unlocked.rename(path)
+            except FileNotFoundError:  # another engine removed it as a leftover before it was locked
                 os.close(fd)
                 continue
             except BaseException:
                 os.close(fd)
-                newborn.unlink(missing_ok=True)
+                unlocked.unlink(missing_ok=True)
                 raise
             self._held[worker] = fd
             return
 
     def drop(self, worker: str) -> None:
-        """A clean farewell: the file goes first, so that nobody takes it for a death."""
+        """Remove the file, then unlock it, in this order: an unlocked file would prove a death."""
         fd = self._held.pop(worker, None)
         if fd is None:
             return
@@ -70,7 +71,7 @@ class SignOfLife:
         os.close(fd)
 
     def dead(self, workers: Iterable[str]) -> list[str]:
-        """Those whose process has certainly died on this host and whose guardian does not live, in the order asked."""
+        """Return the workers whose process died on this host and whose guardian does not live, in the given order."""
         return [worker for worker in workers if self._is_dead(worker) and not self._is_guarded(worker)]
 
     def _is_dead(self, worker: str) -> bool:
@@ -81,59 +82,59 @@ class SignOfLife:
         return guardian is not None and (guardian in self._held or locked(self._path(guardian)) is True)
 
     def forget(self, worker: str) -> None:
-        """Remove the file of a dead worker once nothing is stored under it any more. A living one keeps its file."""
+        """Remove the file of a dead worker once it has no stored claim. A living worker keeps its file."""
         if worker in self._held:
             return
         remove_unlocked(self._path(worker))
 
     def close(self) -> None:
-        """Bid farewell for every worker held. Closing twice is harmless."""
+        """Drop every worker held. Closing twice is harmless."""
         for worker in list(self._held):
             self.drop(worker)
 
     def _path(self, worker: str) -> Path:
-        return self.directory / sign_name(worker)
+        return self.directory / liveness_file(worker)
 
     def _prepare(self) -> None:
         inner_folder(self.directory)
-        for leftover in self.directory.glob(f"{BORN}*"):
+        for leftover in self.directory.glob(f"{NEW}*"):
             remove_unlocked(leftover)
 
     def _forked(self) -> None:
-        # A child that is not a new program keeps the parent's open files: the parent would seem to live on in it.
+        # A forked child keeps the parent's open files, and with them its locks: a dead parent would look alive.
         for fd in self._held.values():
             os.close(fd)
         self._held.clear()
 
 
-def sign_name(worker: str) -> str:
-    """The file name of a worker's sign, whatever characters the worker's own name has."""
+def liveness_file(worker: str) -> str:
+    """Return the file name for a worker, whatever characters the worker's own name has."""
     name = worker if PLAIN.fullmatch(worker) else "~" + hashlib.sha256(worker.encode()).hexdigest()
     return f"{name}{ALIVE}"
 
 
 def locked(path: Path) -> bool | None:
-    """Does a process hold the file? None when there is none or it cannot be asked."""
+    """Return whether a process holds the file; None when it does not exist or cannot be checked."""
     try:
         fd = os.open(path, os.O_RDONLY | OPEN)
     except OSError:
         return None
     try:
-        # A shared lock: several reapers may look at the same moment without taking one another for the owner.
+        # A shared lock: several reapers may check at the same moment without taking one another for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return None
     else:
-        # Between opening and locking it may have said farewell: then the file is gone, or another one's by now.
+        # The worker may have dropped the file between our open and our lock: then it is gone, or replaced.
         return False if same(fd, path) else None
     finally:
         os.close(fd)
 
 
 def remove_unlocked(path: Path) -> None:
-    """Remove a file that nobody holds; one that was replaced or locked meanwhile stays."""
+    """Remove a file that no process holds; a file that was replaced or locked meanwhile stays."""
     try:
         fd = os.open(path, os.O_RDONLY | OPEN)
     except OSError:
@@ -148,12 +149,12 @@ def remove_unlocked(path: Path) -> None:
         os.close(fd)
 
 
-SIGNS: weakref.WeakSet[SignOfLife] = weakref.WeakSet()
+OPEN_LIVENESS: weakref.WeakSet[LivenessFiles] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for sign in list(SIGNS):
-        sign._forked()  # noqa: SLF001 - the module looks after its own
+    for files in list(OPEN_LIVENESS):
+        files._forked()  # noqa: SLF001 - same module
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engines.sqlite.life import SignOfLife, locked
+from stoker.engines.sqlite.liveness import LivenessFiles, locked
 from stoker.model.errors import EngineRefused
 from tests.engines.sqlite.children import child, eventually
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.engine("sqlite")
 
 WORKER = """
 import sys
-from stoker.engines.sqlite.life import SignOfLife
-sign = SignOfLife(sys.argv[1])
-sign.hold(sys.argv[2])
+from stoker.engines.sqlite.liveness import LivenessFiles
+liveness = LivenessFiles(sys.argv[1])
+liveness.hold(sys.argv[2])
 print("alive", flush=True)
 sys.stdin.readline()
-sign.drop(sys.argv[2])
+liveness.drop(sys.argv[2])
 print("gone", flush=True)
 sys.stdin.readline()
 """
@@ -30,130 +30,130 @@ sys.stdin.readline()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "life"
+    return tmp_path / "liveness"
 
 
 @pytest.fixture
-def sign(folder: Path) -> Iterator[SignOfLife]:
-    made = SignOfLife(folder)
+def liveness(folder: Path) -> Iterator[LivenessFiles]:
+    made = LivenessFiles(folder)
     yield made
     made.close()
 
 
 @pytest.mark.spec("SQLITE-45")
-def test_a_killed_worker_is_known_dead_at_once(folder: Path, sign: SignOfLife, campaign: bool) -> None:
+def test_a_killed_worker_is_known_dead_at_once(folder: Path, liveness: LivenessFiles, campaign: bool) -> None:
     took = []
     for number in range(50 if campaign else 3):
         name = f"w{number}"
         with child(WORKER, folder, name) as worker:
             assert worker.line() == "alive"
-            assert sign.dead([name]) == []
+            assert liveness.dead([name]) == []
             worker.kill(signal.SIGKILL)
             killed = time.monotonic()
-            eventually(lambda name=name: sign.dead([name]) == [name])  # type: ignore[misc]
+            eventually(lambda name=name: liveness.dead([name]) == [name])  # type: ignore[misc]
             took.append(time.monotonic() - killed)
-        sign.forget(name)
-        assert sign.dead([name]) == []
+        liveness.forget(name)
+        assert liveness.dead([name]) == []
     assert sorted(took)[len(took) // 2] < 0.5
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.spec("SQLITE-45")
-def test_a_frozen_worker_is_not_dead(folder: Path, sign: SignOfLife) -> None:
+def test_a_frozen_worker_is_not_dead(folder: Path, liveness: LivenessFiles) -> None:
     with child(WORKER, folder, "w1") as worker:
         assert worker.line() == "alive"
         worker.kill(signal.SIGSTOP)
         eventually(lambda: os.waitpid(worker.process.pid, os.WUNTRACED | os.WNOHANG)[0])
-        assert sign.dead(["w1"]) == []
-        sign.forget("w1")
+        assert liveness.dead(["w1"]) == []
+        liveness.forget("w1")
         worker.kill(signal.SIGCONT)
-        assert sign.dead(["w1"]) == []
+        assert liveness.dead(["w1"]) == []
         assert [file.name for file in folder.iterdir()] == ["w1.alive"]
 
 
 @pytest.mark.spec("SQLITE-46")
-def test_only_a_file_that_is_there_and_unlocked_proves_a_death(folder: Path, sign: SignOfLife) -> None:
-    other = SignOfLife(folder)
-    assert sign.dead(["unseen"]) == []
-    sign.hold("mine")
-    sign.hold("mine")
+def test_only_a_file_that_is_there_and_unlocked_proves_a_death(folder: Path, liveness: LivenessFiles) -> None:
+    other = LivenessFiles(folder)
+    assert liveness.dead(["unseen"]) == []
+    liveness.hold("mine")
+    liveness.hold("mine")
     other.hold("theirs")
     (folder / "old.alive").touch()
-    assert sign.dead(["mine", "theirs", "old", "unseen"]) == ["old"]
+    assert liveness.dead(["mine", "theirs", "old", "unseen"]) == ["old"]
     assert other.dead(iter(["mine", "theirs", "old", "unseen"])) == ["old"]
-    sign.drop("mine")
-    sign.drop("mine")
+    liveness.drop("mine")
+    liveness.drop("mine")
     other.close()
     other.close()
-    assert sign.dead(["mine", "theirs"]) == []
-    sign.forget("old")
-    sign.forget("old")
+    assert liveness.dead(["mine", "theirs"]) == []
+    liveness.forget("old")
+    liveness.forget("old")
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.spec("SQLITE-46")
-def test_a_clean_farewell_leaves_nothing(folder: Path, sign: SignOfLife) -> None:
+def test_a_dropped_worker_leaves_nothing(folder: Path, liveness: LivenessFiles) -> None:
     with child(WORKER, folder, "w1") as worker:
         assert worker.line() == "alive"
         worker.say("go")
         assert worker.line() == "gone"
-        assert sign.dead(["w1"]) == []
+        assert liveness.dead(["w1"]) == []
         assert list(folder.iterdir()) == []
 
 
 @pytest.mark.spec("SQLITE-46")
-def test_a_worker_never_looks_dead_while_it_is_being_born(folder: Path, sign: SignOfLife) -> None:
+def test_a_worker_that_starts_never_looks_dead(folder: Path, liveness: LivenessFiles) -> None:
     script = """
 import sys
-from stoker.engines.sqlite.life import SignOfLife
-sign = SignOfLife(sys.argv[1])
+from stoker.engines.sqlite.liveness import LivenessFiles
+liveness = LivenessFiles(sys.argv[1])
 print("ready", flush=True)
 for number in range(400):
-    sign.hold("w1")
-    sign.drop("w1")
+    liveness.hold("w1")
+    liveness.drop("w1")
 print("done", flush=True)
 sys.stdin.readline()
 """
-    sign.hold("mine")
+    liveness.hold("mine")
     with child(script, folder) as worker:
         assert worker.line() == "ready"
         os.set_blocking(worker.process.stdout.fileno(), False)  # type: ignore[union-attr]
         looks = 0
         while worker.line() != "done":
-            assert sign.dead(["w1"]) == []
-            sign.forget("w1")
-            SignOfLife(folder)._prepare()
+            assert liveness.dead(["w1"]) == []
+            liveness.forget("w1")
+            LivenessFiles(folder)._prepare()
             looks += 1
     assert looks > 10
 
 
 @pytest.mark.spec("SQLITE-46")
-def test_an_id_in_use_is_refused_and_one_of_a_dead_worker_is_not(folder: Path, sign: SignOfLife) -> None:
-    other = SignOfLife(folder)
-    sign.hold("w1")
+def test_an_id_in_use_is_refused_and_one_of_a_dead_worker_is_not(folder: Path, liveness: LivenessFiles) -> None:
+    other = LivenessFiles(folder)
+    liveness.hold("w1")
     with pytest.raises(EngineRefused, match="w1"):
         other.hold("w1")
-    sign.forget("w1")
+    liveness.forget("w1")
     other.forget("w1")
     assert other.dead(["w1"]) == []
     (folder / "w2.alive").touch()
-    sign.hold("w2")
+    liveness.hold("w2")
     assert other.dead(["w2"]) == []
 
 
 @pytest.mark.parametrize("worker", ["../../escape", "a/b", ".", "", "x" * 300, "naïve wörker", "~" + "0" * 64])
-def test_any_name_stays_inside_the_folder(folder: Path, sign: SignOfLife, worker: str) -> None:
-    sign.hold(worker)
+def test_any_name_stays_inside_the_folder(folder: Path, liveness: LivenessFiles, worker: str) -> None:
+    liveness.hold(worker)
     assert [file.parent for file in folder.iterdir()] == [folder]
-    assert SignOfLife(folder).dead([worker]) == []
-    sign.drop(worker)
+    assert LivenessFiles(folder).dead([worker]) == []
+    liveness.drop(worker)
     assert list(folder.iterdir()) == []
 
 
-def test_files_and_folder_are_for_their_owner_alone(folder: Path, sign: SignOfLife) -> None:
+def test_files_and_folder_are_for_their_owner_alone(folder: Path, liveness: LivenessFiles) -> None:
     old = os.umask(0)
     try:
-        sign.hold("w1")
+        liveness.hold("w1")
     finally:
         os.umask(old)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -162,29 +162,29 @@ def test_files_and_folder_are_for_their_owner_alone(folder: Path, sign: SignOfLi
 
 def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "life").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "liveness").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EngineRefused, match="symbolic link"):
-        SignOfLife(tmp_path / "life").hold("w1")
+        LivenessFiles(tmp_path / "liveness").hold("w1")
 
 
-def test_leftovers_of_a_process_killed_in_the_middle_are_swept(folder: Path, sign: SignOfLife) -> None:
+def test_leftovers_of_a_process_killed_in_the_middle_are_swept(folder: Path, liveness: LivenessFiles) -> None:
     folder.mkdir()
-    (folder / ".born-1234").touch()
-    sign.hold("w1")
+    (folder / ".new-1234").touch()
+    liveness.hold("w1")
     assert [file.name for file in folder.iterdir()] == ["w1.alive"]
 
 
 @pytest.mark.spec("SQLITE-47")
-def test_a_forked_or_started_child_does_not_keep_its_parent_alive(folder: Path, sign: SignOfLife) -> None:
+def test_a_forked_or_started_child_does_not_keep_its_parent_alive(folder: Path, liveness: LivenessFiles) -> None:
     script = """
 import os, subprocess, sys, time
-from stoker.engines.sqlite.life import SignOfLife
-sign = SignOfLife(sys.argv[1])
-sign.hold("w1")
+from stoker.engines.sqlite.liveness import LivenessFiles
+liveness = LivenessFiles(sys.argv[1])
+liveness.hold("w1")
 started = subprocess.Popen(["sleep", "60"])
 if (forked := os.fork()) == 0:
-    sign.drop("w1")
-    os.write(1, f"{sign.dead(['w1'])}\\n".encode())
+    liveness.drop("w1")
+    os.write(1, f"{liveness.dead(['w1'])}\\n".encode())
     time.sleep(60)
 os.write(1, f"{started.pid} {forked}\\n".encode())
 time.sleep(60)
@@ -193,24 +193,24 @@ time.sleep(60)
         lines = sorted((parent.line(), parent.line()))
         assert lines[1] == "[]"
         try:
-            assert sign.dead(["w1"]) == []
+            assert liveness.dead(["w1"]) == []
             parent.kill(signal.SIGKILL)
-            eventually(lambda: sign.dead(["w1"]) == ["w1"])
+            eventually(lambda: liveness.dead(["w1"]) == ["w1"])
         finally:
             for pid in lines[0].split():
                 os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.mark.spec("KILL-12")
-def test_a_dead_worker_is_left_to_its_guardian_for_as_long_as_that_lives(folder: Path, sign: SignOfLife) -> None:
+def test_a_dead_worker_is_left_to_its_guardian_for_as_long_as_that_lives(folder: Path, liveness: LivenessFiles) -> None:
     with child(WORKER, folder, "boss") as boss, child(WORKER, folder, "boss.w1") as worker:
         assert boss.line() == worker.line() == "alive"
         worker.kill(signal.SIGKILL)
         eventually(lambda: locked(folder / "boss.w1.alive") is False)
-        assert sign.dead(["boss.w1", "boss"]) == []
+        assert liveness.dead(["boss.w1", "boss"]) == []
         boss.kill(signal.SIGKILL)
-        eventually(lambda: sign.dead(["boss.w1", "boss"]) == ["boss.w1", "boss"])
-    sign.hold("boss")
-    assert sign.dead(["boss.w1"]) == [], "one of our own guards as well"
-    sign.drop("boss")
-    assert sign.dead(["boss.w1"]) == ["boss.w1"], "a guardian that was never there, or has left, guards nobody"
+        eventually(lambda: liveness.dead(["boss.w1", "boss"]) == ["boss.w1", "boss"])
+    liveness.hold("boss")
+    assert liveness.dead(["boss.w1"]) == [], "one of our own guards as well"
+    liveness.drop("boss")
+    assert liveness.dead(["boss.w1"]) == ["boss.w1"], "a guardian that was never there, or has left, guards nobody"
