@@ -1,4 +1,4 @@
-"""What an open engine holds (connections, side folder, write lock, bell), and how the schema is made."""
+"""What an open engine holds (connections, side folder, write lock, wake socket), and how the schema is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Jou
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.transact import Transactor, begin, commit
-from stoker.engines.sqlite.wake import Bell
+from stoker.engines.sqlite.wakeup import WakeSocket
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError, EngineRefused
 from stoker.model.time import Instant
@@ -35,7 +35,7 @@ class Inside:
     beside: Beside
     write_lock: WriteLock
     liveness: LivenessFiles
-    bell: Bell
+    wake_socket: WakeSocket
     hub: Hub
     coalescer: Coalescer
     warnings: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Inside:
     async def close(self) -> None:
         await self.coalescer.close()
         self.hub.dismiss()
-        self.bell.close()
+        self.wake_socket.close()
         self.liveness.close()
         kept = self._living_files()
         self.reader.close()
@@ -79,7 +79,7 @@ async def opened(
     """Check the place, make or upgrade the schema, connect."""
     loop = asyncio.get_running_loop()
     beside = Beside(path)
-    bell = Bell(beside.wake, loop)
+    wake_socket = WakeSocket(beside.wake, loop)
     checks.inspect_path(path)
     write_lock = WriteLock(beside.write_lock)
     connection, reader = await asyncio.to_thread(_connect, path, journal, beside, write_lock, patience)
@@ -94,13 +94,13 @@ async def opened(
         beside,
         write_lock,
         LivenessFiles(beside.live),
-        bell,
+        wake_socket,
         Hub(),
         Coalescer(
             Transactor(connection, write_lock, clock, patience),
             fsync=fsync,
             log=connection.journal == "wal",
-            ring=bell.ring,
+            ring=wake_socket.notify,
             told=told,
         ),
         [warning for warning in warnings if warning],

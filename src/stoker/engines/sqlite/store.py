@@ -24,7 +24,7 @@ from stoker.engines.sqlite import questions, user_transaction
 from stoker.engines.sqlite.connection import Journal
 from stoker.engines.sqlite.opening import Inside, opened
 from stoker.engines.sqlite.unit_of_work import Unit
-from stoker.engines.sqlite.wake import EVERYTHING
+from stoker.engines.sqlite.wakeup import EVERYTHING
 from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import SECOND, Instant, Span
@@ -153,7 +153,7 @@ class Store:
         """Wake who has something to do, here and elsewhere."""
         if topics:
             self._told_here(topics)
-            self.inside().bell.ring(topics)
+            self.inside().wake_socket.notify(topics)
 
     def _told_here(self, topics: set[str], dropped: Span = 0) -> None:
         """After a commit, of which others know already."""
@@ -174,11 +174,11 @@ class Store:
         queues = any(topic != CONTROL for topic in topics)
         if not inside.listening:
             inside.listening = True
-            inside.bell.listen(self._heard, control_only=not queues)
+            inside.wake_socket.listen(self._heard, control_only=not queues)
         if not inside.watching and queues:
             inside.watching = True
-            inside.bell.hear_all()
-            inside.bell.watch(self.path, self._stirred, inside.probe)
+            inside.wake_socket.listen_to_all()
+            inside.wake_socket.watch(self.path, self._stirred, inside.probe)
 
     def _heard(self, topics: frozenset[str]) -> None:
         """Another engine rang."""
