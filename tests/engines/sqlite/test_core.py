@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, flush, log, questions
+from stoker.engines.sqlite import SqliteEngine, flush, questions, wal
 from stoker.engines.sqlite.liveness import LivenessFiles
 from stoker.model.errors import (
     Duplicate,
@@ -205,7 +205,7 @@ async def test_a_job_may_start_before_its_enqueue_is_answered(
     await worker.open()
     await worker.renew("w", [], first=True)
     disk = threading.Event()
-    monkeypatch.setattr(log, "_sync", lambda file: disk.wait(60))
+    monkeypatch.setattr(wal, "_sync", lambda file: disk.wait(60))
     async with asyncio.TaskGroup() as group:
         inserting = group.create_task(engine.insert([draft(queue="new") for _ in range(n)]))
         assert await worker.wait(["new"], 30.0) == {"new"}
@@ -227,7 +227,7 @@ async def test_a_disk_that_does_not_confirm_is_an_error_and_the_call_can_be_repe
     drafts = [draft() for _ in range(n)]
     await engine.renew("w", [], first=True)
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_sync", refuse)
+        patch.setattr(wal, "_sync", refuse)
         inserting = asyncio.ensure_future(engine.insert(drafts))
         claiming = asyncio.ensure_future(engine.claim(Demand("w", (("default", 1),))))
         with pytest.raises(EngineUnavailable, match=r"Input/output error.*same job ids"):
@@ -237,7 +237,7 @@ async def test_a_disk_that_does_not_confirm_is_an_error_and_the_call_can_be_repe
     receipts = await engine.insert(drafts)
     assert [receipt.stored for receipt in receipts] == [Stored.EXISTING] * n
     await engine.insert([draft()])
-    assert logs(engine) == before + 1, "the log was begun anew"
+    assert logs(engine) == before + 1, "the log was restarted"
 
 
 @pytest.mark.spec("FAULT-26")
@@ -248,14 +248,14 @@ async def test_nothing_is_written_behind_what_a_failed_sync_forgot(path: Path, m
     engine = SqliteEngine(path, busy_timeout=0.05)
     await engine.open()
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_sync", refuse)
+        patch.setattr(wal, "_sync", refuse)
         with pytest.raises(EngineUnavailable):
             await engine.insert([draft()])
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM stoker_body").fetchall() == [(1,)]
         for drafts in ([draft()], [draft(), draft()]):
-            with pytest.raises(EngineBusy, match="begun anew"):
+            with pytest.raises(EngineBusy, match="restarted"):
                 await engine.insert(drafts)
     await engine.insert([draft()])
     assert (await engine.census()).by_status()[Status.PENDING] == 2
@@ -263,7 +263,7 @@ async def test_nothing_is_written_behind_what_a_failed_sync_forgot(path: Path, m
 
 
 def logs(engine: SqliteEngine) -> int:
-    """How often the log was begun anew: a number in its header."""
+    """How often the log was restarted: a number in its header."""
     return int.from_bytes(Path(f"{engine.path}-wal").read_bytes()[12:16])
 
 

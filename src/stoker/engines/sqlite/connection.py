@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sql.steps import Many, Row, Step, Steps
 from stoker.engines.sqlite import checks
-from stoker.engines.sqlite.log import Log
+from stoker.engines.sqlite.wal import Wal
 from stoker.model.errors import (
     CorruptRecord,
     EngineBusy,
@@ -62,7 +62,7 @@ class Connection:
         except sqlite3.Error as error:
             raise translated(error, path) from error
         self._identity = checks.identity(path)
-        self.log = Log(path)
+        self.wal = Wal(path)
         self._execute = self._raw.execute
         self._executemany = self._raw.executemany
         try:
@@ -171,9 +171,9 @@ class Connection:
                 "file back, or close this engine and open it again on the new one"
             )
         if self.journal == "wal":
-            self.log.look()
-            if self.log.doubtful:
-                self._begin_log_anew()
+            self.wal.check()
+            if self.wal.unsynced:
+                self._restart_wal()
         if level == FULL and self.journal != "wal":
             # A rollback journal that comes back after a power loss undoes the commit: its removal must be on disk too.
             level = EXTRA
@@ -184,18 +184,19 @@ class Connection:
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def _begin_log_anew(self) -> None:
-        """Copy what the log holds into the database, and leave it.
+    def _restart_wal(self) -> None:
+        """Copy the log into the database and start it anew.
 
-        Syncing again would not bring back what the disk forgot, and whatever stands behind that gap is worth nothing.
+        A second fsync would not write the pages that the kernel dropped after the first, and recovery ignores every
+        frame behind such a gap.
         """
         [[busy, _, _]] = self.run("PRAGMA wal_checkpoint(RESTART)")
         if busy:
             raise EngineBusy(
-                f"the disk failed to sync {self.log.path}, which must be begun anew and cannot be while it is read. "
+                f"the disk failed to sync {self.wal.path}, which must be restarted and cannot be while it is read. "
                 "The write did not happen and may be repeated"
             )
-        self.log.doubtful = False
+        self.wal.unsynced = False
 
     def commit(self) -> None:
         try:
@@ -213,7 +214,7 @@ class Connection:
 
     def _failure(self, error: sqlite3.Error) -> EngineError:
         if self.journal == "wal" and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
-            self.log.doubtful = True
+            self.wal.unsynced = True
         return translated(error, self.path)
 
     def data_version(self) -> int:
@@ -222,7 +223,7 @@ class Connection:
 
     def close(self) -> None:
         self._raw.close()
-        self.log.close()
+        self.wal.close()
 
 
 _ERRORS: dict[int, tuple[type[EngineError], str]] = {

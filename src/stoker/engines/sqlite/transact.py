@@ -89,7 +89,7 @@ class Transactor:
         """Wait until the disk has what was committed; when it refuses, nobody is told that it is safe."""
         if waiting := [request for request in outcome.answers if request.strict]:
             try:
-                self._connection.log.sync()
+                self._connection.wal.sync()
             except EngineError as error:
                 for request in waiting:
                     outcome.errors[request] = error
@@ -174,7 +174,7 @@ def begin(connection: Connection, write_lock: WriteLock, level: int, patience: f
         except EngineBusy as error:
             write_lock.release()
             if time.monotonic() >= deadline:
-                if connection.log.doubtful:
+                if connection.wal.unsynced:
                     raise
                 raise EngineBusy(
                     f"somebody held a write transaction on {connection.path} for more than {patience:g} s. The write "

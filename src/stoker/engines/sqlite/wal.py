@@ -1,7 +1,7 @@
-"""The write-ahead log as a file: is it still the one that was opened, and does the disk have it?
+"""The write-ahead log as a file: checks that it was not replaced, and fsyncs it.
 
-SQLite writes it and reads it; all that happens here is looking at it and waiting for the disk. A file descriptor of our
-own costs SQLite nothing: its locks are on other files.
+SQLite writes and reads it. Wake-ups are sent before the fsync and the caller is answered after it, so the engine syncs
+the file itself, on a descriptor of its own. Closing that drops no lock of SQLite: those are on other files.
 """
 
 from __future__ import annotations
@@ -11,23 +11,27 @@ import os
 from stoker.engines.sqlite import checks
 from stoker.model.errors import EngineUnavailable
 
-_sync = getattr(os, "fdatasync", os.fsync)  # what SQLite itself takes for its log, where the system has it
+_sync = getattr(os, "fdatasync", os.fsync)  # what SQLite itself calls for its log, where the system has it
 
 
-class Log:
-    """The log of one connection. `doubtful`: the disk failed to sync it, and has forgotten what it was to write."""
+class Wal:
+    """The log of one connection.
 
-    __slots__ = ("_database", "_file", "_identity", "doubtful", "path")
+    `unsynced`: an fsync failed. The kernel may have dropped the pages it could not write, so the log cannot be synced
+    again and must be restarted.
+    """
+
+    __slots__ = ("_database", "_file", "_identity", "path", "unsynced")
 
     def __init__(self, database: str) -> None:
         self.path = f"{database}-wal"
-        self.doubtful = False
+        self.unsynced = False
         self._database = database
         self._file: int | None = None
         self._identity: tuple[int, int] | None = None
 
-    def look(self) -> None:
-        """The log stays the same file for as long as anybody has the database open, unless somebody meddles."""
+    def check(self) -> None:
+        """Raise if the file was replaced: SQLite keeps it for as long as a connection is open."""
         found = checks.identity(self.path)
         if self._identity is None:
             self._identity = found
@@ -39,16 +43,16 @@ class Log:
             )
 
     def sync(self) -> None:
-        """Wait until the disk has the log, and with it every commit so far."""
+        """Fsync the log, and with it every commit so far."""
         try:
             if self._file is None:
                 self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             _sync(self._file)
         except OSError as error:
-            self.doubtful = True
+            self.unsynced = True
             raise EngineUnavailable(
-                f"the disk did not confirm what was just stored in {self._database}: {error.strerror}. It is there and "
-                "its jobs may run, but a power loss could undo it. Repeating the call with the same job ids is safe"
+                f"the disk did not confirm what was just stored in {self._database}: {error.strerror}. It is stored "
+                "and its jobs may run, but a power loss could undo it. Repeating the call with the same job ids is safe"
             ) from error
 
     def close(self) -> None:
