@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
-from stoker.engines.sqlite.beside import ALIVE, OPEN, inner_folder, same
+from stoker.engines.sqlite.side_folder import ALIVE, OPEN, inner_folder, is_at
 from stoker.model.control import guardian_of
 from stoker.model.errors import EngineRefused
 
@@ -66,7 +66,7 @@ class LivenessFiles:
         fd = self._held.pop(worker, None)
         if fd is None:
             return
-        if same(fd, self._path(worker)):
+        if is_at(fd, self._path(worker)):
             self._path(worker).unlink(missing_ok=True)
         os.close(fd)
 
@@ -128,7 +128,7 @@ def locked(path: Path) -> bool | None:
         return None
     else:
         # The worker may have dropped the file between our open and our lock: then it is gone, or replaced.
-        return False if same(fd, path) else None
+        return False if is_at(fd, path) else None
     finally:
         os.close(fd)
 
@@ -141,7 +141,7 @@ def remove_unlocked(path: Path) -> None:
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if same(fd, path):
+        if is_at(fd, path):
             path.unlink(missing_ok=True)
     except OSError:
         return

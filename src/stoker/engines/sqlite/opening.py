@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from stoker.engines.sql import migrations
 from stoker.engines.sql.waiting import Hub
 from stoker.engines.sqlite import checks, leases
-from stoker.engines.sqlite.beside import Beside
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
+from stoker.engines.sqlite.side_folder import SideFolder
 from stoker.engines.sqlite.transact import Transactor, begin, commit
 from stoker.engines.sqlite.wakeup import WakeSocket
 from stoker.engines.sqlite.write_lock import WriteLock
@@ -32,7 +32,7 @@ class Inside:
     loop: asyncio.AbstractEventLoop
     connection: Connection
     reader: Connection
-    beside: Beside
+    side_folder: SideFolder
     write_lock: WriteLock
     liveness: LivenessFiles
     wake_socket: WakeSocket
@@ -56,7 +56,7 @@ class Inside:
         self.reader.close()
         self.connection.close()
         self.write_lock.close()
-        self.beside.close(kept)
+        self.side_folder.close(kept)
 
     def _living_files(self) -> set[str] | None:
         """Return the liveness files of workers that still have a lease; None when the store cannot be read."""
@@ -78,11 +78,11 @@ async def opened(
 ) -> Inside:
     """Check the place, make or upgrade the schema, connect."""
     loop = asyncio.get_running_loop()
-    beside = Beside(path)
-    wake_socket = WakeSocket(beside.wake, loop)
+    side_folder = SideFolder(path)
+    wake_socket = WakeSocket(side_folder.wake, loop)
     checks.inspect_path(path)
-    write_lock = WriteLock(beside.write_lock)
-    connection, reader = await asyncio.to_thread(_connect, path, journal, beside, write_lock, patience)
+    write_lock = WriteLock(side_folder.write_lock)
+    connection, reader = await asyncio.to_thread(_connect, path, journal, side_folder, write_lock, patience)
     warnings = [checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
     if connection.journal != journal:
         warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
@@ -91,9 +91,9 @@ async def opened(
         loop,
         connection,
         reader,
-        beside,
+        side_folder,
         write_lock,
-        LivenessFiles(beside.live),
+        LivenessFiles(side_folder.live),
         wake_socket,
         Hub(),
         Coalescer(
@@ -108,10 +108,10 @@ async def opened(
 
 
 def _connect(
-    path: str, journal: Journal, beside: Beside, write_lock: WriteLock, patience: float
+    path: str, journal: Journal, side_folder: SideFolder, write_lock: WriteLock, patience: float
 ) -> tuple[Connection, Connection]:
     try:
-        beside.open(patience)
+        side_folder.open(patience)
         connection = connected(path, journal, write_lock, patience)
         try:
             upgrade(connection, write_lock, patience)
@@ -121,7 +121,7 @@ def _connect(
             raise
     except BaseException:
         write_lock.close()
-        beside.close()
+        side_folder.close()
         raise
 
 
@@ -192,10 +192,10 @@ def script(path: str, journal: Journal, patience: float) -> str:
 def migrate(path: str, journal: Journal, patience: float) -> list[str]:
     """Bring the schema of a file up to date; answers the statements that were run."""
     checks.inspect_path(path)
-    beside = Beside(path)
-    write_lock = WriteLock(beside.write_lock)
+    side_folder = SideFolder(path)
+    write_lock = WriteLock(side_folder.write_lock)
     try:
-        beside.open(patience)
+        side_folder.open(patience)
         connection = connected(path, journal, write_lock, patience)
         try:
             return upgrade(connection, write_lock, patience)
@@ -203,7 +203,7 @@ def migrate(path: str, journal: Journal, patience: float) -> list[str]:
             connection.close()
     finally:
         write_lock.close()
-        beside.close()
+        side_folder.close()
 
 
 def show_alive(liveness: LivenessFiles, worker: str, *, alive: bool) -> None:

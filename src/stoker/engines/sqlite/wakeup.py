@@ -33,7 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stoker.engines.base import CONTROL
-from stoker.engines.sqlite.beside import inner_folder, own_folder
+from stoker.engines.sqlite.side_folder import inner_folder, own_folder
 from stoker.model.errors import EngineRefused
 
 EVERYTHING = "*"

@@ -21,7 +21,7 @@ import time
 import weakref
 from pathlib import Path
 
-from stoker.engines.sqlite.beside import END, OPEN, explained, own_folder
+from stoker.engines.sqlite.side_folder import END, OPEN, engine_error, own_folder
 from stoker.model.errors import EngineClosed
 
 NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -42,7 +42,7 @@ class LockFile:
         try:
             self.fd = self._open()
         except OSError as error:
-            raise explained(error, f"the lock file {path}") from error
+            raise engine_error(error, f"the lock file {path}") from error
         found = os.fstat(self.fd)
         self.identity = (found.st_dev, found.st_ino)
 
@@ -169,7 +169,7 @@ class WriteLock:
             self._shut()
             self._taken.release()
             if isinstance(error, OSError):
-                raise explained(error, f"the lock file {self.path}") from error
+                raise engine_error(error, f"the lock file {self.path}") from error
             raise
         finally:
             with self._guard:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, beside
-from stoker.engines.sqlite.beside import Beside
+from stoker.engines.sqlite import SqliteEngine, side_folder
+from stoker.engines.sqlite.side_folder import SideFolder
 from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused, EngineUnavailable
 from stoker.model.job import Demand, Draft
 from tests.engines.sqlite.children import child
@@ -82,7 +82,7 @@ async def test_one_folder_beside_the_file_that_goes_with_its_last_user(path: Pat
 @pytest.mark.spec("SQLITE-82")
 @pytest.mark.parametrize("how", ["closed", "over"])
 def test_a_process_that_exits_leaves_no_folder(path: Path, how: str) -> None:
-    """Also one that never closes its engine. Its worker's sign is let go of in both cases."""
+    """Also a process that never closes its engine. Its worker's liveness file is dropped in both cases."""
     script = USER.replace('await engine.renew("killed", [], first=True)', "") if how == "over" else USER
     with child(script, path, *(["close"] if how == "closed" else [])) as user:
         assert user.line() == "open"
@@ -130,7 +130,7 @@ async def test_nothing_is_removed_under_a_user_that_comes_meanwhile(path: Path, 
 
 @pytest.mark.spec("SQLITE-82")
 def test_a_user_waits_for_one_that_removes_and_makes_a_new_folder(path: Path) -> None:
-    old = Beside(str(path))
+    old = SideFolder(str(path))
     old.open(5)
     users = os.open(old.path / "users", os.O_RDWR)
     old.close()
@@ -139,7 +139,7 @@ def test_a_user_waits_for_one_that_removes_and_makes_a_new_folder(path: Path) ->
     old.path.mkdir()
     users = os.open(old.path / "users", os.O_RDWR | os.O_CREAT)
     fcntl.flock(users, fcntl.LOCK_EX)
-    new = Beside(str(path))
+    new = SideFolder(str(path))
     with pytest.raises(EngineBusy, match=r"jobs\.db-stoker"):
         new.open(0.01)
     os.close(users)
@@ -208,7 +208,7 @@ async def test_a_file_system_that_refuses_the_folder_is_told_by_name(
     def refuse(directory: Path) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(beside, "own_folder", refuse)
+    monkeypatch.setattr(side_folder, "own_folder", refuse)
     with pytest.raises(error, match=rf"jobs\.db-stoker.*{os.strerror(number)}"):
         await SqliteEngine(path).open()
 

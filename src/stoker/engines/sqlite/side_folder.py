@@ -1,13 +1,13 @@
-"""The folder beside the database: what is in it, who uses it, and who removes it.
+"""The side folder: Stoker's own files beside the database, made by the first user and removed by the last.
 
-`jobs.db-stoker/` holds everything Stoker needs beside SQLite's own files: the two files of the write lock, the signs of
-life in `live/` and the listeners' sockets in `wake/`. Every open engine holds a shared lock on the file `users` in it;
+`jobs.db-stoker/` holds everything Stoker needs beside SQLite's own files: the two files of the write lock, the liveness
+files in `live/` and the listeners' sockets in `wake/`. Every open engine holds a shared lock on the file `users` in it;
 the kernel drops the lock with the process. An engine that closes, or a process that exits, and finds itself the only
 user removes the folder. What a killed process left behind goes when the next user closes.
 
 Rule: only the exclusive lock on `users` allows removing, and a user that got its lock on a file which is no longer at
-its path starts again. So nothing is removed under a user. The sign of a dead worker that still has a lease in the store
-stays, and the folder with it: it lets the next worker take over its jobs at once.
+its path starts again. So no file is removed while an engine uses it. The liveness file of a dead worker that still has
+a lease in the store stays, and the folder with it: it lets the next worker take over its jobs at once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused, Engin
 END = "-stoker"
 USERS, WRITE_LOCK, LIVE, WAKE = "users", "write.lock", "live", "wake"
 ALIVE = ".alive"
-"""How the name of a sign of life ends."""
+"""How the name of a liveness file ends."""
 
 OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 TRY_AGAIN = 0.001
 
 
-class Beside:
-    """One engine's use of the folder beside its database."""
+class SideFolder:
+    """One engine's use of the side folder."""
 
     def __init__(self, database: str) -> None:
         self.path = Path(f"{database}{END}")
@@ -44,47 +44,47 @@ class Beside:
         self._fd: int | None = None
 
     def open(self, patience: float) -> None:
-        """Make the folder if need be and use it. Raises `EngineBusy` when another process is removing it for long."""
+        """Make the folder if need be and use it; `EngineBusy` if another process takes too long to remove it."""
         deadline = time.monotonic() + patience
         while self._fd is None:
             try:
                 own_folder(self.path)
-                self._fd = locked_file(self.path / USERS, fcntl.LOCK_SH)
-            except FileNotFoundError as error:  # removed by the last user in this moment
+                self._fd = open_locked(self.path / USERS, fcntl.LOCK_SH)
+            except FileNotFoundError as error:  # the last user has just removed it
                 if not self.path.parent.is_dir():
-                    raise explained(error, f"the folder {self.path}") from error
+                    raise engine_error(error, f"the folder {self.path}") from error
             except OSError as error:
-                raise explained(error, f"the folder {self.path}") from error
+                raise engine_error(error, f"the folder {self.path}") from error
             if self._fd is None:
                 if time.monotonic() > deadline:
                     raise EngineBusy(f"another process has been removing {self.path} for more than {patience:g} s")
                 time.sleep(TRY_AGAIN)
         IN_USE.add(self)
 
-    def close(self, signs: Collection[str] | None = None) -> None:
+    def close(self, kept: Collection[str] | None = None) -> None:
         """Stop using the folder, and remove it when no other engine uses it. Closing twice is harmless.
 
-        Of the signs of dead workers only those named in `signs` stay; without `signs` all of them.
+        Of the liveness files of dead workers only those named in `kept` stay; without `kept` all of them.
         """
         fd, self._fd = self._fd, None
         IN_USE.discard(self)
         if fd is None:
             return
-        with suppress(OSError):  # whatever cannot be removed now is left to the next user
+        with suppress(OSError):  # the next user removes what cannot be removed now
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if same(fd, self.path / USERS):
-                    self._remove(signs)
+                if is_at(fd, self.path / USERS):
+                    self._remove(kept)
             finally:
                 os.close(fd)
 
-    def _remove(self, signs: Collection[str] | None) -> None:
-        emptied(self.live, keep=lambda name: name.endswith(ALIVE) and (signs is None or name in signs))
-        emptied(self.wake)
+    def _remove(self, kept: Collection[str] | None) -> None:
+        remove_folder(self.live, keep=lambda name: name.endswith(ALIVE) and (kept is None or name in kept))
+        remove_folder(self.wake)
         for file in (self.write_lock, Path(f"{self.write_lock}-turn")):
             file.unlink(missing_ok=True)
         if not self.live.exists():
-            # The lock file last: whoever opens it from here on finds that it has gone, and makes a new folder.
+            # The lock file last: an engine that opens the folder from here on finds it gone and makes a new one.
             (self.path / USERS).unlink(missing_ok=True)
             self.path.rmdir()
 
@@ -96,12 +96,12 @@ class Beside:
         IN_USE.discard(self)
 
 
-def locked_file(path: Path, how: int) -> int | None:
-    """Open and lock a file, made if need be; None when it cannot be locked now or is no longer the one at its path."""
+def open_locked(path: Path, how: int) -> int | None:
+    """Open and lock a file, made if need be; None when it is locked or no longer at its path."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
-        if same(fd, path):
+        if is_at(fd, path):
             return fd
     except BlockingIOError:
         pass
@@ -112,16 +112,16 @@ def locked_file(path: Path, how: int) -> int | None:
     return None
 
 
-def same(fd: int, path: Path) -> bool:
-    """Is the open file the one at the path?"""
+def is_at(fd: int, path: Path) -> bool:
+    """Return whether the open file is the one at the path."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:
         return False
 
 
-def emptied(folder: Path, keep: Callable[[str], bool] = lambda _: False) -> None:
-    """Remove a folder and the files in it, unless some of them are to be kept."""
+def remove_folder(folder: Path, keep: Callable[[str], bool] = lambda _: False) -> None:
+    """Remove the files of a folder except those to keep, and the folder if it is empty then."""
     with suppress(FileNotFoundError):
         names = os.listdir(folder)  # noqa: PTH208 - names are all that is needed
         for name in names:
@@ -132,7 +132,7 @@ def emptied(folder: Path, keep: Callable[[str], bool] = lambda _: False) -> None
 
 
 def own_folder(directory: Path) -> None:
-    """Make a folder that only this user can write to, or make sure that it is one."""
+    """Make a folder that only this user can write to; refuse an existing one that others can write to."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     found = directory.lstat()
@@ -143,7 +143,7 @@ def own_folder(directory: Path) -> None:
 
 
 def inner_folder(directory: Path) -> None:
-    """Make a folder inside the one beside the database; also that one, if it was deleted by hand."""
+    """Make a folder inside the side folder, and that one too if a user deleted it."""
     try:
         own_folder(directory)
     except FileNotFoundError:
@@ -151,8 +151,8 @@ def inner_folder(directory: Path) -> None:
         own_folder(directory)
 
 
-def explained(error: OSError, what: str) -> Exception:
-    """The error of something beside the database in Stoker's words."""
+def engine_error(error: OSError, what: str) -> Exception:
+    """Translate an error of a file in the side folder."""
     match error.errno:
         case errno.ELOOP:
             return EngineRefused(f"{what} is a symbolic link; remove it, Stoker makes its own")
@@ -162,19 +162,19 @@ def explained(error: OSError, what: str) -> Exception:
             return EngineUnavailable(f"{what} cannot be used: {error.strerror}")
 
 
-IN_USE: set[Beside] = set()
-"""Strong references: an engine that was dropped without being closed uses its folder until the process exits."""
+IN_USE: set[SideFolder] = set()
+"""Strong references: an engine that is garbage collected without `close` uses its folder until the process exits."""
 
 
 def _in_child() -> None:
-    for one in list(IN_USE):
-        one.forked()
+    for folder in list(IN_USE):
+        folder.forked()
 
 
 def _at_exit() -> None:
-    """A program that never closes its engines leaves no folder behind either."""
-    for one in list(IN_USE):
-        one.close()
+    """Close the folders of engines that the program never closed."""
+    for folder in list(IN_USE):
+        folder.close()
 
 
 os.register_at_fork(after_in_child=_in_child)
