@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from stoker.model.job import Status
+from stoker.supervisor.supervisor import Supervisor
 from stoker.worker import seats
 from stoker.worker.release import release_patiently
-from stoker.worker.supervisor import Supervisor
 from tests.worker.crowd import Crowd, figures
 from tests.worker.shell import APP as MARKED
 from tests.worker.shell import Command, Scene, alive, until

@@ -18,10 +18,10 @@ import pytest
 from stoker.engines.sqlite.checks import version_warning
 from stoker.engines.sqlite.connection import VERSION_INFO
 from stoker.model.job import Status
-from stoker.worker import supervisor as supervising
+from stoker.supervisor import supervisor as supervising
+from stoker.supervisor.supervisor import Supervisor
 from stoker.worker.crew import Patience
 from stoker.worker.member import EXIT_BROKEN
-from stoker.worker.supervisor import Supervisor
 from tests.worker.shell import APP, Scene, alive, until
 
 BOUND = 5.0

@@ -18,7 +18,7 @@ from stoker.model.errors import StokerError
 from stoker.model.job import Status
 
 if TYPE_CHECKING:
-    from stoker.worker.supervisor import Supervisor
+    from stoker.supervisor.supervisor import Supervisor
 
 REFRESH = 0.25
 SHOWN = (

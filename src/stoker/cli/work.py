@@ -13,8 +13,8 @@ from stoker.cli.text import safe
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.supervisor.supervisor import Supervisor
     from stoker.worker.fetcher import Order
-    from stoker.worker.supervisor import Supervisor
 
 EXIT_CODES = """\b
 Exit codes:
@@ -105,7 +105,7 @@ def work(
                 f"{found.root().name}:// lives in one process: --processes, --health-* and --reload need a shared store"
             )
         _alone(found, served, order or "own", drain, settings)
-    from stoker.worker.supervisor import Supervisor
+    from stoker.supervisor.supervisor import Supervisor
 
     screen = None
     if live:
