@@ -20,7 +20,7 @@ from stoker.engines.sqlite.connection import VERSION_INFO
 from stoker.model.job import Status
 from stoker.supervisor import supervisor as supervising
 from stoker.supervisor.supervisor import Supervisor
-from stoker.worker.crew import Patience
+from stoker.supervisor.worker_process import Patience
 from stoker.worker.member import EXIT_BROKEN
 from tests.worker.shell import APP, Scene, alive, until
 

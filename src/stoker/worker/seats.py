@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.subprocesses import exit_reason
+from stoker.supervisor.worker_process import Patience, WorkerProcess
 from stoker.worker import orders
-from stoker.worker.crew import Patience, WorkerProcess
 from stoker.worker.release import release_patiently
 
 if TYPE_CHECKING:
