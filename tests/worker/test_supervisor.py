@@ -19,9 +19,9 @@ from stoker.engines.sqlite.checks import version_warning
 from stoker.engines.sqlite.connection import VERSION_INFO
 from stoker.model.job import Status
 from stoker.supervisor import supervisor as supervising
+from stoker.supervisor.child import EXIT_BROKEN
 from stoker.supervisor.supervisor import Supervisor
 from stoker.supervisor.worker_process import Patience
-from stoker.worker.member import EXIT_BROKEN
 from tests.worker.shell import APP, Scene, alive, until
 
 BOUND = 5.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from stoker.cli import logs
-from stoker.worker import member
+from stoker.supervisor import child
 
 
 def main() -> NoReturn:
     """Entry of the worker process."""
-    member.main(lambda assignment: logs.configure(**assignment.extra))
+    child.main(lambda assignment: logs.configure(**assignment.extra))

@@ -182,9 +182,9 @@ def _shared(app: Stoker) -> bool:
 def _alone(app: Stoker, queues: dict[str, int] | None, order: Order, drain: bool, settings: dict[str, Any]) -> NoReturn:
     """A store of this process's own: the worker runs right here."""
     from stoker.model.errors import StokerError
+    from stoker.supervisor.child import SWITCH_INTERVAL
     from stoker.worker import Worker
     from stoker.worker.conductor import run_worker
-    from stoker.worker.member import SWITCH_INTERVAL
 
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:

@@ -18,12 +18,12 @@ from stoker.app_path import load
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
+from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
 from stoker.worker import orders
 from stoker.worker.conductor import run_worker
 from stoker.worker.fetcher import Order
 from stoker.worker.guardian import Guardian
 from stoker.worker.health import Health
-from stoker.worker.member import EXIT_BROKEN, EXIT_START
 from stoker.worker.outage import Outage, wait_for_store
 from stoker.worker.seats import Seats, Terms
 from stoker.worker.sources import Sources
@@ -60,7 +60,7 @@ class Supervisor:
         health_file: str | None = None,
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
-        entry: str = "stoker.worker.member",
+        entry: str = "stoker.supervisor.child",
         extra: Mapping[str, Any] | None = None,
         output: Callable[[str], object] | None = None,
         **settings: Any,
