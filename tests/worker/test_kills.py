@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from stoker.model.job import Status
+from stoker.supervisor import pool
 from stoker.supervisor.supervisor import Supervisor
-from stoker.worker import seats
 from stoker.worker.release import release_patiently
 from tests.worker.crowd import Crowd, figures
 from tests.worker.shell import APP as MARKED
@@ -171,7 +171,7 @@ async def test_told_to_stop_right_after_a_death_the_jobs_of_the_dead_are_release
         await asyncio.sleep(0.2)
         await release_patiently(*args)
 
-    monkeypatch.setattr(seats, "release_patiently", slowly)
+    monkeypatch.setattr(pool, "release_patiently", slowly)
     scene.move_in(monkeypatch)
     await asyncio.to_thread(scene.enqueue, "nap", {"seconds": 60})
     boss = Supervisor(MARKED, shutdown_grace=0.1)

@@ -19,13 +19,13 @@ from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
+from stoker.supervisor.pool import Seats, Terms
 from stoker.worker import orders
 from stoker.worker.conductor import run_worker
 from stoker.worker.fetcher import Order
 from stoker.worker.guardian import Guardian
 from stoker.worker.health import Health
 from stoker.worker.outage import Outage, wait_for_store
-from stoker.worker.seats import Seats, Terms
 from stoker.worker.sources import Sources
 from stoker.worker.worker import LAST_WAIT
 
