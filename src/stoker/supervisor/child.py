@@ -19,7 +19,7 @@ from stoker.failure import describe_error, text_of
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
-from stoker.worker import orders
+from stoker.supervisor import messages
 from stoker.worker.conductor import Conductor
 from stoker.worker.worker import LAST_WAIT, Worker
 
@@ -42,7 +42,7 @@ class Member:
         self._parent = parent
         self._worker = worker
         self._conductor = Conductor(worker, self._report)
-        worker.on_identity = lambda identity: parent.send(orders.encode(orders.Identity(identity)))
+        worker.on_identity = lambda identity: parent.send(messages.encode(messages.Identity(identity)))
 
     def run(self) -> int:
         """Work until told to stop; answers the exit code."""
@@ -50,13 +50,13 @@ class Member:
         self._parent.outlive()
         self._conductor.run()
         asked = self._conductor.asked or self._worker.draining
-        self._parent.send(orders.encode(orders.Farewell(asked, self._counts())))
+        self._parent.send(messages.encode(messages.Farewell(asked, self._counts())))
         return 0 if asked else EXIT_BROKEN
 
     def _hear(self, line: bytes) -> None:
         conductor = self._conductor
-        calls = {orders.Drain: conductor.drain, orders.Hurry: conductor.hurry, orders.Quiet: conductor.quiet}
-        self._on_loop(calls[type(orders.read_order(line))])
+        calls = {messages.Drain: conductor.drain, messages.Hurry: conductor.hurry, messages.Quiet: conductor.quiet}
+        self._on_loop(calls[type(messages.read_order(line))])
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         try:
@@ -79,7 +79,7 @@ class Member:
             now = time.monotonic()
             if news != told or now - told_at > SIGN_OF_LIFE:
                 told, told_at = news, now
-                stats = orders.Stats(
+                stats = messages.Stats(
                     ready=worker.ready,
                     counts=self._counts(),
                     running=worker.runs,
@@ -87,7 +87,7 @@ class Member:
                     slots=sum(lane.slots for lane in worker.lanes),
                     rss=resident(),
                 )
-                self._parent.send(orders.encode(stats))
+                self._parent.send(messages.encode(stats))
             await asyncio.sleep(REPORT_EVERY)
 
     def _counts(self) -> dict[str, int]:
@@ -103,18 +103,18 @@ def resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def main(prepare: Callable[[orders.Assignment], object] = lambda _: None) -> NoReturn:
+def main(prepare: Callable[[messages.Assignment], object] = lambda _: None) -> NoReturn:
     """Entry of the worker process."""
     parent = Parent(signal.SIGTERM)
-    assignment = orders.read_order(parent.receive())
-    assert isinstance(assignment, orders.Assignment)
+    assignment = messages.read_order(parent.receive())
+    assert isinstance(assignment, messages.Assignment)
     prepare(assignment)
     notices.leave_to_parent()
     sys.setswitchinterval(SWITCH_INTERVAL)
     _leave(_work(parent, assignment))
 
 
-def _work(parent: Parent, assignment: orders.Assignment) -> int:
+def _work(parent: Parent, assignment: messages.Assignment) -> int:
     try:
         app = load(assignment.app)
         queues = assignment.queues
@@ -123,10 +123,10 @@ def _work(parent: Parent, assignment: orders.Assignment) -> int:
         worker.executors.check(app.tasks.values())
         return Member(parent, worker).run()
     except StokerError as error:
-        parent.send(orders.encode(orders.Unable(text_of(error))))
+        parent.send(messages.encode(messages.Unable(text_of(error))))
         return EXIT_START
     except BaseException as error:  # noqa: BLE001 - whatever an import or a lifespan raises, the supervisor hears why
-        parent.send(orders.encode(orders.Unable(describe_error(error))))
+        parent.send(messages.encode(messages.Unable(describe_error(error))))
         return EXIT_START
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.subprocesses import exit_reason
+from stoker.supervisor import messages
 from stoker.supervisor.worker_process import Patience, WorkerProcess
-from stoker.worker import orders
 from stoker.worker.release import release_patiently
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Terms(msgspec.Struct, frozen=True):
     """How worker processes are started and when one is worn. `waits`: what cannot start waits for a change of code."""
 
     processes: int
-    assignment: orders.Assignment
+    assignment: messages.Assignment
     entry: str
     output: Callable[[str], object] | None = None
     max_jobs: int | None = None
@@ -73,10 +73,10 @@ class Seats:
             if seat not in self._seats and not self.stopping:
                 await self._launch(seat)
 
-    def tell(self, order: orders.ToWorker) -> None:
+    def tell(self, order: messages.ToWorker) -> None:
         """Give everybody an order."""
-        self.stopping = self.stopping or isinstance(order, orders.Drain | orders.Hurry)
-        self.quieted = self.quieted or isinstance(order, orders.Quiet)
+        self.stopping = self.stopping or isinstance(order, messages.Drain | messages.Hurry)
+        self.quieted = self.quieted or isinstance(order, messages.Quiet)
         for one in self.crew:
             one.tell(order)
 
@@ -110,9 +110,9 @@ class Seats:
         logger.debug("worker process %d started", fresh.pid)
         self._seats[seat] = fresh
         if self.stopping:  # it was not in the crew yet when the others were told
-            fresh.tell(orders.Drain())
+            fresh.tell(messages.Drain())
         elif self.quieted:
-            fresh.tell(orders.Quiet())
+            fresh.tell(messages.Quiet())
         self._spawn(self._attend(fresh))
         return fresh
 
@@ -139,7 +139,7 @@ class Seats:
             fresh = await self._launch(seat)
             if await fresh.rises():
                 logger.info("worker process %d is replaced by %d: %s", old.pid, fresh.pid, why)
-                old.tell(orders.Drain())
+                old.tell(messages.Drain())
             elif old in self.crew and not old.leaving:
                 logger.error("worker process %d stays: its replacement could not start", old.pid)
                 self._seats[seat] = old

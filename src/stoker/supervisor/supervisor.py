@@ -18,9 +18,9 @@ from stoker.app_path import load
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
+from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
 from stoker.supervisor.pool import Seats, Terms
-from stoker.worker import orders
 from stoker.worker.conductor import run_worker
 from stoker.worker.fetcher import Order
 from stoker.worker.guardian import Guardian
@@ -72,7 +72,7 @@ class Supervisor:
         self._guardian = Guardian(self.app)
         given = dict(queues) if isinstance(queues, Mapping) else None if queues is None else list(queues)
         more = dict(extra or {})
-        assignment = orders.Assignment(app, given, order, drain, settings, more, self._guardian.id)
+        assignment = messages.Assignment(app, given, order, drain, settings, more, self._guardian.id)
         terms = Terms(processes, assignment, entry, output, max_jobs, max_rss, waits=reload)
         self._seats = Seats(self.app, terms, self._changed)
         self._reload = reload
@@ -192,14 +192,14 @@ class Supervisor:
         again = self.stopping
         grace = 0.0 if again else self._grace
         logger.info("%s %d worker processes", "hurrying" if again else "draining", len(self._seats.crew))
-        self._seats.tell(orders.Hurry() if again else orders.Drain())
+        self._seats.tell(messages.Hurry() if again else messages.Drain())
         self._spawn(self._kill_after(grace + LAST_WAIT + MARGIN))
         self._changed()
 
     def quiet(self) -> None:
         """Let every process finish what it runs and claim nothing more."""
         logger.info("quiet: nothing more is claimed; TERM stops, HUP replaces the processes by fresh ones")
-        self._seats.tell(orders.Quiet())
+        self._seats.tell(messages.Quiet())
         self._health.show()
 
     def reload(self) -> None:

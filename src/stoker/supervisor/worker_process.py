@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from stoker.subprocesses import ChildProcess
-from stoker.worker import orders
+from stoker.supervisor import messages
 
 SILENT_AFTER = 10.0
 """Seconds without a report after which a process no longer counts as ready: its loop is held up, or it is frozen."""
@@ -47,26 +47,26 @@ class WorkerProcess:
         self.process = process
         self.born = time.monotonic()
         self.identities: list[str] = []
-        self.stats = orders.Stats(ready=False, counts={})
+        self.stats = messages.Stats(ready=False, counts={})
         self.heard_at = 0.0
         self.came_up = asyncio.Event()
         self._first_news = asyncio.Event()
         self.leaving = False
         self.given_up = False
-        self.farewell: orders.Farewell | None = None
+        self.farewell: messages.Farewell | None = None
         self.unable: str | None = None
         self._output: asyncio.Task[None] | None = None
 
     @classmethod
     async def launch(
-        cls, seat: int, entry: str, assignment: orders.Assignment, output: Callable[[str], object] | None
+        cls, seat: int, entry: str, assignment: messages.Assignment, output: Callable[[str], object] | None
     ) -> WorkerProcess:
         """Start a worker process; with `output` what it prints is caught and handed over line by line."""
         process = await ChildProcess.spawn(entry, output=None if output is None else subprocess.PIPE)
         found = cls(seat, process)
         if output is not None:
             found._output = asyncio.ensure_future(found._pass_on(output))
-        process.send(orders.encode(assignment))
+        process.send(messages.encode(assignment))
         return found
 
     @property
@@ -100,11 +100,11 @@ class WorkerProcess:
             return f"{stats.abandoned} of its {stats.slots} slots are lost to handlers that do not end"
         return None
 
-    def tell(self, order: orders.ToWorker) -> None:
+    def tell(self, order: messages.ToWorker) -> None:
         """Give an order."""
-        if isinstance(order, orders.Drain | orders.Hurry):
+        if isinstance(order, messages.Drain | messages.Hurry):
             self.leaving = True
-        self.process.send(orders.encode(order))
+        self.process.send(messages.encode(order))
 
     def give_up(self) -> None:
         """It does not do as it is told: end it."""
@@ -121,7 +121,7 @@ class WorkerProcess:
         """Take in its reports, calling `heard` after each, until it is gone; answers its return code."""
         while line := await self.process.receive():
             try:
-                report = orders.read_report(line)
+                report = messages.read_report(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 break
             self._take(report)
@@ -133,19 +133,19 @@ class WorkerProcess:
             self._output.cancel()
         return self.process.exited.result()
 
-    def _take(self, report: orders.FromWorker) -> None:
+    def _take(self, report: messages.FromWorker) -> None:
         self.heard_at = time.monotonic()
         match report:
-            case orders.Identity(worker=worker):
+            case messages.Identity(worker=worker):
                 self.identities.append(worker)
-            case orders.Stats():
+            case messages.Stats():
                 self.stats = report
                 if report.ready:
                     self.came_up.set()
                     self._first_news.set()
-            case orders.Unable(why=why):
+            case messages.Unable(why=why):
                 self.unable = why
-            case orders.Farewell():
+            case messages.Farewell():
                 self.farewell = report
 
     async def _pass_on(self, output: Callable[[str], object]) -> None:
