@@ -10,8 +10,8 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineUnavailable
+from stoker.supervisor.lease import Guardian
 from stoker.worker import Worker
-from stoker.worker.guardian import Guardian
 
 
 @pytest.mark.spec("KILL-12")
