@@ -16,8 +16,8 @@ import pytest
 
 from stoker.model.job import Status
 from stoker.supervisor import pool
+from stoker.supervisor.release import release_patiently
 from stoker.supervisor.supervisor import Supervisor
-from stoker.worker.release import release_patiently
 from tests.worker.crowd import Crowd, figures
 from tests.worker.shell import APP as MARKED
 from tests.worker.shell import Command, Scene, alive, until

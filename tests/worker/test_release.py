@@ -10,8 +10,8 @@ from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Status
-from stoker.worker import release
-from stoker.worker.release import release_patiently
+from stoker.supervisor import release
+from stoker.supervisor.release import release_patiently
 
 
 async def held(jobs: Stoker, n: int) -> tuple[Engine, list[Claim]]:

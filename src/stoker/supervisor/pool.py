@@ -16,8 +16,8 @@ import msgspec
 
 from stoker.subprocesses import exit_reason
 from stoker.supervisor import messages
+from stoker.supervisor.release import release_patiently
 from stoker.supervisor.worker_process import Patience, WorkerProcess
-from stoker.worker.release import release_patiently
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
