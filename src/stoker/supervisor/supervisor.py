@@ -20,12 +20,12 @@ from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
+from stoker.supervisor.health import Health
 from stoker.supervisor.lease import Guardian
 from stoker.supervisor.pool import Seats, Terms
 from stoker.supervisor.reload import Sources
 from stoker.worker.conductor import run_worker
 from stoker.worker.fetcher import Order
-from stoker.worker.health import Health
 from stoker.worker.outage import Outage, wait_for_store
 from stoker.worker.worker import LAST_WAIT
 
