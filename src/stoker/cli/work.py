@@ -125,7 +125,7 @@ def work(
         health_file=health_file,
         health_port=health_port,
         health_host=health_host,
-        entry="stoker.cli.member",
+        entry="stoker.cli.child",
         extra={"log_format": log_format, "level": log_level},
         output=None if screen is None else screen.line,
         **settings,

@@ -24,7 +24,6 @@ from stoker.supervisor.health import Health
 from stoker.supervisor.lease import Guardian
 from stoker.supervisor.pool import Seats, Terms
 from stoker.supervisor.reload import Sources
-from stoker.worker.conductor import run_worker
 from stoker.worker.fetcher import Order
 from stoker.worker.outage import Outage, wait_for_store
 from stoker.worker.worker import LAST_WAIT
@@ -32,7 +31,7 @@ from stoker.worker.worker import LAST_WAIT
 if TYPE_CHECKING:
     from stoker.app import Stoker
 
-__all__ = ["EXIT_BROKEN", "EXIT_START", "Supervisor", "run_worker"]
+__all__ = ["EXIT_BROKEN", "EXIT_START", "Supervisor"]
 
 logger = logging.getLogger("stoker.supervisor")
 
