@@ -21,7 +21,7 @@ from stoker.model.job import Status
 from stoker.supervisor import supervisor as supervising
 from stoker.supervisor.child import EXIT_BROKEN
 from stoker.supervisor.supervisor import Supervisor
-from stoker.supervisor.worker_process import Patience
+from stoker.supervisor.worker_process import RestartDelay
 from tests.worker.shell import APP, Scene, alive, until
 
 BOUND = 5.0
@@ -250,13 +250,13 @@ def test_reload_follows_the_code_and_survives_a_mistake_in_it(scene: Scene) -> N
 
 @pytest.mark.spec("SUPERVISOR-11")
 def test_processes_that_die_at_once_are_started_again_with_a_growing_pause() -> None:
-    patience = Patience()
-    pauses = [patience.pause(0) for _ in range(12)]
+    delay = RestartDelay()
+    pauses = [delay.pause(0) for _ in range(12)]
     assert pauses[:2] == [0.0, 0.0], "a death or two is made good at once"
     assert pauses[2:] == sorted(pauses[2:])
     assert pauses[-1] == 30.0
-    assert patience.pause(1) == 0.0, "each seat has its own"
-    assert patience.pause(0, age=60) == 0.0, "one that lived is forgiven"
+    assert delay.pause(1) == 0.0, "each seat has its own"
+    assert delay.pause(0, age=60) == 0.0, "one that lived is forgiven"
 
 
 @pytest.mark.parallel_scene

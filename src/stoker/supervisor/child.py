@@ -1,4 +1,4 @@
-"""A worker process under a supervisor: says who it is and how it goes, does what it is told, ends when left alone."""
+"""The child's side of a worker process: reports to its supervisor, obeys it, ends without it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ EXIT_START = 1
 EXIT_BROKEN = 70
 
 REPORT_EVERY = 0.25
-SIGN_OF_LIFE = 2.0
+ALIVE_EVERY = 2.0
 SWITCH_INTERVAL = 0.0005
-"""Handlers that compute must not keep the keeper's thread waiting for the interpreter."""
+"""Seconds between two switches of threads: handlers that compute must not delay the lease keeper's thread."""
 
 LAST_RESORT = 5.0
-"""Seconds after which a process that should have exited is ended, whatever threads still hold it."""
+"""Seconds after which a process that should have exited is ended, whatever its threads do."""
 
 
-class Member:
-    """The child's side of a supervised worker."""
+class SupervisedWorker:
+    """One worker with a connection to its supervisor."""
 
     def __init__(self, parent: Parent, worker: Worker) -> None:
         self._parent = parent
@@ -45,15 +45,15 @@ class Member:
         worker.on_identity = lambda identity: parent.send(messages.encode(messages.Identity(identity)))
 
     def run(self) -> int:
-        """Work until told to stop; answers the exit code."""
-        self._parent.listen(self._hear, self._orphaned)
+        """Work until asked to stop; returns the exit code."""
+        self._parent.listen(self._received, self._orphaned)
         self._parent.outlive()
         self._conductor.run()
         asked = self._conductor.asked or self._worker.draining
-        self._parent.send(messages.encode(messages.Farewell(asked, self._counts())))
+        self._parent.send(messages.encode(messages.Finished(asked, self._counts())))
         return 0 if asked else EXIT_BROKEN
 
-    def _hear(self, line: bytes) -> None:
+    def _received(self, line: bytes) -> None:
         conductor = self._conductor
         calls = {messages.Drain: conductor.drain, messages.Hurry: conductor.hurry, messages.Quiet: conductor.quiet}
         self._on_loop(calls[type(messages.read_order(line))])
@@ -65,20 +65,20 @@ class Member:
             return
 
     def _orphaned(self) -> None:
-        """The supervisor is gone. Finish as on a signal; a handler that blocks the loop does not keep the process."""
+        """Drain without a supervisor; end the process even if a handler blocks the loop."""
         self._on_loop(self._conductor.drain)
         time.sleep(self._worker.settings.shutdown_grace / SECOND + 2 * LAST_WAIT)
         os._exit(EXIT_BROKEN)
 
     async def _report(self) -> None:
-        """When something changed, and now and then as a sign of life; an idle worker must cost next to nothing."""
+        """Report every change, and every two seconds: an idle worker must cost next to nothing."""
         worker = self._worker
-        told, told_at = None, 0.0
+        sent, sent_at = None, 0.0
         while True:
             news = (worker.ready, worker.runs, worker.executors.threads.abandoned, tuple(worker.counts.values()))
             now = time.monotonic()
-            if news != told or now - told_at > SIGN_OF_LIFE:
-                told, told_at = news, now
+            if news != sent or now - sent_at > ALIVE_EVERY:
+                sent, sent_at = news, now
                 stats = messages.Stats(
                     ready=worker.ready,
                     counts=self._counts(),
@@ -95,16 +95,16 @@ class Member:
 
 
 def resident() -> int:
-    """Bytes of memory this process holds."""
+    """Return the resident memory of this process in bytes."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return pages * resource.getpagesize()
-    except OSError:  # not Linux: the highest it ever held, which macOS counts in bytes
+    except OSError:  # not Linux: the peak, which macOS counts in bytes
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main(prepare: Callable[[messages.Assignment], object] = lambda _: None) -> NoReturn:
-    """Entry of the worker process."""
+    """Run the worker process."""
     parent = Parent(signal.SIGTERM)
     assignment = messages.read_order(parent.receive())
     assert isinstance(assignment, messages.Assignment)
@@ -119,19 +119,19 @@ def _work(parent: Parent, assignment: messages.Assignment) -> int:
         app = load(assignment.app)
         queues = assignment.queues
         worker = Worker(app, queues, order=assignment.order, drain=assignment.drain, **assignment.settings)
-        worker.obey(assignment.guardian)
+        worker.supervised_by(assignment.supervisor)
         worker.executors.check(app.tasks.values())
-        return Member(parent, worker).run()
+        return SupervisedWorker(parent, worker).run()
     except StokerError as error:
-        parent.send(messages.encode(messages.Unable(text_of(error))))
+        parent.send(messages.encode(messages.StartFailed(text_of(error))))
         return EXIT_START
-    except BaseException as error:  # noqa: BLE001 - whatever an import or a lifespan raises, the supervisor hears why
-        parent.send(messages.encode(messages.Unable(describe_error(error))))
+    except BaseException as error:  # noqa: BLE001 - the supervisor logs whatever an import or a lifespan raises
+        parent.send(messages.encode(messages.StartFailed(describe_error(error))))
         return EXIT_START
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit as usual, so that the user's exit hooks run; abandoned threads may hold that up, but not for ever."""
+    """Exit as usual, so that exit hooks run; abandoned threads delay that by a few seconds at most."""
     timer = threading.Timer(LAST_RESORT, os._exit, (code,))
     timer.daemon = True
     timer.start()

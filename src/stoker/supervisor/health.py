@@ -1,4 +1,4 @@
-"""Readiness for whoever watches: a file that exists only while ready, and a tiny HTTP endpoint."""
+"""Readiness for service managers: a file that exists only while ready, and an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFRESH_EVERY = 2.0
 
 
 class Health:
-    """Both, where asked for. `facts` holds `ready` and whatever else the endpoint tells."""
+    """The file and the endpoint, where configured. `facts` holds `ready` and what else the endpoint shows."""
 
     def __init__(
         self, file: str | None, port: int | None, facts: Callable[[], dict[str, Any]], *, host: str = "127.0.0.1"
@@ -27,17 +27,17 @@ class Health:
         self._port = None if port is None else HealthPort(port, facts, host)
 
     async def open(self) -> None:
-        """Start to tell."""
+        """Open the endpoint."""
         if self._port is not None:
-            logger.info("readiness is told at %s", await self._port.open())
+            logger.info("readiness is served at %s", await self._port.open())
 
     def show(self) -> None:
-        """Something may have changed."""
+        """Update the file."""
         if self._file is not None:
             self._file.show(ready=self._facts()["ready"], now=time.monotonic())
 
     async def close(self) -> None:
-        """Not ready any more."""
+        """Remove the file and close the endpoint."""
         if self._file is not None:
             self._file.show(ready=False, now=time.monotonic())
         if self._port is not None:
@@ -45,14 +45,14 @@ class Health:
 
 
 class HealthFile:
-    """Exists while ready. It is touched every few seconds, so that a stale one can be told by its age."""
+    """Exists while ready. It is touched every few seconds, so its age shows whether it is stale."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._shown_at: float | None = None
 
     def show(self, *, ready: bool, now: float) -> None:
-        """Make the file say the truth."""
+        """Create, touch or remove the file."""
         if ready and (self._shown_at is None or now - self._shown_at > REFRESH_EVERY):
             scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             scratch.write_text(f"{os.getpid()}\n", encoding="ascii")
@@ -73,13 +73,13 @@ class HealthPort:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> str:
-        """Listen; answers the address, whose port matters when 0 was asked for."""
+        """Listen; returns the address with the port that was chosen for 0."""
         self._server = await asyncio.start_server(self._answer, self._host, self._port, limit=8192)
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
 

@@ -1,8 +1,8 @@
-"""The supervisor's own sign of life, where the store knows signs of life.
+"""The supervisor's own lease, on engines that detect dead processes (`Feature.SIGN_OF_LIFE`).
 
-A reaper anywhere on this host sees at once that a worker process is dead, but not how it died. So the processes of a
-supervisor carry its name (`guardian.worker`), and others leave them to it for as long as it lives: every death it
-witnessed becomes a crash-end. When the supervisor is gone too, they are anybody's.
+Any worker on this host sees at once that a worker process is dead, but not how it died. Therefore worker ids begin with
+the id of their supervisor (`supervisor.worker`), and while the supervisor lives only it releases their jobs: each death
+that it sees becomes a crash-end. When the supervisor is dead too, every worker may take the jobs over.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from stoker.app import Stoker
 
 LEASE = DAY
-"""It holds no jobs, so nobody waits for its lease: only its sign of life counts."""
+"""A supervisor holds no jobs, so no worker waits for this lease: only its liveness counts."""
 
 
-class Guardian:
-    """`id` is what its worker processes are named after; None where the store has no use for it."""
+class SupervisorLease:
+    """`id` is the prefix of its worker ids; None where the engine cannot detect dead processes."""
 
     def __init__(self, app: Stoker) -> None:
         self._app = app
-        known_at_once = Feature.SIGN_OF_LIFE in app.root().features
-        self.id = uuid.uuid4().hex[:12] if known_at_once else None
+        detects_death = Feature.SIGN_OF_LIFE in app.root().features
+        self.id = uuid.uuid4().hex[:12] if detects_death else None
         self._engine: Engine | None = None
         self._renew_at = 0.0
 
-    async def show(self) -> None:
-        """Show life, and go on showing it. A store that is away is asked again next time: until then leases decide."""
+    async def renew(self) -> None:
+        """Take or renew the lease. If the store is away, the next call tries again."""
         if self.id is None or time.monotonic() < self._renew_at:
             return
         try:
@@ -44,11 +44,11 @@ class Guardian:
         self._engine = engine
         self._renew_at = time.monotonic() + HOUR / SECOND
 
-    async def leave(self) -> None:
-        """Say good-bye."""
+    async def release(self) -> None:
+        """Give the lease up."""
         if self.id is None or self._engine is None:
             return
         try:
             await self._engine.renew(self.id, [], lease=0)
-        except StokerError:  # the sign goes with the process
+        except StokerError:  # the lease ends with the process
             return

@@ -1,4 +1,4 @@
-"""What a supervisor and its worker processes say to one another: JSON lines, one value each."""
+"""Messages between a supervisor and its worker processes: JSON lines, one value each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.worker.fetcher import Order
 
 
 class Assignment(msgspec.Struct, tag="assignment"):
-    """Which worker to be, and whose. `extra` is for whoever wraps the entry: a command sets up its logs with it."""
+    """Which worker to run. `extra` is for the entry point: the command sets up logging with it."""
 
     app: str
     queues: dict[str, int] | list[str] | None = None
@@ -20,32 +20,32 @@ class Assignment(msgspec.Struct, tag="assignment"):
     drain: bool = False
     settings: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    guardian: str | None = None
+    supervisor: str | None = None
 
 
 class Drain(msgspec.Struct, tag="drain"):
-    """Finish what runs and exit; saying it twice changes nothing."""
+    """Finish running jobs and exit; a second one changes nothing."""
 
 
 class Hurry(msgspec.Struct, tag="hurry"):
-    """Do not wait for what runs."""
+    """Interrupt running jobs and exit."""
 
 
 class Quiet(msgspec.Struct, tag="quiet"):
-    """Claim nothing more."""
+    """Claim no more jobs."""
 
 
 # --- from the worker process ------------------------------------------------------------------------------------
 
 
 class Identity(msgspec.Struct, tag="identity"):
-    """From now on this process claims as this worker."""
+    """This process now claims as this worker."""
 
     worker: str
 
 
 class Stats(msgspec.Struct, tag="stats"):
-    """How it goes: settlements by status, running jobs, abandoned threads, resident bytes."""
+    """Settlements by status, running jobs, abandoned threads, resident bytes."""
 
     ready: bool
     counts: dict[str, int]
@@ -55,13 +55,13 @@ class Stats(msgspec.Struct, tag="stats"):
     rss: int = 0
 
 
-class Unable(msgspec.Struct, tag="unable"):
+class StartFailed(msgspec.Struct, tag="unable"):
     """The worker could not start."""
 
     why: str
 
 
-class Farewell(msgspec.Struct, tag="farewell"):
+class Finished(msgspec.Struct, tag="finished"):
     """Everything is settled; `asked` is false when the worker stopped by itself because something in it broke."""
 
     asked: bool
@@ -69,7 +69,7 @@ class Farewell(msgspec.Struct, tag="farewell"):
 
 
 ToWorker: TypeAlias = Assignment | Drain | Hurry | Quiet
-FromWorker: TypeAlias = Identity | Stats | Unable | Farewell
+FromWorker: TypeAlias = Identity | Stats | StartFailed | Finished
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToWorker).decode

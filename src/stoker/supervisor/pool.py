@@ -1,7 +1,7 @@
-"""The seats of a supervisor: each is held by one worker process, and one that falls empty is taken again.
+"""The pool of worker processes: keeps one process alive on each of its positions.
 
-A process that dies is replaced within a second and its jobs are released at once. One that has run enough jobs, or has
-grown too large, or has lost half of its slots to handlers that never end, is replaced by a fresh one and then drained.
+The pool replaces a process that dies within a second and releases its jobs at once. A process that has run enough jobs,
+has grown too large, or has lost half of its slots to handlers that never end is replaced by a fresh one, then drained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from stoker.subprocesses import exit_reason
 from stoker.supervisor import messages
 from stoker.supervisor.release import release_patiently
-from stoker.supervisor.worker_process import Patience, WorkerProcess
+from stoker.supervisor.worker_process import RestartDelay, WorkerProcess
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.supervisor")
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """How worker processes are started and when one is worn. `waits`: what cannot start waits for a change of code."""
+class PoolOptions(msgspec.Struct, frozen=True):
+    """How to start worker processes and when to replace them. `waits`: after a failed start wait for a code change."""
 
-    processes: int
+    size: int
     assignment: messages.Assignment
     entry: str
     output: Callable[[str], object] | None = None
@@ -37,56 +37,56 @@ class Terms(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
-class Seats:
-    """`crew`: every process that lives. `changed` is called whenever there is news."""
+class ProcessPool:
+    """`processes`: every process that runs. The pool calls `changed` after each change."""
 
-    def __init__(self, app: Stoker, terms: Terms, changed: Callable[[], object]) -> None:
-        self.crew: set[WorkerProcess] = set()
+    def __init__(self, app: Stoker, options: PoolOptions, changed: Callable[[], object]) -> None:
+        self.processes: set[WorkerProcess] = set()
         self.quieted = False
         self.stopping = False
         self.unable = False
         self._app = app
-        self._terms = terms
+        self._options = options
         self._changed = changed
-        self._seats: dict[int, WorkerProcess] = {}
+        self._positions: dict[int, WorkerProcess] = {}
         self._replacing: set[int] = set()
         self._underway = 0  # launches and releases that the end waits for
-        self._patience = Patience()
-        self._gone: Counter[str] = Counter()
-        self._came_up = False
+        self._restart_delay = RestartDelay()
+        self._exited_counts: Counter[str] = Counter()
+        self._was_ready = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def counts(self) -> Counter[str]:
         """Settlements by status, of all processes that ever ran here."""
-        return sum((Counter(one.counts) for one in self.crew), self._gone.copy())
+        return sum((Counter(one.counts) for one in self.processes), self._exited_counts.copy())
 
     @property
     def over(self) -> bool:
-        """Is everybody gone who will ever be here?"""
-        ending = self.stopping or (self._terms.assignment.drain and not self._seats)
-        return ending and not self.crew and not self._underway
+        """Have all processes exited, with none to follow?"""
+        ending = self.stopping or (self._options.assignment.drain and not self._positions)
+        return ending and not self.processes and not self._underway
 
     async def fill(self) -> None:
-        """Start a process on every seat that is empty."""
-        for seat in range(self._terms.processes):
-            if seat not in self._seats and not self.stopping:
-                await self._launch(seat)
+        """Start a process on every empty position."""
+        for position in range(self._options.size):
+            if position not in self._positions and not self.stopping:
+                await self._launch(position)
 
-    def tell(self, order: messages.ToWorker) -> None:
-        """Give everybody an order."""
+    def send(self, order: messages.ToWorker) -> None:
+        """Send an order to every process."""
         self.stopping = self.stopping or isinstance(order, messages.Drain | messages.Hurry)
         self.quieted = self.quieted or isinstance(order, messages.Quiet)
-        for one in self.crew:
-            one.tell(order)
+        for one in self.processes:
+            one.send(order)
 
     async def replace_all(self, why: str) -> None:
-        """One by one; each new process is at work before an old one is drained."""
-        for seat in range(self._terms.processes):
-            await self._replace(seat, why)
+        """Replace one by one: each new process is ready before the old one is drained."""
+        for position in range(self._options.size):
+            await self._replace(position, why)
 
     async def close(self) -> None:
-        """Stop looking after anybody."""
+        """Stop following the processes."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -96,92 +96,94 @@ class Seats:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- coming -------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------
 
-    async def _launch(self, seat: int) -> WorkerProcess:
+    async def _launch(self, position: int) -> WorkerProcess:
         self._underway += 1
         try:
-            terms = self._terms
-            fresh = await WorkerProcess.launch(seat, terms.entry, terms.assignment, terms.output)
-            self.crew.add(fresh)
+            options = self._options
+            fresh = await WorkerProcess.launch(position, options.entry, options.assignment, options.output)
+            self.processes.add(fresh)
         finally:
             self._underway -= 1
             self._changed()
         logger.debug("worker process %d started", fresh.pid)
-        self._seats[seat] = fresh
-        if self.stopping:  # it was not in the crew yet when the others were told
-            fresh.tell(messages.Drain())
+        self._positions[position] = fresh
+        if self.stopping:  # it was not in the pool yet when the order was sent
+            fresh.send(messages.Drain())
         elif self.quieted:
-            fresh.tell(messages.Quiet())
-        self._spawn(self._attend(fresh))
+            fresh.send(messages.Quiet())
+        self._spawn(self._follow(fresh))
         return fresh
 
-    async def _attend(self, one: WorkerProcess) -> None:
-        code = await one.listen(self._heard)
-        await self._departed(one, code)
+    async def _follow(self, one: WorkerProcess) -> None:
+        code = await one.follow(self._reported)
+        await self._exited(one, code)
 
-    def _heard(self, one: WorkerProcess) -> None:
+    def _reported(self, one: WorkerProcess) -> None:
         self._changed()
-        if not one.came_up.is_set():
+        if not one.was_ready.is_set():
             return
-        self._came_up = True
-        why = one.worn(self._terms.max_jobs, self._terms.max_rss)
+        self._was_ready = True
+        why = one.replace_reason(self._options.max_jobs, self._options.max_rss)
         if why is not None and not one.leaving and not self.stopping:
-            self._spawn(self._replace(one.seat, why))
+            self._spawn(self._replace(one.position, why))
 
-    async def _replace(self, seat: int, why: str) -> None:
-        """A fresh process takes the seat; once it is at work the old one is drained."""
-        old = self._seats.get(seat)
-        if old is None or seat in self._replacing:
+    async def _replace(self, position: int, why: str) -> None:
+        """Start a fresh process; drain the old one as soon as the fresh one is ready."""
+        old = self._positions.get(position)
+        if old is None or position in self._replacing:
             return
-        self._replacing.add(seat)
+        self._replacing.add(position)
         try:
-            fresh = await self._launch(seat)
-            if await fresh.rises():
+            fresh = await self._launch(position)
+            if await fresh.wait_until_ready():
                 logger.info("worker process %d is replaced by %d: %s", old.pid, fresh.pid, why)
-                old.tell(messages.Drain())
-            elif old in self.crew and not old.leaving:
+                old.send(messages.Drain())
+            elif old in self.processes and not old.leaving:
                 logger.error("worker process %d stays: its replacement could not start", old.pid)
-                self._seats[seat] = old
+                self._positions[position] = old
             elif not self.stopping:
-                self._spawn(self._refill(seat, self._patience.pause(seat)))
+                self._spawn(self._refill(position, self._restart_delay.pause(position)))
         finally:
-            self._replacing.discard(seat)
+            self._replacing.discard(position)
 
-    async def _refill(self, seat: int, pause: float) -> None:
+    async def _refill(self, position: int, pause: float) -> None:
         if pause:
-            logger.info("a worker process died early again; the next one starts in %g s", pause)
+            logger.info("a worker process exited early again; the next one starts in %g s", pause)
         await asyncio.sleep(pause)
         if not self.stopping:
-            await self._launch(seat)
+            await self._launch(position)
 
-    # --- going --------------------------------------------------------------------------------------------------
+    # --- exit ---------------------------------------------------------------------------------------------------
 
-    async def _departed(self, one: WorkerProcess, code: int) -> None:
-        self.crew.discard(one)
-        self._gone.update(one.counts)
-        clean = one.farewell is not None and code == 0
+    async def _exited(self, one: WorkerProcess, code: int) -> None:
+        self.processes.discard(one)
+        self._exited_counts.update(one.counts)
+        clean = one.finished is not None and code == 0
         if one.unable is not None:
             logger.error("worker process %d could not start: %s", one.pid, one.unable)
         elif not clean:
             logger.error("worker process %d died: %s; its jobs are released", one.pid, exit_reason(code))
         if not clean and one.identities:
             await self._release(one, code)
-        held = self._seats.get(one.seat) is one
+        held = self._positions.get(one.position) is one
         if held:
-            del self._seats[one.seat]
-        if one.unable is not None and self._terms.waits:
-            logger.info("waiting for a change of the code")
-        elif one.unable is not None and not self._came_up:
+            del self._positions[one.position]
+        if one.unable is not None and self._options.waits:
+            logger.info("worker processes start again when the code changes")
+        elif one.unable is not None and not self._was_ready:
             self.unable = True
-        elif held and not (one.leaving or one.seat in self._replacing or (clean and self._terms.assignment.drain)):
-            self._spawn(self._refill(one.seat, self._patience.pause(one.seat, one.age)))
+        elif held and not (
+            one.leaving or one.position in self._replacing or (clean and self._options.assignment.drain)
+        ):
+            self._spawn(self._refill(one.position, self._restart_delay.pause(one.position, one.age)))
         self._changed()
 
     async def _release(self, one: WorkerProcess, code: int) -> None:
-        """What said good-bye, or was killed by us while stopping, is no fault of its jobs."""
-        harmless = one.unable or one.farewell or one.given_up
-        self._underway += 1  # whoever is told to stop now still finishes this
+        """Release its jobs: without a crash-end if it reported its end or was killed while stopping."""
+        harmless = one.unable or one.finished or one.killed
+        self._underway += 1  # a stop waits for this
         self._changed()
         try:
             await release_patiently(self._app, one.identities, None if harmless else exit_reason(code))

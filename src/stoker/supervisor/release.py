@@ -1,4 +1,4 @@
-"""Feature back the jobs of a worker process that is known to be dead, without waiting for its lease."""
+"""Releases the jobs of a dead worker process without waiting for its lease."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TRIES = 5
 
 
 async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None) -> None:
-    """Settle what dead workers held: as a crash-end if `crash` tells how they died, else handed back with refund.
+    """Settle the jobs of dead workers: as crash-ends if `crash` says how they died, else handed back.
 
-    Tried a few times; if the store stays away, the leases of the dead will lapse. A try that failed half-way has taken
-    claims over already, so the next one, under another id, takes them from there.
+    Tries a few times; if the store stays away, the leases of the dead workers lapse. A try that failed half-way has
+    taken over some claims already; the next try, under another id, takes them over from the first.
     """
     mine: list[str] = []
     failures = FailureLog()
@@ -39,13 +39,13 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
         mine.append(uuid.uuid4().hex)
         try:
             released = await _release(app, mine[-1], [*dead, *mine[:-1]], crash, failures)
-            logger.info("%d jobs of a dead worker process were released", released)
+            logger.info("released %d jobs of a dead worker process", released)
             break
         except StokerError as error:
-            logger.warning("the jobs of a dead worker process could not be released: %s Trying again.", error)
+            logger.warning("jobs of a dead worker process could not be released: %s Trying again.", error)
             await asyncio.sleep(0.1 * 2**attempt)
     else:
-        logger.error("the jobs of a dead worker process run again when its lease has lapsed")
+        logger.error("jobs of a dead worker process run again when its lease has lapsed")
     failures.flush(everything=True)
     with suppress(StokerError):
         for me in mine:
@@ -53,7 +53,7 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
 
 
 async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None, failures: FailureLog) -> int:
-    """One try; answers how many jobs were released. Raises what the store raises."""
+    """Try once; returns how many jobs were released. Raises what the store raises."""
     engine = await app.engine()
     await engine.renew(me, [], lease=LEASE, first=True)
     released = 0
@@ -64,7 +64,7 @@ async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None,
             claims, settlements, verdicts = await reap(
                 engine, me, lambda kind: rules_of(app, kind), limit=BATCH, dead=dead, crash=crash
             )
-        _tell(app, claims, settlements, verdicts)
+        _publish(app, claims, settlements, verdicts)
         failures.applied(claims, settlements, verdicts)
         released += len(claims)
         if len(claims) < BATCH:
@@ -82,14 +82,14 @@ async def _hand_back(
 
 
 def rules_of(app: Stoker, kind: str) -> Rules:
-    """How a job of this kind is concluded; a stranger's by the app's defaults."""
+    """Return the rules for jobs of this kind; the app's defaults for an unknown kind."""
     task = app.find_task(kind)
     if task is None:
         return Rules(default=app.backoff)
     return Rules(backoff=task.options.backoff, default=app.backoff, crash_limit=task.crashes)
 
 
-def _tell(app: Stoker, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
+def _publish(app: Stoker, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
     if claims and app.timeline is not None:
         app.timeline.settled(claims, settlements, verdicts)
     if app.listeners:

@@ -1,4 +1,4 @@
-"""Watches Python files for `--reload`: a walk over the project's folder twice a second, no library needed."""
+"""Watches Python files for `--reload` by scanning the project's folder twice a second."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 MOST_FILES = 20_000
 
 
-class Sources:
-    """Remembers what the files looked like."""
+class SourceWatch:
+    """Remembers time and size of every Python file below a folder."""
 
     def __init__(self, root: str | os.PathLike[str] = ".") -> None:
         self._root = Path(root).resolve()
-        self._seen = self._look()
+        self._seen = self._scan()
 
     def changed(self) -> str | None:
-        """The first file that was added, removed or written since the last question; None when all is as it was."""
-        now, before = self._look(), self._seen
+        """Return a file that was added, removed or written since the last call; None if there is none."""
+        now, before = self._scan(), self._seen
         self._seen = now
         for path in now.keys() | before.keys():
             if now.get(path) != before.get(path):
                 return os.path.relpath(path, self._root)
         return None
 
-    def _look(self) -> dict[str, tuple[int, int]]:
+    def _scan(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
         for entry in _python_files(self._root):
             try:

@@ -1,7 +1,7 @@
-"""The supervisor: keeps N worker processes alive, and is the one that signals are sent to.
+"""The supervisor: keeps N worker processes alive and receives the signals.
 
-TERM and INT drain all of them, the second one hurries; TSTP quiets; HUP replaces them one by one. Who sits where, and
-what happens when a process dies, is told in `seats`.
+TERM and INT drain all processes, a second one hurries; TSTP quiets; HUP replaces the processes one by one. `pool`
+starts and replaces the processes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
 from stoker.supervisor.health import Health
-from stoker.supervisor.lease import Guardian
-from stoker.supervisor.pool import Seats, Terms
-from stoker.supervisor.reload import Sources
+from stoker.supervisor.lease import SupervisorLease
+from stoker.supervisor.pool import PoolOptions, ProcessPool
+from stoker.supervisor.reload import SourceWatch
 from stoker.worker.fetcher import Order
 from stoker.worker.outage import Outage, wait_for_store
 from stoker.worker.worker import LAST_WAIT
@@ -38,12 +38,12 @@ logger = logging.getLogger("stoker.supervisor")
 MARGIN = 5.0
 """Seconds beyond grace and last wait before a process that does not stop is killed."""
 
-LOOK_EVERY = 1.0
-LOOK_AT_SOURCES_EVERY = 0.5
+WATCH_EVERY = 1.0
+WATCH_SOURCES_EVERY = 0.5
 
 
 class Supervisor:
-    """`Supervisor("app:jobs", 4).run()` answers the exit code: 0 clean, 1 could not start, 70 had to kill a worker."""
+    """`Supervisor("app:jobs", 4).run()` returns the exit code: 0 clean, 1 could not start, 70 had to kill a worker."""
 
     def __init__(
         self,
@@ -68,76 +68,91 @@ class Supervisor:
         self.code = 0
         self._processes = processes
         self._grace = resolve(WorkerSettings, settings, environ=self.app.environ).shutdown_grace / SECOND
-        self._guardian = Guardian(self.app)
+        self._lease = SupervisorLease(self.app)
         given = dict(queues) if isinstance(queues, Mapping) else None if queues is None else list(queues)
-        more = dict(extra or {})
-        assignment = messages.Assignment(app, given, order, drain, settings, more, self._guardian.id)
-        terms = Terms(processes, assignment, entry, output, max_jobs, max_rss, waits=reload)
-        self._seats = Seats(self.app, terms, self._changed)
+        assignment = messages.Assignment(
+            app=app,
+            queues=given,
+            order=order,
+            drain=drain,
+            settings=settings,
+            extra=dict(extra or {}),
+            supervisor=self._lease.id,
+        )
+        options = PoolOptions(
+            size=processes,
+            assignment=assignment,
+            entry=entry,
+            output=output,
+            max_jobs=max_jobs,
+            max_rss=max_rss,
+            waits=reload,
+        )
+        self._pool = ProcessPool(self.app, options, self._changed)
         self._reload = reload
         self._health = Health(health_file, health_port, self.facts, host=health_host)
         self._finished = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # --- what others ask ----------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------
 
     @property
     def stopping(self) -> bool:
-        """Was it told to stop?"""
-        return self._seats.stopping
+        """Was it asked to stop?"""
+        return self._pool.stopping
 
     @property
     def ready(self) -> bool:
-        """Does at least one worker take work?"""
-        return not self.stopping and not self._seats.quieted and any(one.ready for one in self._seats.crew)
+        """Does at least one worker claim jobs?"""
+        return not self.stopping and not self._pool.quieted and any(one.ready for one in self._pool.processes)
 
     @property
     def counts(self) -> Counter[str]:
-        """Settlements by status, of all processes that ever ran here."""
-        return self._seats.counts
+        """Settlements by status, of all processes so far."""
+        return self._pool.counts
 
     def facts(self) -> dict[str, Any]:
-        """What the health endpoint tells."""
+        """What the health endpoint shows."""
         return {
             "ready": self.ready,
-            "workers": sum(one.ready for one in self._seats.crew),
+            "workers": sum(one.ready for one in self._pool.processes),
             "processes": self._processes,
-            "running": sum(one.stats.running for one in self._seats.crew),
+            "running": sum(one.stats.running for one in self._pool.processes),
             "stopping": self.stopping,
         }
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Work until told to stop, or until everything is drained; answers the exit code."""
+        """Work until asked to stop, or until the queues are drained; returns the exit code."""
         return asyncio.run(self.serve())
 
     async def serve(self) -> int:
-        """The same inside a loop that the caller owns; only the main thread hears signals."""
+        """Do the same in the caller's event loop; signals are handled only in the main thread."""
         loop = asyncio.get_running_loop()
         for number, call in self._signals().items():
             loop.add_signal_handler(number, call)
         try:
             await self._health.open()
             self._health.show()
-            if await self._store_answers():
-                await self._guardian.show()
-                await self._seats.fill()
-                self._spawn(self._look_around())
+            if await self._wait_for_store():
+                await self._lease.renew()
+                await self._pool.fill()
+                self._spawn(self._watch())
                 await self._finished.wait()
         except (StokerError, OSError) as error:
-            logger.error("cannot start: %s", error)  # noqa: TRY400 - the text says it all, a trace would hide it
+            logger.error("cannot start: %s", error)  # noqa: TRY400 - a traceback would only hide the text
             self.code = EXIT_START
         finally:
-            await self._tidy_up()
+            await self._close()
             for number in self._signals():
                 loop.remove_signal_handler(number)
         return self.code
 
-    async def _store_answers(self) -> bool:
-        """Wait for the store, or for a request to stop; answers whether the start may go on."""
-        patience = wait_for_store(self.app.open, self.app.root(), Outage(), lambda: self.stopping)
-        opening, stopped = asyncio.ensure_future(patience), asyncio.ensure_future(self._finished.wait())
+    async def _wait_for_store(self) -> bool:
+        """Wait for the store or for a request to stop; returns whether to start."""
+        waiting = wait_for_store(self.app.open, self.app.root(), Outage(), lambda: self.stopping)
+        opening, stopped = asyncio.ensure_future(waiting), asyncio.ensure_future(self._finished.wait())
         try:
             await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
@@ -158,13 +173,13 @@ class Supervisor:
             signal.SIGHUP: self.reload,
         }
 
-    async def _tidy_up(self) -> None:
+    async def _close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._seats.close()
+        await self._pool.close()
         await self._health.close()
-        await self._guardian.leave()
+        await self._lease.release()
         try:
             await self.app.close()
         except StokerError as error:
@@ -176,53 +191,53 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     def _changed(self) -> None:
-        """There is news about the worker processes."""
+        """React to a change of the worker processes."""
         self._health.show()
-        if self._seats.unable and not self.stopping:
+        if self._pool.unable and not self.stopping:
             self.code = EXIT_START
             self.stop()
-        elif self._seats.over:
+        elif self._pool.over:
             self._finished.set()
 
     # --- orders -------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Drain every process; asked again, hurry."""
+        """Drain every process; a second call hurries."""
         again = self.stopping
         grace = 0.0 if again else self._grace
-        logger.info("%s %d worker processes", "hurrying" if again else "draining", len(self._seats.crew))
-        self._seats.tell(messages.Hurry() if again else messages.Drain())
+        logger.info("%s %d worker processes", "hurrying" if again else "draining", len(self._pool.processes))
+        self._pool.send(messages.Hurry() if again else messages.Drain())
         self._spawn(self._kill_after(grace + LAST_WAIT + MARGIN))
         self._changed()
 
     def quiet(self) -> None:
-        """Let every process finish what it runs and claim nothing more."""
+        """Let every process finish its jobs and claim no more."""
         logger.info("quiet: nothing more is claimed; TERM stops, HUP replaces the processes by fresh ones")
-        self._seats.tell(messages.Quiet())
+        self._pool.send(messages.Quiet())
         self._health.show()
 
     def reload(self) -> None:
-        """Replace the processes one by one; each new one is at work before an old one is drained."""
+        """Replace the processes one by one; each new one is ready before the old one is drained."""
         if not self.stopping:
-            self._seats.quieted = False
-            self._spawn(self._seats.replace_all("reloading"))
+            self._pool.quieted = False
+            self._spawn(self._pool.replace_all("reloading"))
 
     async def _kill_after(self, limit: float) -> None:
         await asyncio.sleep(limit)
-        for one in self._seats.crew:
-            logger.error("worker process %d does not stop; it is killed, its jobs are handed back", one.pid)
+        for one in self._pool.processes:
+            logger.error("worker process %d does not stop; it is killed and its jobs are handed back", one.pid)
             self.code = EXIT_BROKEN
-            one.give_up()
+            one.kill()
 
-    # --- looking around -----------------------------------------------------------------------------------------
+    # --- watching -----------------------------------------------------------------------------------------------
 
-    async def _look_around(self) -> None:
-        sources = Sources() if self._reload else None
+    async def _watch(self) -> None:
+        sources = SourceWatch() if self._reload else None
         while True:
-            await asyncio.sleep(LOOK_EVERY if sources is None else LOOK_AT_SOURCES_EVERY)
+            await asyncio.sleep(WATCH_EVERY if sources is None else WATCH_SOURCES_EVERY)
             self._health.show()
-            await self._guardian.show()
+            await self._lease.renew()
             if sources is not None and not self.stopping and (path := await asyncio.to_thread(sources.changed)):
                 logger.info("%s changed; the worker processes are replaced", path)
-                await self._seats.fill()  # seats that are empty because the code could not be imported
-                await self._seats.replace_all(f"{path} changed")
+                await self._pool.fill()  # positions that are empty because the code could not be imported
+                await self._pool.replace_all(f"{path} changed")

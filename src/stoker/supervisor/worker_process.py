@@ -1,4 +1,4 @@
-"""A worker process as its supervisor sees it."""
+"""The parent's side of a worker process: its state, its reports, its exit."""
 
 from __future__ import annotations
 
@@ -14,58 +14,57 @@ from stoker.subprocesses import ChildProcess
 from stoker.supervisor import messages
 
 SILENT_AFTER = 10.0
-"""Seconds without a report after which a process no longer counts as ready: its loop is held up, or it is frozen."""
-
+"""Seconds without a report after which a process is not ready: its loop is blocked, or it is frozen."""
 
 EARLY = 5.0
-"""A process that dies younger than this died early."""
+"""A process that exits younger than this exited early."""
 
 AT_ONCE = 2
-"""So many early deaths in a row are made good at once; then the pause grows between these bounds."""
+"""After so many early exits in a row the next process starts at once; then the pause grows between these bounds."""
 
 PAUSE = (0.1, 30.0)
 
 
-class Patience:
-    """How long to wait before the next process takes a seat: the more early deaths in a row, the longer."""
+class RestartDelay:
+    """How long to wait before a restart: the more early exits in a row, the longer."""
 
     def __init__(self) -> None:
         self._early: Counter[int] = Counter()
 
-    def pause(self, seat: int, age: float = 0.0) -> float:
-        """A process of this age died."""
-        self._early[seat] = 0 if age > EARLY else self._early[seat] + 1
-        tries = self._early[seat]
+    def pause(self, position: int, age: float = 0.0) -> float:
+        """Count the exit of a process of this age, and return the pause."""
+        self._early[position] = 0 if age > EARLY else self._early[position] + 1
+        tries = self._early[position]
         return 0.0 if tries <= AT_ONCE else min(PAUSE[0] * 2 ** (tries - AT_ONCE), PAUSE[1])
 
 
 class WorkerProcess:
-    """One child: who it claims as, how it goes, how it ends."""
+    """One worker process of the pool. `identities` are the worker ids it has claimed as."""
 
-    def __init__(self, seat: int, process: ChildProcess) -> None:
-        self.seat = seat
+    def __init__(self, position: int, process: ChildProcess) -> None:
+        self.position = position
         self.process = process
         self.born = time.monotonic()
         self.identities: list[str] = []
         self.stats = messages.Stats(ready=False, counts={})
-        self.heard_at = 0.0
-        self.came_up = asyncio.Event()
-        self._first_news = asyncio.Event()
+        self.received_at = 0.0
+        self.was_ready = asyncio.Event()
+        self._first_report = asyncio.Event()
         self.leaving = False
-        self.given_up = False
-        self.farewell: messages.Farewell | None = None
+        self.killed = False
+        self.finished: messages.Finished | None = None
         self.unable: str | None = None
         self._output: asyncio.Task[None] | None = None
 
     @classmethod
     async def launch(
-        cls, seat: int, entry: str, assignment: messages.Assignment, output: Callable[[str], object] | None
+        cls, position: int, entry: str, assignment: messages.Assignment, output: Callable[[str], object] | None
     ) -> WorkerProcess:
-        """Start a worker process; with `output` what it prints is caught and handed over line by line."""
+        """Start a worker process; `output` is called with each line that it prints."""
         process = await ChildProcess.spawn(entry, output=None if output is None else subprocess.PIPE)
-        found = cls(seat, process)
+        found = cls(position, process)
         if output is not None:
-            found._output = asyncio.ensure_future(found._pass_on(output))
+            found._output = asyncio.ensure_future(found._forward_output(output))
         process.send(messages.encode(assignment))
         return found
 
@@ -76,21 +75,21 @@ class WorkerProcess:
 
     @property
     def ready(self) -> bool:
-        """Does it take work?"""
-        return self.stats.ready and not self.leaving and time.monotonic() - self.heard_at < SILENT_AFTER
+        """Does it claim jobs?"""
+        return self.stats.ready and not self.leaving and time.monotonic() - self.received_at < SILENT_AFTER
 
     @property
     def counts(self) -> dict[str, int]:
-        """What it has settled so far, by status."""
-        return self.farewell.counts if self.farewell is not None else self.stats.counts
+        """Settlements so far, by status."""
+        return self.finished.counts if self.finished is not None else self.stats.counts
 
     @property
     def age(self) -> float:
         """Seconds since it was started."""
         return time.monotonic() - self.born
 
-    def worn(self, max_jobs: int | None, max_rss: int | None) -> str | None:
-        """Why a fresh process should take its place; None while it is good."""
+    def replace_reason(self, max_jobs: int | None, max_rss: int | None) -> str | None:
+        """Why it should be replaced; None while it should stay."""
         stats, settled = self.stats, sum(self.stats.counts.values())
         if max_jobs is not None and settled >= max_jobs:
             return f"it has run {settled} jobs"
@@ -100,55 +99,55 @@ class WorkerProcess:
             return f"{stats.abandoned} of its {stats.slots} slots are lost to handlers that do not end"
         return None
 
-    def tell(self, order: messages.ToWorker) -> None:
-        """Give an order."""
+    def send(self, order: messages.ToWorker) -> None:
+        """Send an order."""
         if isinstance(order, messages.Drain | messages.Hurry):
             self.leaving = True
         self.process.send(messages.encode(order))
 
-    def give_up(self) -> None:
-        """It does not do as it is told: end it."""
-        self.given_up = True
+    def kill(self) -> None:
+        """Kill it: it did not stop when asked."""
+        self.killed = True
         self.process.kill()
 
-    async def rises(self) -> bool:
-        """Wait until it is at work, or gone."""
-        self.process.exited.add_done_callback(lambda _: self._first_news.set())
-        await self._first_news.wait()
-        return self.came_up.is_set()
+    async def wait_until_ready(self) -> bool:
+        """Wait until it is ready or has exited; returns whether it was ready."""
+        self.process.exited.add_done_callback(lambda _: self._first_report.set())
+        await self._first_report.wait()
+        return self.was_ready.is_set()
 
-    async def listen(self, heard: Callable[[WorkerProcess], object]) -> int:
-        """Take in its reports, calling `heard` after each, until it is gone; answers its return code."""
+    async def follow(self, reported: Callable[[WorkerProcess], object]) -> int:
+        """Receive its reports, calling `reported` after each, until it exits; returns its return code."""
         while line := await self.process.receive():
             try:
                 report = messages.read_report(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 break
-            self._take(report)
-            heard(self)
-        await asyncio.wait({self.process.exited}, timeout=None if self.farewell is not None else 1.0)
+            self._apply(report)
+            reported(self)
+        await asyncio.wait({self.process.exited}, timeout=None if self.finished is not None else 1.0)
         await self.process.end()
         if self._output is not None:
             await asyncio.wait({self._output}, timeout=1.0)
             self._output.cancel()
         return self.process.exited.result()
 
-    def _take(self, report: messages.FromWorker) -> None:
-        self.heard_at = time.monotonic()
+    def _apply(self, report: messages.FromWorker) -> None:
+        self.received_at = time.monotonic()
         match report:
             case messages.Identity(worker=worker):
                 self.identities.append(worker)
             case messages.Stats():
                 self.stats = report
                 if report.ready:
-                    self.came_up.set()
-                    self._first_news.set()
-            case messages.Unable(why=why):
+                    self.was_ready.set()
+                    self._first_report.set()
+            case messages.StartFailed(why=why):
                 self.unable = why
-            case messages.Farewell():
-                self.farewell = report
+            case messages.Finished():
+                self.finished = report
 
-    async def _pass_on(self, output: Callable[[str], object]) -> None:
+    async def _forward_output(self, output: Callable[[str], object]) -> None:
         assert self.process.process.stdout is not None
         reader = asyncio.StreamReader(limit=1 << 20)
         loop = asyncio.get_running_loop()

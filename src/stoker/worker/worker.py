@@ -68,7 +68,7 @@ class Worker:
         self.app = app
         self.settings = resolve(WorkerSettings, settings, environ=app.environ)
         self.retention = resolve(RetentionSettings, environ=app.environ)
-        self.guardian: str | None = None
+        self.supervisor: str | None = None
         self.id = self.next_id()
         self.state = "new"
         self.draining = drain
@@ -109,11 +109,11 @@ class Worker:
 
     def next_id(self) -> str:
         """Random and fresh: a worker id is never used again, not even by the same process after a lapse."""
-        return uuid.uuid4().hex if self.guardian is None else f"{self.guardian}.{uuid.uuid4().hex}"
+        return uuid.uuid4().hex if self.supervisor is None else f"{self.supervisor}.{uuid.uuid4().hex}"
 
-    def obey(self, guardian: str | None) -> None:
-        """Belong to a supervisor: from now on its name is part of every id of this worker."""
-        self.guardian = guardian
+    def supervised_by(self, supervisor: str | None) -> None:
+        """Make the id of a supervisor a part of every id of this worker."""
+        self.supervisor = supervisor
         self.id = self.next_id()
 
     @property

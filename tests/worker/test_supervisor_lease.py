@@ -1,4 +1,4 @@
-"""The supervisor's own sign of life."""
+"""The supervisor's own lease."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineUnavailable
-from stoker.supervisor.lease import Guardian
+from stoker.supervisor.lease import SupervisorLease
 from stoker.worker import Worker
 
 
 @pytest.mark.spec("KILL-12")
-async def test_a_guardian_shows_life_until_it_leaves(tmp_path: Path) -> None:
+async def test_a_supervisor_holds_a_lease_until_it_releases_it(tmp_path: Path) -> None:
     async with Stoker(SqliteEngine(tmp_path / "jobs.db")) as app:
-        guardian = Guardian(app)
-        sign = tmp_path / "jobs.db-stoker" / "live" / f"{guardian.id}.alive"
-        await guardian.show()
+        lease = SupervisorLease(app)
+        sign = tmp_path / "jobs.db-stoker" / "live" / f"{lease.id}.alive"
+        await lease.renew()
         assert sign.exists()
         engine = await app.engine()
         await engine.renew("other", [], first=True)
         assert await engine.reap("other", 10) == []
-        await guardian.show()
-        assert (await engine.renew(str(guardian.id), [])).known
-        await guardian.leave()
+        await lease.renew()
+        assert (await engine.renew(str(lease.id), [])).known
+        await lease.release()
         assert not sign.exists()
 
 
 @pytest.mark.spec("KILL-12")
-async def test_a_store_that_is_away_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_is_renewed_when_the_store_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Stoker(SqliteEngine(tmp_path / "jobs.db")) as app:
-        engine, guardian = await app.engine(), Guardian(app)
+        engine, lease = await app.engine(), SupervisorLease(app)
         renew = engine.renew
 
         async def away(*_: Any, **__: Any) -> Any:
             raise EngineUnavailable("gone for a moment.")
 
         monkeypatch.setattr(engine, "renew", away)
-        await guardian.show()
-        await guardian.leave()
+        await lease.renew()
+        await lease.release()
         monkeypatch.setattr(engine, "renew", renew)
-        await guardian.show()
-        assert (await engine.renew(str(guardian.id), [])).known
+        await lease.renew()
+        assert (await engine.renew(str(lease.id), [])).known
         monkeypatch.setattr(engine, "renew", away)
-        await guardian.leave()
+        await lease.release()
 
 
 @pytest.mark.spec("KILL-12")
-async def test_a_supervised_worker_carries_the_name_through_every_life() -> None:
+async def test_every_id_of_a_supervised_worker_names_its_supervisor() -> None:
     app = Stoker("memory://")
-    assert Guardian(app).id is None, "where nobody can see a sign of life there is no use for it"
+    assert SupervisorLease(app).id is None, "only engines that detect dead processes need it"
     worker = Worker(app)
     assert "." not in worker.id
-    worker.obey("boss")
+    worker.supervised_by("boss")
     assert worker.id.startswith("boss.")
     assert worker.next_id().startswith("boss.")
     assert worker.next_id() != worker.id
