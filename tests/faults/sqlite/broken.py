@@ -125,7 +125,7 @@ class CountsNoStart(Sabotaged):
 
 
 class RefundsAlways(Sabotaged):
-    """Feature every attempt back."""
+    """Refunds every attempt."""
 
     async def settle(self, settlements: Sequence[Settlement], **options: Any) -> Settled:
         return await super().settle([replaced(one, refund=True) for one in settlements], **options)
