@@ -11,6 +11,7 @@ import pytest
 from stoker.engines.redis import RedisClusterEngine, transit
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Event, EventType, Window
@@ -184,7 +185,7 @@ async def test_a_parcel_that_is_delivered_twice_arrives_once(bench: Bench) -> No
 
 
 async def _send(unit: Any, job: JobId) -> None:
-    await unit.load([job])
+    await unit.load(Wanted(frozenset({job})))
     transit.send(unit, unit.get(job), "to")
 
 

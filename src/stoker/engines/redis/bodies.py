@@ -13,6 +13,7 @@ import msgspec
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Failure, Options, Status, pack, unpack
+from stoker.model.record import Record
 from stoker.model.time import Instant
 from stoker.model.unique import TRAITS, Unique
 
@@ -34,8 +35,8 @@ HIGHEST = 1000
 NONE = b"-"
 
 
-class Record(msgspec.Struct, gc=False, eq=False):
-    """One stored job, to be changed inside a unit of work. `raw` is its state as it was read; None for a fresh one.
+class Row(msgspec.Struct, gc=False, eq=False):
+    """One stored job as its bytes say. `raw` is its state as it was read; None for a job that was never touched.
 
     `corrupt` says what of it cannot be read. `broken`: its body or its state as a whole. `aside`: it was found out, and
     is an ordinary dead job now whose payload is the raw text.
@@ -87,7 +88,7 @@ _KEYED, _TENANT, _OPTIONS = 1, 2, 4
 # --- bodies -----------------------------------------------------------------------------------------------------
 
 
-def tail(draft: Draft | Record, budget: int) -> bytes:
+def tail(draft: Draft | Record | Row, budget: int) -> bytes:
     """The part of a body that the client makes: priority and everything the draft says."""
     kind, queue = draft.kind.encode(), draft.queue.encode()
     flags, more = 0, b""
@@ -117,35 +118,17 @@ def tail(draft: Draft | Record, budget: int) -> bytes:
     )
 
 
-def body(record: Record) -> bytes:
+def body(record: Record | Row) -> bytes:
     """The whole body of a record."""
     return record.id + eight(record.created_at) + eight(record.scheduled_at) + tail(record, record.budget)
 
 
-def drafted(draft: Draft, now: Instant) -> Record:
-    """A draft as a record that nobody has touched."""
-    due = now + draft.delay if draft.at is None else draft.at
-    return Record(
-        draft.id,
-        draft.kind,
-        draft.queue,
-        draft.payload,
-        draft.priority,
-        draft.attempts,
-        now,
-        due,
-        draft.options,
-        draft.unique,
-        draft.tenant,
-    )
-
-
-def read_body(stored: bytes) -> Record:
+def read_body(stored: bytes) -> Row:
     """What `body` (or the insert script) wrote. Raises `CorruptRecord` when it is not that."""
     try:
         job, created, due, priority = _BODY.unpack_from(stored)
         (kind, queue, budget, flags), at = read_label(stored)
-        record = Record(job, kind, queue, b"", priority - HIGHEST, budget, created, due)
+        record = Row(job, kind, queue, b"", priority - HIGHEST, budget, created, due)
         if flags:
             at = _read_more(record, stored, at, flags)
         record.payload = stored[at:]
@@ -191,7 +174,7 @@ def _short(stored: bytes, at: int) -> tuple[str, int]:
     return stored[at + 1 : end].decode(), end
 
 
-def _read_more(record: Record, stored: bytes, at: int, flags: int) -> int:
+def _read_more(record: Row, stored: bytes, at: int, flags: int) -> int:
     """Key, tenant and options; what cannot be read is left out and said so."""
     if flags & _KEYED:
         end = at + 2 + _U2.unpack_from(stored, at)[0]

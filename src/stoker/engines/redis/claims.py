@@ -11,10 +11,12 @@ from typing import Any
 
 from stoker.engines.redis import records, tunings
 from stoker.engines.redis.keys import Keys, Shard
-from stoker.engines.redis.records import Record
+from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
+from stoker.engines.shared import careful
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Status
@@ -122,7 +124,7 @@ async def taken_over(
     return claims
 
 
-def stored(row: list[Any]) -> Record:
+def stored(row: list[Any]) -> Row:
     """A record from body, state, last error and notes."""
     record = records.apply_state(records.read_body(row[0]), row[1])
     record.last_error = None if row[2] is None else row[2].decode(errors="replace")
@@ -130,7 +132,7 @@ def stored(row: list[Any]) -> Record:
     return record
 
 
-def as_claim(record: Record, queue: str, curve: Curve, cool: int, before: Status = Status.RUNNING) -> Claim:
+def as_claim(record: Row, queue: str, curve: Curve, cool: int, before: Status = Status.RUNNING) -> Claim:
     """A running record in the hands of its worker."""
     if record.corrupt is not None:
         raise CorruptRecord(record.corrupt)
@@ -173,19 +175,11 @@ def as_claim(record: Record, queue: str, curve: Curve, cool: int, before: Status
 async def set_aside(store: Store, shard: Shard, job: JobId, why: str) -> None:
     """End a job whose record cannot be read: people can look at it, workers never meet it again."""
 
-    async def end(unit: Work) -> None:
-        await unit.load([job])
+    async def end(unit: Unit) -> None:
+        await unit.load(Wanted(frozenset({job})))
         record = unit.get(job)
-        if record is None or record.status is not Status.RUNNING:
-            return
-        await unit.load_queues([record.queue])
-        unit.lift(record)
-        record.attempts -= 1
-        error = f"corrupt record: {why}"
-        unit.finish(record, Status.DEAD, error)
-        unit.place(record)
-        unit.total(record.kind, "failed")
-        unit.trouble(record.kind, error)
-        unit.write("HSET", shard.key("corrupt"), job, why)
+        if record is not None and record.status is Status.RUNNING:
+            careful.set_aside(unit, record, why, started=False)
+            unit.write("HSET", shard.key("corrupt"), job, why)
 
     await store.work(shard, end)

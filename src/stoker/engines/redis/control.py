@@ -20,7 +20,7 @@ from stoker.engines.redis.records import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span
 from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend, wait_hint
@@ -65,7 +65,7 @@ class Control:
 
         await self._store.introduce([name])
 
-        async def patch(unit: Work) -> bool:
+        async def patch(unit: Unit) -> bool:
             key, fields = unit.shard.key("queues"), (*tunings.FIELDS, "tuned")
             found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in fields))
             stored = dict(zip(fields, found, strict=True))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import actions, claims, expiry, leases, questions, settle, timeline
+from stoker.engines.redis import alter, claims, expiry, leases, questions, settle, timeline
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
@@ -232,7 +232,7 @@ class RedisEngine:
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
-        return await actions.alter(self._store, selection, change)
+        return await alter.alter(self._store, selection, change)
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:

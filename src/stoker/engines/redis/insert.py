@@ -13,15 +13,13 @@ from typing import Any
 from stoker.engines.redis import records
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import Record
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
+from stoker.engines.shared import careful
 from stoker.model.ahead import wakes
-from stoker.model.errors import Duplicate, EngineError, EngineRefused, EngineUnavailable
-from stoker.model.ids import JobId
+from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
-from stoker.model.unique import Meeting, Mode, meet
 
 _INSERT = script("insert")
 _INSERTED, _EXISTING = Stored.INSERTED, Stored.EXISTING
@@ -135,53 +133,10 @@ async def keep_keys_together(store: Store, drafts: Sequence[Draft]) -> None:
 # --- with all circumstances -------------------------------------------------------------------------------------
 
 
-async def carefully(unit: Work, drafts: Sequence[Draft], *, refuse: bool = True) -> list[Receipt]:
-    """Drafts one after the other, by the rules; without `refuse` a key that is taken is never an error."""
-    await look(unit, drafts)
-    return [admit(unit, draft, refuse=refuse) for draft in drafts]
-
-
-async def look(unit: Work, drafts: Sequence[Draft]) -> None:
-    """Read what `admit` asks about."""
-    await unit.load([draft.id for draft in drafts])
-    slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
-    await unit.load_keys(slots)
-    await unit.load_queues(holder.queue for slot in slots if (holder := unit.holder(slot)) is not None)
-
-
-def admit(unit: Work, draft: Draft, *, refuse: bool = True) -> Receipt:
-    """Store one draft, or say which job stands in its way."""
-    if unit.get(draft.id) is not None:
-        return Receipt(draft.id, _EXISTING)
-    loser: JobId | None = None
-    if draft.unique is not None:
-        mode: Mode = "existing" if draft.unique.mode == "raise" and not refuse else draft.unique.mode
-        holder = unit.holder(draft.unique.slot(draft.kind))
-        meeting = meet(records.grip(holder), mode)
-        if holder is not None and meeting is not Meeting.TAKE:
-            if meeting is Meeting.REFUSE:
-                raise Duplicate(draft.unique.key, holder.id)
-            if meeting is Meeting.EXISTING:
-                return Receipt(holder.id, _EXISTING)
-            if meeting is Meeting.REPLACE:
-                _replace(unit, holder, draft)
-                return Receipt(holder.id, Stored.REPLACED)
-            unit.supersede(holder)
-            loser = holder.id
-    unit.create(records.drafted(draft, unit.now))
-    return Receipt(draft.id, _INSERTED, loser)
-
-
-def _replace(unit: Work, holder: Record, draft: Draft) -> None:
-    """Overwrite a pending holder with everything the draft says, but its id."""
-    new = records.drafted(draft, unit.now)
-    unit.lift(holder)
-    for field in ("kind", "queue", "payload", "priority", "budget", "scheduled_at", "options", "unique", "tenant"):
-        setattr(holder, field, getattr(new, field))
-    unit.rewrite(holder)
-    unit.place(holder)
-    if wakes(holder.scheduled_at, unit.now):
-        unit.wake(holder.queue)
+async def carefully(unit: Unit, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Drafts one after the other, by the rules."""
+    await unit.load(careful.wanted_by_drafts(drafts))
+    return careful.insert(unit, drafts)
 
 
 # --- at the same moment -----------------------------------------------------------------------------------------

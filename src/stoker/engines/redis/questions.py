@@ -13,15 +13,15 @@ from typing import Any, TypeAlias, cast
 from stoker.engines.redis import records
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import CHARS, ODD, STATUSES, Record
+from stoker.engines.redis.records import CHARS, ODD, STATUSES, Row
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import WAITING
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.query import LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.record import WAITING
 from stoker.model.time import Instant
 
 CHUNK = 500
@@ -95,7 +95,7 @@ async def _next(
     return sorted(found.items(), key=lambda item: item[0], reverse=order == "newest")[:size]
 
 
-async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool = False) -> dict[JobId, Record]:
+async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool = False) -> dict[JobId, Row]:
     """The records of a chunk, by id."""
     places: dict[Shard, list[JobId]] = {}
     for job, shard in chunk:

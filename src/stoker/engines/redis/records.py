@@ -18,9 +18,8 @@ from stoker.engines.redis.bodies import (
     NONE,
     ODD,
     STATUSES,
-    Record,
+    Row,
     body,
-    drafted,
     eight,
     read_body,
     read_plain,
@@ -29,12 +28,12 @@ from stoker.engines.redis.bodies import (
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import LONGEST_HISTORY, Failure, Job, Status, shown_error
+from stoker.model.record import Record
 from stoker.model.time import Instant
-from stoker.model.unique import Holder
 
 __all__ = [
-    "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATED", "STATUSES", "Notes", "Record", "apply_state", "as_job",
-    "body", "drafted", "eight", "fence", "grip", "history", "failure", "place", "read_body", "read_failure",
+    "CHARS", "HIGHEST", "NONE", "NO_NOTES", "ODD", "STATED", "STATUSES", "Notes", "Row", "apply_state", "as_job",
+    "as_record", "body", "eight", "fence", "history", "failure", "notes_of", "place", "read_body", "read_failure",
     "ids_of", "read_notes", "read_plain", "salvaged", "state", "tail", "write_notes",
 ]  # fmt: skip
 
@@ -65,7 +64,7 @@ _read_notes = msgspec.json.Decoder(Notes).decode
 # --- states -----------------------------------------------------------------------------------------------------
 
 
-def state(record: Record) -> bytes:
+def state(record: Record, *, errors: int, version: int) -> bytes:
     """A record's state as scripts read it."""
     worker = (record.worker or "").encode()
     end = b""
@@ -83,10 +82,10 @@ def state(record: Record) -> bytes:
                 record.base,
                 record.crashes,
                 record.throttles,
-                record.errors,
-                record.version,
+                errors,
+                version,
                 record.started_at or 0,
-                record.settled,
+                NONE if record.settled is None else CHARS[record.settled],
                 record.priority + HIGHEST,
                 record.scheduled_at,
             ),
@@ -95,7 +94,7 @@ def state(record: Record) -> bytes:
     )
 
 
-def apply_state(record: Record, raw: bytes | None) -> Record:
+def apply_state(record: Row, raw: bytes | None) -> Row:
     """Write a state on the record its body made."""
     record.raw = raw
     if raw is None:
@@ -142,7 +141,7 @@ def fence(worker: str, token: int) -> bytes:
 # --- small things -----------------------------------------------------------------------------------------------
 
 
-def place(record: Record, *, stated: bool) -> bytes:
+def place(record: Record | Row, *, stated: bool) -> bytes:
     """Where a waiting record stands in its queue's line; lines are in byte order. `stated`: it has a state."""
     place = _U2.pack(record.priority + HIGHEST) + _U8.pack(record.scheduled_at) + record.id
     return place + STATED if stated else place
@@ -191,20 +190,10 @@ def write_notes(notes: Notes) -> bytes:
     return _write_notes(notes)
 
 
-def grip(holder: Record | None) -> Holder:
-    """How firmly a record holds its key."""
-    if holder is None:
-        return Holder.NOBODY
-    if holder.status is Status.RETRYING:
-        strong = holder.unique is not None and holder.unique.hold == "retrying"
-        return Holder.STRONG if strong else Holder.WEAK
-    return Holder.RUNNING if holder.status is Status.RUNNING else Holder.PENDING
+_SAME = tuple(name for name in Job.__struct_fields__ if name in Row.__struct_fields__)
 
 
-_SAME = tuple(name for name in Job.__struct_fields__ if name in Record.__struct_fields__)
-
-
-def as_job(record: Record) -> Job:
+def as_job(record: Row) -> Job:
     """The record as an operator sees it; what cannot be read is left out and said so, so that it can be removed."""
     fields: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
     notes, broken = NO_NOTES, record.corrupt
@@ -216,3 +205,28 @@ def as_job(record: Record) -> Job:
     fields["last_error"] = shown_error(record.status, record.last_error)
     asked = notes.asked if record.cancel_requested else None
     return Job(progress=notes.progress, metadata=metadata, log=notes.log, cancel_requested_at=asked, **fields)
+
+
+_RECORD = tuple(
+    name for name in Record.__struct_fields__ if name in Row.__struct_fields__ and name not in ("settled", "notes")
+)
+
+
+def as_record(row: Row) -> Record:
+    """The stored job as the model changes it, with what runs noted if that was read."""
+    fields: dict[str, Any] = {name: getattr(row, name) for name in _RECORD}
+    notes = salvaged(row.notes)
+    return Record(
+        progress=notes.progress,
+        metadata=notes.metadata,
+        log=notes.log,
+        cancel_requested_at=notes.asked,
+        settled=None if row.settled == NONE else STATUSES.get(row.settled),
+        unreadable=row.corrupt if row.aside or row.broken else None,
+        **fields,
+    )
+
+
+def notes_of(record: Record) -> Notes:
+    """What runs noted on a job, and when it was asked to stop."""
+    return Notes(record.progress, record.metadata, record.log, record.cancel_requested_at)

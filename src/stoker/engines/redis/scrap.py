@@ -9,16 +9,16 @@ from __future__ import annotations
 from stoker.engines.redis.expiry import ending
 from stoker.engines.redis.keys import AGAIN, WAIT
 from stoker.engines.redis.questions import held_keys, names
-from stoker.engines.redis.records import CHARS, ODD, STATED, Record, ids_of
+from stoker.engines.redis.records import CHARS, ODD, STATED, Row, ids_of
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.ids import JobId
 from stoker.model.job import Status
 
 STEP = 1_000
 
 
-async def scrap(store: Store, unit: Work, record: Record) -> None:
+async def scrap(store: Store, unit: Unit, record: Row) -> None:
     """Take a broken record out of every place it may be in; the caller forgets it then."""
     job, key = record.id, unit.shard.key
     found = await store.connection.call("HGET", key("state"), job)
@@ -52,7 +52,7 @@ async def scrap(store: Store, unit: Work, record: Record) -> None:
             unit.write("HDEL", key("keys"), slot)
 
 
-async def _waiting(store: Store, unit: Work, job: JobId) -> tuple[str, bytes] | None:
+async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, bytes] | None:
     """The line a job stands in, and its place there."""
     for queue in await names(store, unit.shard):
         start = 0
@@ -68,7 +68,7 @@ async def _waiting(store: Store, unit: Work, job: JobId) -> tuple[str, bytes] | 
     return None
 
 
-async def _ended(store: Store, unit: Work, job: JobId) -> int | None:
+async def _ended(store: Store, unit: Unit, job: JobId) -> int | None:
     """When a job is said to expire, by the lot it stands in."""
     start = 0
     while True:

@@ -15,13 +15,14 @@ from typing import Any
 from stoker.engines.redis import claims, elsewhere, records
 from stoker.engines.redis.claims import Ref
 from stoker.engines.redis.connection import LARGEST_CALL
-from stoker.engines.redis.insert import carefully
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.records import CHARS, Notes
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
 from stoker.engines.redis.tunings import KEEP_DONE
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
+from stoker.engines.shared import careful
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import EngineBusy
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
@@ -188,7 +189,7 @@ class Call:
         for name, _ in wanted:
             queues.setdefault(name, len(queues) + 1)
         keys = Keys(self._shard.all_keys(list(queues)))
-        units: list[Work] = []
+        units: list[Unit] = []
         body = await self._body(given, labels, keys, units)
         workers = dict.fromkeys(one.worker for one, _ in given)
         holders = [part for worker in workers for part in (worker, keys.number(self._shard.held(worker)))]
@@ -217,7 +218,7 @@ class Call:
         given: Sequence[tuple[Settlement, Ref]],
         labels: dict[tuple[str, str], int],
         keys: Keys,
-        units: list[Work],
+        units: list[Unit],
     ) -> list[Any]:
         """Settlements as the script reads them; neighbours that say nothing but success are one."""
         body: list[Any] = []
@@ -239,7 +240,7 @@ class Call:
                 body += (one.id, fence, *await self._arguments(one, ref, label, keys, units))
         return [b"".join(part) if type(part) is list else part for part in body]
 
-    async def _arguments(self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Work]) -> list[Any]:
+    async def _arguments(self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Unit]) -> list[Any]:
         """One settlement as the script reads it, behind its id and fence."""
         status = one.status
         flags = _REFUND * one.refund | _CRASH * one.crash | _THROTTLED * one.throttled
@@ -271,9 +272,9 @@ class Call:
             more += unit.encoded(keys)
         return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
 
-    async def _attached(self, one: Settlement, ref: Ref, *, deleted: bool) -> Work:
+    async def _attached(self, one: Settlement, ref: Ref, *, deleted: bool) -> Unit:
         """Follow-ups and merged notes: what the rules make of them, if nothing changes meanwhile."""
-        unit = Work(self._store, self._shard)
+        unit = Unit(self._store, self._shard)
         if one.metadata and not deleted:
             known = self._store.notes.get((one.id, one.token), ref[4])
             before = records.salvaged(known)
@@ -282,9 +283,11 @@ class Call:
             unit.write("HSET", self._shard.key("notes"), one.id, records.write_notes(after))
         if one.followups:
             if ref[2] is not None and one.status not in _WAITING:
-                await unit.load_keys([ref[2]])
+                await unit.load(Wanted(slots=frozenset({ref[2]})))
                 unit.release(ref[2], one.id)
-            # Nobody is left to hear of a refusal, and a key that is taken must not keep the claim from ending.
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
-            await carefully(unit, await elsewhere.allowed(self._store, here, one.id), refuse=False)
+            drafts = await elsewhere.allowed(self._store, here, one.id)
+            await unit.load(careful.wanted_by_drafts(drafts))
+            for draft in drafts:
+                careful.insert_followup(unit, draft)
         return unit

@@ -18,10 +18,10 @@ from stoker.engines.base import CONTROL, Clock
 from stoker.engines.redis import records
 from stoker.engines.redis.connection import Address, Connection
 from stoker.engines.redis.keys import WAKE, Keys, Shard
-from stoker.engines.redis.records import Record
+from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import Script, script
+from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.waiting import Hub
-from stoker.engines.redis.work import Work
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
@@ -153,9 +153,9 @@ class Store:
 
     async def read(
         self, shard: Shard, ids: Sequence[JobId], *, details: bool = False
-    ) -> tuple[Instant, list[Record | None]]:
+    ) -> tuple[Instant, list[Row | None]]:
         """Records by id, in the order asked, and the store's now."""
-        found: list[Record | None] = []
+        found: list[Row | None] = []
         now = 0
         for start in range(0, max(len(ids), 1), LOADED_AT_ONCE):
             part = ids[start : start + LOADED_AT_ONCE]
@@ -167,7 +167,7 @@ class Store:
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Whole records, wherever they are."""
         self.connection.inside()
-        found: dict[JobId, Record] = {}
+        found: dict[JobId, Row] = {}
         shards = await self.shards() if ids else []
         for _, rows in await asyncio.gather(*(self.read(shard, ids, details=True) for shard in shards)):
             found.update((row.id, row) for row in rows if row is not None)
@@ -182,14 +182,16 @@ class Store:
 
     # --- units of work ------------------------------------------------------------------------------------------
 
-    async def work(self, shard: Shard, task: Callable[[Work], Awaitable[T]], *, repeat: bool = False) -> T:
+    async def work(
+        self, shard: Shard, task: Callable[[Unit], Awaitable[T]], *, repeat: bool = False, make: type[Unit] = Unit
+    ) -> T:
         """Do something by compare-and-set, again and again until nobody was faster.
 
         `repeat`: also when nobody knows whether it was written, because doing it again tells the same.
         """
         losses = 0
         for _ in range(MOST_TRIES):
-            unit = Work(self, shard)
+            unit = make(self, shard)
             answer = await task(unit)
             try:
                 done = unit.idle or await self._commit(unit)
@@ -203,16 +205,16 @@ class Store:
                 return answer
         raise EngineBusy("others changed the same jobs a hundred times in a row. Nothing was written; try again.")
 
-    async def _commit(self, unit: Work) -> bool:
+    async def _commit(self, unit: Unit) -> bool:
         keys = Keys(unit.shard.fixed)
         args = unit.encoded(keys)
         told, written = await self.connection.run(_COMMIT, keys.names, (self.arg_now(), *args), repeat=False)
         self.seen(told)
         return bool(written)
 
-    async def tell(self, unit: Work) -> None:
+    async def tell(self, unit: Unit) -> None:
         """Wake whom the script could not reach."""
-        topics = [*unit.controls, *(unit.woken if self.connection.cluster else ())]
+        topics = unit.woken if self.connection.cluster else unit.woken & {CONTROL}
         if topics:
             await self.wake(topics)
 
@@ -231,13 +233,13 @@ class Store:
             await self.connection.pipeline(commands)
 
 
-def _record(row: list[Any]) -> Record:
+def _record(row: list[Any]) -> Row:
     """A record from the answer of `load`; one that cannot be read is shown as a dead job, as far as it can."""
     body, state, last, aside = row[:4]
     try:
         record = records.read_body(body)
     except CorruptRecord as error:
-        return _broken(Record(body[:16], "", "", body, 0, 0, 0, 0), error)
+        return _broken(Row(body[:16], "", "", body, 0, 0, 0, 0), error)
     try:
         records.apply_state(record, state)
     except CorruptRecord as error:
@@ -252,7 +254,7 @@ def _record(row: list[Any]) -> Record:
     return record
 
 
-def _broken(record: Record, error: CorruptRecord) -> Record:
+def _broken(record: Row, error: CorruptRecord) -> Row:
     record.status, record.broken = Status.DEAD, True
     record.corrupt, record.last_error = str(error), f"corrupt record: {error}"
     return record

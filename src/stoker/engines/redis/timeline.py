@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from stoker.engines.redis.records import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventType, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.time import Instant
@@ -121,7 +121,7 @@ async def traces(store: Store, jobs: Sequence[JobId]) -> dict[JobId, list[bytes]
     return {job: reply for job, reply in zip(jobs, replies, strict=True) if reply}
 
 
-def erase(store: Store, unit: Work, job: JobId, trail: Sequence[bytes]) -> None:
+def erase(store: Store, unit: Unit, job: JobId, trail: Sequence[bytes]) -> None:
     """Remove a deleted job's events, found by `traces`, with a unit of the home shard, and keep out late ones."""
     unit.write("ZADD", store.home.key("tickets"), unit.now, job)
     for entry in trail:

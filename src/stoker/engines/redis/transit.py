@@ -17,10 +17,12 @@ import msgspec
 from stoker.engines.redis import records
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import Record, eight
+from stoker.engines.redis.records import eight
 from stoker.engines.redis.store import Store
-from stoker.engines.redis.work import Work
+from stoker.engines.redis.unit_of_work import Unit
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.ids import JobId
+from stoker.model.record import Record
 from stoker.model.time import DAY
 
 MARKS_KEPT = DAY
@@ -42,15 +44,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parcel).decode
 
 
-def send(unit: Work, record: Record, queue: str) -> None:
-    """Take a waiting record, read with its details, out of its queue and put it on its way."""
-    unit.lift(record)
-    record.queue = queue
-    errors = [records.failure(one.at, one.attempt, one.error) for one in record.history]
-    parcel = Parcel(
-        os.urandom(8), queue, records.body(record), records.state(record), record.last_error, record.notes, errors
-    )
-    unit.forget(record)
+def send(unit: Unit, record: Record, queue: str) -> None:
+    """Take a waiting job, whose row was read with its details, out of its queue and put it on its way."""
+    row, moved = unit.rows[record.id], record.move(queue)
+    errors = [records.failure(one.at, one.attempt, one.error) for one in row.history]
+    state = records.state(moved, errors=row.errors, version=row.version)
+    parcel = Parcel(os.urandom(8), queue, records.body(moved), state, record.last_error, row.notes, errors)
+    unit.remove(record, events=False)
     unit.write("HSET", unit.shard.key("moving"), record.id, _encode(parcel))
 
 
@@ -66,16 +66,17 @@ async def deliver(store: Store, shard: Shard) -> None:
     await _drop_marks(store, shard)
 
 
-async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Work) -> None:
+async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Unit) -> None:
     marks, mark = unit.shard.key("arrived"), job + parcel.ticket
-    await unit.load([job])
+    await unit.load(Wanted(frozenset({job})))
     if unit.get(job) is not None or await store.connection.call("HGET", marks, mark) is not None:
         return
-    record = records.apply_state(records.read_body(parcel.body), parcel.state)
-    record.errors = len(parcel.errors)
+    row = records.apply_state(records.read_body(parcel.body), parcel.state)
+    row.errors = len(parcel.errors)
+    unit.rows[job] = row
     unit.expect_hash(marks, mark, None)
     unit.write("HSET", marks, mark, eight(unit.now))
-    unit.create(record, new=False)
+    unit.put(records.as_record(row))
     if parcel.last is not None:
         unit.write("HSET", unit.shard.key("last"), job, parcel.last)
     if parcel.notes is not None:
@@ -84,7 +85,7 @@ async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Work) -> None:
         unit.write("HSET", unit.shard.key("errors"), job + bytes((place,)), error)
 
 
-async def _strike_off(store: Store, job: JobId, stored: bytes, unit: Work) -> None:
+async def _strike_off(store: Store, job: JobId, stored: bytes, unit: Unit) -> None:
     key = unit.shard.key("moving")
     if await store.connection.call("HGET", key, job) == stored:
         unit.expect_hash(key, job, stored)

@@ -224,6 +224,11 @@ class Alteration:
             else:
                 self.refused[record.status] += 1
 
+    def removed(self, position: int) -> None:
+        """The engine has removed a job that cannot be read at all."""
+        self.found += 1
+        self.changed.append(position)
+
     def _may_change(self, record: Record) -> bool:
         """A job that cannot be read can be discarded and deleted, and never runs again."""
         readable = record.unreadable is None or isinstance(self._change, Delete | Discard)

@@ -1,0 +1,111 @@
+"""Operators' changes of selected jobs, shard by shard, by the shared careful path.
+
+On one Redis a call is atomic with all that belongs to it. On a cluster it is atomic per queue; a move between queues is
+a further step, which the next move or `expire` finishes if this one could not, and so is the removal of a deleted job's
+events, which are otherwise removed when they are old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.engines.redis import timeline, transit
+from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.scrap import scrap
+from stoker.engines.redis.spread import spread
+from stoker.engines.redis.store import Store
+from stoker.engines.redis.unit_of_work import Unit
+from stoker.engines.shared import careful
+from stoker.model.ids import JobId
+from stoker.model.job import Status
+from stoker.model.query import Cancel, Change, Delete, Discard, Move, Requeue, Selection, Tally, allows
+from stoker.model.record import Record
+
+
+async def alter(store: Store, selection: Selection, change: Change) -> Tally:
+    """Apply a change to the selected jobs."""
+    careful.check(selection, change)
+    store.connection.inside()
+    if not selection.ids:
+        return Tally()
+    if isinstance(change, Move):
+        await store.introduce([change.queue])
+    alterations: list[careful.Alteration] = []
+    for shard, positions in (await _where(store, selection.ids)).items():
+
+        async def act(unit: Unit, positions: Sequence[int] = positions) -> careful.Alteration:
+            return await _alter(store, unit, selection, change, positions)
+
+        alterations.append(await store.work(shard, act, make=_Moving))
+        if isinstance(change, Move):
+            await transit.deliver(store, shard)
+    done = careful.tally(selection, alterations)
+    if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
+        await timeline.cross_out(store, list(done.changed_ids), deleted=True)
+    return done
+
+
+class _Moving(Unit):
+    """A unit that can send a job to another shard."""
+
+    def move(self, record: Record, queue: str) -> bool:
+        """Within the shard as ever; a job with a key cannot leave it, because its key holds there only."""
+        if self._store.shard(queue) is self.shard:
+            return super().move(record, queue)
+        if record.unique is not None:
+            return False
+        transit.send(self, record, queue)
+        return True
+
+
+async def _alter(
+    store: Store, unit: Unit, selection: Selection, change: Change, positions: Sequence[int]
+) -> careful.Alteration:
+    """One try at the jobs of one shard."""
+    ids = [selection.ids[position] for position in positions]
+    part = careful.wanted_by_change(Selection(tuple(ids)), change)
+    await unit.load(part)
+    await _load_more(store, unit, change, ids)
+    alteration = careful.Alteration(unit, selection, change)
+    for position in positions:
+        record = unit.get(selection.ids[position])
+        broken = record is not None and unit.rows[record.id].broken and allows(change, record.status, selection)
+        if record is not None and broken and isinstance(change, Delete | Discard):
+            await scrap(store, unit, unit.rows[record.id])
+            unit.forget(record)
+            alteration.removed(position)
+        else:
+            alteration.run([position])
+    if unit.shard is store.home and unit.deleted:
+        traces = await timeline.traces(store, sorted(unit.deleted))
+        for job in sorted(unit.deleted):
+            timeline.erase(store, unit, job, traces.get(job, ()))
+    return alteration
+
+
+async def _load_more(store: Store, unit: Unit, change: Change, ids: Sequence[JobId]) -> None:
+    """Read what some changes need beside the records."""
+    if isinstance(change, Requeue):
+        await unit.load_notes(ids)
+    elif isinstance(change, Cancel | Delete):
+        records = [unit.get(job) for job in ids]
+        await unit.load_notes([record.id for record in records if record and record.status is Status.RUNNING])
+    elif isinstance(change, Move) and store.shard(change.queue) is not unit.shard:
+        _, rows = await store.read(unit.shard, list(unit.rows), details=True)
+        for row in rows:
+            if row is not None:
+                unit.rows[row.id].history, unit.rows[row.id].notes = row.history, row.notes
+
+
+async def _where(store: Store, ids: Sequence[JobId]) -> dict[Shard, list[int]]:
+    """Which of the selected jobs are in which shard, by their positions in the selection."""
+    shards = await store.shards()
+    if len(shards) == 1:
+        return {shards[0]: list(range(len(ids)))}
+    found: dict[Shard, list[int]] = {}
+    answers = await spread(shards, lambda shard: store.read(shard, ids))
+    for shard, (_, rows) in zip(shards, answers, strict=True):
+        positions = [position for position, row in enumerate(rows) if row is not None]
+        if positions:
+            found[shard] = positions
+    return found

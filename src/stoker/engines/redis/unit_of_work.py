@@ -1,0 +1,242 @@
+"""The unit of work on Redis: records are read, changed by `careful`, and committed by compare-and-set.
+
+For everything that is not hot: keyed inserts, follow-ups, what operators change. What was read is checked in the same
+script call that writes, so either nothing changed meanwhile and all is written, or nothing is and the whole unit is
+done again. A unit belongs to one shard: all keys of one call are on one server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stoker.engines.base import CONTROL
+from stoker.engines.redis import records, tunings
+from stoker.engines.redis.keys import AGAIN, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.records import CHARS, ODD, Row
+from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.ids import JobId
+from stoker.model.job import LONGEST_HISTORY, Status
+from stoker.model.record import WAITING, Record
+
+if TYPE_CHECKING:
+    from stoker.engines.redis.store import Store
+
+BODY = ("kind", "queue", "payload", "budget", "options", "unique", "tenant")
+"""The fields that only the body holds; priority and due time are in the state as well."""
+
+
+class Unit(UnitOfWork):
+    """Reads, checks and writes of one shard. `now` is the store's clock at the first read."""
+
+    def __init__(self, store: Store, shard: Shard) -> None:
+        super().__init__(0)
+        self._store = store
+        self.shard = shard
+        self.rows: dict[JobId, Row] = {}
+        """What the bytes of the loaded jobs say beside their records."""
+        self._noted: set[JobId] = set()
+        self._checks: list[tuple[str, str, Any, Any]] = []
+        self._writes: list[tuple[str, str, tuple[Any, ...]]] = []
+
+    # --- loading ------------------------------------------------------------------------------------------------
+
+    async def load(self, wanted: Wanted) -> None:
+        """Read what is not read yet, with the holders of keys and the settings of queues, in few round trips."""
+        await self._load_jobs(wanted.ids)
+        slots = set(wanted.slots)
+        if wanted.revives:
+            slots |= {record.slot for job in wanted.ids if (record := self.get(job)) and record.slot is not None}
+        await self._load_holders(slots)
+        await self._load_queues({*wanted.queues, *(row.queue for row in self.rows.values())})
+
+    async def _load_jobs(self, ids: Iterable[JobId]) -> None:
+        missing = sorted(self.missing(Wanted(frozenset(ids))).ids)
+        if not missing and self.now:
+            return
+        now, found = await self._store.read(self.shard, missing)
+        self.now = self.now or now
+        for job, row in zip(missing, found, strict=True):
+            self.add_record(job, None if row is None else records.as_record(row))
+            if row is not None:
+                self.rows[job] = row
+
+    async def _load_holders(self, slots: Iterable[str]) -> None:
+        missing = sorted(self.missing(Wanted(slots=frozenset(slots))).slots)
+        if not missing:
+            return
+        found = await self._store.connection.call("HMGET", self.shard.key("keys"), *missing)
+        await self._load_jobs(holder for holder in found if holder is not None)
+        for slot, holder in zip(missing, found, strict=True):
+            self.add_holder(slot, holder)
+
+    async def _load_queues(self, names: Iterable[str]) -> None:
+        missing = sorted(self.missing(Wanted(queues=frozenset(names))).queues)
+        if missing:
+            for queue in (await tunings.read(self._store, self.shard, missing)).values():
+                self.add_queue(queue)
+
+    async def load_notes(self, ids: Sequence[JobId]) -> None:
+        """Read what runs noted on loaded jobs: progress, metadata, log lines, and when they were asked to stop."""
+        wanted = [job for job in dict.fromkeys(ids) if job in self.rows and job not in self._noted]
+        if not wanted:
+            return
+        found = await self._store.connection.call("HMGET", self.shard.key("notes"), *wanted)
+        for job, notes in zip(wanted, found, strict=True):
+            self.rows[job].notes = notes
+            self._noted.add(job)
+            self.add_record(job, records.as_record(self.rows[job]))
+
+    def release(self, slot: str, job: JobId) -> None:
+        """Act as if a job had let go of its loaded key: in the same step it will have."""
+        if self._holders.get(slot) == job:
+            self._holders[slot] = None
+
+    def forget(self, record: Record) -> None:
+        """Delete a record that cannot be read; the caller takes it out of its places and counters."""
+        self._forget(record)
+        self._records[record.id] = None
+        self.deleted.add(record.id)
+
+    # --- other checks and writes --------------------------------------------------------------------------------
+
+    def write(self, command: str, key: str, *args: Any) -> None:
+        """Any command on any key of the shard, after the checks."""
+        self._writes.append((command, key, args))
+
+    def expect_hash(self, key: str, field: Any, raw: bytes | None) -> None:
+        """Commit only if the field of a hash is still this."""
+        self._checks.append(("-", key, field, b"") if raw is None else ("=", key, field, raw))
+
+    # --- committing ---------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Is there nothing to write?"""
+        return not self._writes and next(self.written(), None) is None
+
+    def encoded(self, keys: Keys) -> list[Any]:
+        """The checks and writes as `lua/_commit.lua` reads them."""
+        extra_checks, extra_writes = self._checks, self._writes
+        self._checks, self._writes = list(extra_checks), []
+        self._collect()
+        self._writes += extra_writes
+        self._collect_keys()
+        self._collect_counts()
+        checks, writes = self._checks, self._writes
+        self._checks, self._writes = extra_checks, extra_writes
+        args: list[Any] = [len(checks)]
+        for kind, key, field, value in checks:
+            args += (kind, keys.number(key), field, value)
+        args.append(len(writes))
+        for command, key, given in writes:
+            args += (command, keys.number(key), len(given), *given)
+        return args
+
+    def _collect(self) -> None:
+        """The writes of all changed jobs; those that take out of a place come first."""
+        changes = list(self.written())
+        for before, _ in changes:
+            if before is not None:
+                self._check(before)
+                self._place(before, add=False, stated=self.rows[before.id].raw is not None)
+        for before, after in changes:
+            if after is None:
+                assert before is not None
+                self._forget(before)
+            else:
+                self._put(before, after)
+
+    def _check(self, record: Record) -> None:
+        key, row = self.shard.key, self.rows[record.id]
+        if row.raw is not None:
+            self._checks.append(("=", key("state"), record.id, row.raw))
+        else:
+            place = records.place(record, stated=False)
+            self._checks.append(("-", key("state"), record.id, b""))
+            self._checks.append(("w", self.shard.of_queue(WAIT, record.queue), place, b""))
+
+    def _put(self, before: Record | None, after: Record) -> None:
+        key, job = self.shard.key, after.id
+        rewritten = before is not None and any(getattr(before, name) != getattr(after, name) for name in BODY)
+        if before is None:
+            self._checks.append(("m", key("jobs"), job, b""))
+        if rewritten:
+            self.write("ZREMRANGEBYLEX", key("jobs"), b"[" + job, b"(" + job + b"\1")
+        if before is None or rewritten:
+            self.write("ZADD", key("jobs"), 0, records.body(after))
+            self.write("HSETNX", key("queues"), f"{after.queue}/used", "1")
+        if before is None and after.unique is not None:
+            self.write("ZADD", key("named"), 0, after.unique.key.encode() + b"\0" + job)
+        row = self.rows.get(job)
+        stated = before is not None or row is not None or after.status is not Status.PENDING
+        self._place(after, add=True, stated=stated)
+        if stated:
+            errors, version = (0, 0) if row is None else (row.errors, row.version)
+            self.write("HSET", key("state"), job, records.state(after, errors=errors, version=version + 1))
+        if before is not None and after.last_error is not None and after.last_error != before.last_error:
+            self.write("HSET", key("last"), job, after.last_error)
+        self._put_notes(before, after)
+
+    def _put_notes(self, before: Record | None, after: Record) -> None:
+        if before is None or after.id not in self._noted:
+            return
+        notes = records.notes_of(after)
+        if notes != records.notes_of(before):
+            self._checks.append(_unchanged(self.shard.key("notes"), after.id, self.rows[after.id].notes))
+            self.write("HSET", self.shard.key("notes"), after.id, records.write_notes(notes))
+
+    def _forget(self, record: Record) -> None:
+        """Delete a record and all that belongs to it, but its events."""
+        job, key = record.id, self.shard.key
+        self.write("ZREMRANGEBYLEX", key("jobs"), b"[" + job, b"(" + job + b"\1")
+        for name in ("state", "last", "notes", "results", "corrupt"):
+            self.write("HDEL", key(name), job)
+        if errors := self.rows[job].errors:
+            ring = (job + bytes((place,)) for place in range(min(errors, LONGEST_HISTORY)))
+            self.write("HDEL", key("errors"), *ring)
+        if record.unique is not None:
+            self.write("ZREM", key("named"), record.unique.key.encode() + b"\0" + job)
+
+    def _place(self, record: Record, *, add: bool, stated: bool) -> None:
+        """Put a record where its status belongs, or take it out."""
+        shard, job, status = self.shard, record.id, record.status
+        if status in WAITING:
+            queued = shard.of_queue(WAIT, record.queue)
+            place = records.place(record, stated=stated)
+            self.write(*(("ZADD", queued, 0, place) if add else ("LEAVE", queued, place)))
+            if status is Status.RETRYING:
+                self._member(add, shard.of_queue(AGAIN, record.queue), record.scheduled_at, job)
+        elif status is Status.RUNNING:
+            token = records.eight(record.token)
+            self.write("HOLD" if add else "LET_GO", shard.held(record.worker or ""), token, job)
+        else:
+            self.write("ZADD" if add else "UNEND", shard.key("ends"), record.expires_at or 0, job)
+        if status in ODD:
+            self._member(add, shard.key("odd"), 0, CHARS[status] + job)
+
+    def _member(self, add: bool, key: str, score: int, member: bytes) -> None:
+        self.write(*(("ZADD", key, score, member) if add else ("ZREM", key, member)))
+
+    def _collect_keys(self) -> None:
+        key = self.shard.key("keys")
+        for slot, before, after in self.key_changes():
+            self._checks.append(_unchanged(key, slot, before))
+            self.write(*(("HDEL", key, slot) if after is None else ("HSET", key, slot, after)))
+
+    def _collect_counts(self) -> None:
+        key = self.shard.key
+        for (queue, kind, status), n in self.counts().items():
+            self.write("HINCRBY", key("counts"), f"{queue}/{kind}/{CHARS[status].decode()}", n)
+        for (_, kind, total), n in self.totals.items():
+            self.write("HINCRBY", key("totals"), f"{kind}/{total}", n)
+        for kind, error in self.last_errors.items():
+            field = f"{kind}/error"
+            self.write(*(("HDEL", key("totals"), field) if error is None else ("HSET", key("totals"), field, error)))
+        if not self._store.connection.cluster:
+            for queue in sorted(self.woken - {CONTROL}):
+                self.write("WAKE", self.shard.of_queue(WAKE, queue))
+
+
+def _unchanged(key: str, field: Any, raw: bytes | None) -> tuple[str, str, Any, Any]:
+    return ("-", key, field, b"") if raw is None else ("=", key, field, raw)
