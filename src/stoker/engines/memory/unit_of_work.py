@@ -21,9 +21,11 @@ from stoker.model.time import Instant
 def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
     """Store drafts, all or none."""
     store.load(unit, careful.wanted_by_drafts(drafts))
+    if store.capacity is None:
+        return careful.insert(unit, drafts)
     before = store.active + _growth(unit)
     receipts = careful.insert(unit, drafts)
-    if store.capacity is not None and store.active + _growth(unit) > max(before, store.capacity):
+    if store.active + _growth(unit) > max(before, store.capacity):
         raise EngineFull(
             f"memory:// has room for {store.capacity} active jobs (capacity={store.capacity}) and {before} are "
             f"stored. Nothing of this call was stored. Try again when workers have caught up, raise capacity=, "
