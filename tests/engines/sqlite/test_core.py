@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, flush, questions, wal
+from stoker.engines.sqlite import SqliteEngine, flush, wal
 from stoker.engines.sqlite.liveness import LivenessFiles
 from stoker.model.errors import (
     Duplicate,
@@ -671,7 +671,7 @@ async def test_names_of_workers_that_were_reaped_long_ago_are_forgotten(engine: 
 async def test_a_census_counts_on_where_many_jobs_are_due_and_many_are_not(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "COUNT_LIMIT", 2)
+    monkeypatch.setattr("stoker.engines.sqlite.census.COUNT_LIMIT", 2)
     await engine.insert([draft(priority=n % 3) for n in range(60)])
     await engine.insert([draft(priority=n % 3, delay=HOUR) for n in range(40)])
     census = await engine.census()

@@ -8,6 +8,7 @@ went well reads nothing.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from stoker.engines.shared import careful
@@ -17,9 +18,11 @@ from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import PENDING, RETRYING, RUNNING, STATUSES
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Shelf, Unit
+from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Status
+from stoker.model.time import Instant
 
 _WORKER = sql("worker")
 _PRIORITY = sql("claim_priority")
@@ -29,6 +32,10 @@ _DROP = sql("claim_drop")
 _PAST = sql("claim_past")
 _STRONG = sql("hold_strong")
 _CLAIM = sql("running_claim")
+_NAMES = sql("queue_names")
+_DUE = sql("due")
+_GATE = sql("gate")
+_FIRST_DUE = sql("first_due")
 
 BEFORE_ALL = -1_000_000
 """Less than any priority."""
@@ -153,3 +160,38 @@ def stored(unit: Unit, worker: str, wid: int, seq: int) -> Steps[Claim]:
         read_options(options), read_unique(key, traits), tenant, crashes, throttles, error, bool(cancel),
         read_metadata(metadata), queue.curve, queue.cooldown.count, former, former_at, ref, Status.RUNNING,
     )  # fmt: skip
+
+
+# --- what is due ------------------------------------------------------------------------------------------------
+
+
+def due_queues(names: list[str], now: Instant) -> Steps[list[str]]:
+    """Return those of the queues that have a due job."""
+    known: dict[str, int] = {name: qid for qid, name in (yield _NAMES, ())}
+    found = []
+    for name in names:
+        qid, priority = known.get(name, -1), BEFORE_ALL
+        while rows := (yield _PRIORITY, (qid, priority)):
+            priority = rows[0][0]
+            if (yield _DUE, (qid, priority, now)):
+                found.append(name)
+                break
+    return found
+
+
+def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
+    """Return how long a worker of these queues may sleep."""
+    gates: list[Gate] = []
+    for name in names:
+        rows = yield _GATE, (name,)
+        if not rows:
+            gates.append(Gate(name, paused=False, until=None, due=None))
+            continue
+        [(qid, paused, until)] = rows
+        first, priority = None, BEFORE_ALL
+        while found := (yield _PRIORITY, (qid, priority)):
+            priority = found[0][0]
+            due = (yield _FIRST_DUE, (qid, priority))[0][0]
+            first = due if first is None else min(first, due)
+        gates.append(Gate(name, bool(paused), until, first))
+    return look_ahead(gates, now)

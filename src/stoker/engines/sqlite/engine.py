@@ -20,7 +20,7 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import control, leases, opening, questions, settle, user_transaction
+from stoker.engines.sqlite import census, claim, control, find, leases, opening, settle, user_transaction
 from stoker.engines.sqlite import events as event_log
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
@@ -151,9 +151,9 @@ class SqliteEngine:
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
         if self._starving:
-            # An idle worker asks again and again: a read first keeps its questions out of the write-ahead log.
+            # An idle worker claims again and again: a read first keeps its claims out of the write-ahead log.
             names = [queue for queue, _ in demand.queues]
-            if not await self._store.read(lambda now: questions.due(names, now)):
+            if not await self._store.read(lambda now: claim.due_queues(names, now)):
                 return []
         claims: list[Claim] = await self._store.ask(demand=demand)
         self._starving = not claims
@@ -202,7 +202,7 @@ class SqliteEngine:
 
     @timed(write=False)
     async def ahead(self, queues: Sequence[str]) -> Ahead:
-        return await self._store.read(lambda now: questions.ahead(queues, now))
+        return await self._store.read(lambda now: claim.ahead(queues, now))
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         woken = await self._store.wait(topics, timeout)
@@ -217,15 +217,15 @@ class SqliteEngine:
 
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._store.read(lambda _: questions.get(ids))
+        return await self._store.read(lambda _: find.get(ids))
 
     @timed(write=False)
     async def find(self, query: Query) -> Page:
-        return await self._store.stroll(lambda now: questions.find(query, now))
+        return await self._store.stroll(lambda now: find.find(query, now))
 
     @timed(write=False)
     async def census(self) -> Census:
-        return await self._store.read(questions.census)
+        return await self._store.read(census.census)
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:

@@ -20,7 +20,7 @@ import msgspec
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import warn_once
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import questions, user_transaction
+from stoker.engines.sqlite import claim, user_transaction
 from stoker.engines.sqlite.connection import Journal
 from stoker.engines.sqlite.opening import Inside, opened
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -145,7 +145,7 @@ class Store:
         if inside.stirred:
             inside.stirred = False
             queues = [topic for topic in topics if topic != CONTROL]
-            if found := await self.read(lambda now: questions.due(queues, now + SOON)):
+            if found := await self.read(lambda now: claim.due_queues(queues, now + SOON)):
                 return frozenset(found)
         return await inside.hub.wait(topics, timeout)
 
@@ -198,7 +198,7 @@ class Store:
         waited_for = inside.hub.waited_for()
         if waited_for:
             with suppress(EngineBusy):
-                found = self._glance(inside, lambda now: questions.due(waited_for, now + SOON))
+                found = self._glance(inside, lambda now: claim.due_queues(waited_for, now + SOON))
                 inside.stirred = False
                 for topic in found:
                     inside.hub.wake(topic)

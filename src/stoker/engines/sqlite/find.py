@@ -8,30 +8,16 @@ by record.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
-from stoker.engines.sql.packing import totals
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, STATUSES, Stored, as_job
+from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, Stored, as_job
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import ENQUEUED
 from stoker.engines.sqlite.unit_of_work import find as find_job
-from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Failure, Job, Status
-from stoker.model.query import (
-    COUNT_FURTHER,
-    COUNT_LIMIT,
-    LONGEST_WALK,
-    Census,
-    Count,
-    Page,
-    Query,
-    matches,
-    scheduled_count,
-)
+from stoker.model.query import LONGEST_WALK, Page, Query, matches
 from stoker.model.time import Instant
 
 CHUNK = 200
@@ -46,23 +32,10 @@ _ALL, _KEY, _DONE, _LISTED, _RETRYING = (
 _WAITING = sql("find_waiting")
 _RUNNING = sql("find_running")
 _ACTIVE_COUNTS = sql("find_counts")
-_PRIORITY = sql("claim_priority")
-_COUNTS = sql("census_counts")
-_TROUBLES = sql("census_troubles")
-_SCHEDULED = sql("census_scheduled")
-_DUE_COUNT = sql("census_due")
-_OLDEST = sql("census_oldest")
-_OLDEST_RUNNING = sql("census_running")
-_DUE = sql("due")
-_GATE = sql("gate")
-_FIRST_DUE = sql("first_due")
 _ERRORS = sql("errors")
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
 """The next ids strictly behind one, at most so many."""
-
-
-# --- pages ------------------------------------------------------------------------------------------------------
 
 
 def find(query: Query, now: Instant) -> Steps[Page]:
@@ -175,106 +148,3 @@ def _shown(stored: Stored) -> Steps[Job]:
     """A job as an operator sees it, with its history."""
     history = () if stored.values["last_error"] is None else (yield _ERRORS, (stored.seq,))
     return as_job(stored, tuple(Failure(*row) for row in history))
-
-
-# --- the census -------------------------------------------------------------------------------------------------
-
-
-def census(now: Instant) -> Steps[Census]:
-    """Every count at this instant, from counters and the heads of the lines."""
-    names: dict[int, str] = dict((yield _NAMES, ()))
-    rows: list[Row] = yield _COUNTS, ()
-    troubles: dict[str, str] = dict((yield _TROUBLES, ()))
-    counts = sorted(
-        (Count(names[qid], kind, STATUSES[what], n) for qid, kind, what, n in rows if what < ENQUEUED),
-        key=lambda count: (count.queue, count.kind, CODES[count.status]),
-    )
-    waiting: Counter[int] = Counter()
-    for qid, _, what, n in rows:
-        if what == PENDING:
-            waiting[qid] += n
-    scheduled: dict[str, int] = {}
-    oldest: dict[str, Instant] = {}
-    for qid in sorted(waiting, key=names.__getitem__):
-        later, due = yield from _line(qid, waiting[qid], now)
-        if later:
-            scheduled[names[qid]] = later
-        if due is not None:
-            oldest[names[qid]] = due
-    running: list[Row] = yield _OLDEST_RUNNING, ()
-    return Census(
-        at=now,
-        counts=tuple(counts),
-        scheduled=scheduled,
-        oldest_ready=oldest,
-        oldest_running={names[qid]: claimed for qid, claimed in running},
-        totals=totals(_sums(rows), troubles),
-    )
-
-
-def _line(qid: int, pending: int, now: Instant) -> Steps[tuple[int, Instant | None]]:
-    """How many of a queue's pending jobs are not due, and since when the oldest due one is."""
-    oldest: Instant | None = None
-    priorities: list[int] = []
-    while found := (yield _PRIORITY, (qid, priorities[-1] if priorities else -1_000_000)):
-        priorities.append(found[0][0])
-        heads = yield _OLDEST, (qid, priorities[-1], now)
-        if heads and (oldest is None or heads[0][0] < oldest):
-            oldest = heads[0][0]
-    limit = COUNT_LIMIT
-    while True:
-        later = yield from _counted(_SCHEDULED, qid, priorities, now, limit)
-        due = 0 if later < limit else (yield from _counted(_DUE_COUNT, qid, priorities, now, limit))
-        if (scheduled := scheduled_count(pending, later, due, limit)) is not None:
-            return scheduled, oldest
-        limit *= COUNT_FURTHER
-
-
-def _counted(statement: str, qid: int, priorities: list[int], now: Instant, limit: int) -> Steps[int]:
-    """Count pending jobs of a queue on one side of now, up to a limit."""
-    n = 0
-    for priority in priorities:
-        n += (yield statement, (qid, priority, now, limit - n))[0][0]
-        if n >= limit:
-            break
-    return n
-
-
-def _sums(rows: list[Row]) -> dict[str, list[int]]:
-    sums: dict[str, list[int]] = {}
-    for _, kind, what, n in rows:
-        if what >= ENQUEUED:
-            sums.setdefault(kind, [0] * 5)[what - ENQUEUED] += n
-    return sums
-
-
-def due(names: list[str], now: Instant) -> Steps[list[str]]:
-    """Those of the queues that have a job to hand out."""
-    known: dict[str, int] = {name: qid for qid, name in (yield _NAMES, ())}
-    found = []
-    for name in names:
-        qid, priority = known.get(name, -1), -1_000_000
-        while rows := (yield _PRIORITY, (qid, priority)):
-            priority = rows[0][0]
-            if (yield _DUE, (qid, priority, now)):
-                found.append(name)
-                break
-    return found
-
-
-def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
-    """How long a worker of these queues may sleep."""
-    gates: list[Gate] = []
-    for name in names:
-        rows = yield _GATE, (name,)
-        if not rows:
-            gates.append(Gate(name, paused=False, until=None, due=None))
-            continue
-        [(qid, paused, until)] = rows
-        first, priority = None, -1_000_000
-        while found := (yield _PRIORITY, (qid, priority)):
-            priority = found[0][0]
-            due = (yield _FIRST_DUE, (qid, priority))[0][0]
-            first = due if first is None else min(first, due)
-        gates.append(Gate(name, bool(paused), until, first))
-    return look_ahead(gates, now)
