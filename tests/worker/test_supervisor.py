@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engines.sqlite.checks import version_warning
 from stoker.engines.sqlite.connection import VERSION_INFO
+from stoker.engines.sqlite.file_checks import version_warning
 from stoker.model.job import Status
 from stoker.supervisor import supervisor as supervising
 from stoker.supervisor.child import EXIT_BROKEN

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.sqlite import checks, opening
+from stoker.engines.sqlite import file_checks, opening
 from stoker.engines.sqlite.engine import SqliteEngine
 from stoker.model.errors import (
     CorruptRecord,
@@ -95,7 +95,7 @@ async def test_a_schema_newer_than_the_code_is_refused(path: Path, made: Callabl
 async def test_a_network_file_system_is_refused(
     path: Path, made: Callable[..., SqliteEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "filesystem", lambda folder: "nfs4")
+    monkeypatch.setattr(file_checks, "filesystem", lambda folder: "nfs4")
     with pytest.raises(EngineRefused, match="nfs4"):
         await made().open()
     assert list(path.parent.iterdir()) == []

@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sql.steps import Many, Row, Step, Steps
-from stoker.engines.sqlite import checks
+from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.wal import Wal
 from stoker.model.errors import (
     CorruptRecord,
@@ -61,7 +61,7 @@ class Connection:
             )
         except sqlite3.Error as error:
             raise translated(error, path) from error
-        self._identity = checks.identity(path)
+        self._identity = file_checks.identity(path)
         self.wal = Wal(path)
         self._execute = self._raw.execute
         self._executemany = self._raw.executemany
@@ -165,7 +165,7 @@ class Connection:
 
     def prepare(self, level: int) -> None:
         """Make sure that the file is still the one that was opened, and choose how much care the next write takes."""
-        if checks.identity(self.path) != self._identity:
+        if file_checks.identity(self.path) != self._identity:
             raise EngineUnavailable(
                 f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
                 "file back, or close this engine and open it again on the new one"

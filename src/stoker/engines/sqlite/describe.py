@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.engines.base import Description
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import checks
+from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.opening import Inside
 
@@ -45,7 +45,7 @@ def described(inside: Inside, path: str, durability: str, pragmas: dict[str, str
             "wal_autocheckpoint": pragmas["wal_autocheckpoint"],
             "secure_delete": pragmas["secure_delete"],
             "wal_bytes": str(log),
-            "filesystem": checks.filesystem(Path(path).parent) or "unknown",
+            "filesystem": file_checks.filesystem(Path(path).parent) or "unknown",
             **{f"transactions_{mode}": str(count) for mode, count in inside.coalescer.modes.items()},
         },
         size=size,

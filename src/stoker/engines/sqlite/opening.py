@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from stoker.engines.sql import migrations
 from stoker.engines.sql.waiting import Hub
-from stoker.engines.sqlite import checks, leases
+from stoker.engines.sqlite import file_checks, leases
 from stoker.engines.sqlite.connection import FULL, VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
@@ -80,10 +80,10 @@ async def opened(
     loop = asyncio.get_running_loop()
     side_folder = SideFolder(path)
     wake_socket = WakeSocket(side_folder.wake, loop)
-    checks.inspect_path(path)
+    file_checks.inspect_path(path)
     write_lock = WriteLock(side_folder.write_lock)
     connection, reader = await asyncio.to_thread(_connect, path, journal, side_folder, write_lock, patience)
-    warnings = [checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
+    warnings = [file_checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
     if connection.journal != journal:
         warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
     return Inside(
@@ -175,7 +175,7 @@ def plan(path: str, journal: Journal, patience: float) -> list[str]:
 
 def lacking(path: str, journal: Journal, patience: float) -> list[migrations.Migration]:
     """Return the migrations that a file needs; a file that does not exist needs all."""
-    if checks.identity(path) is None:
+    if file_checks.identity(path) is None:
         return list(MIGRATIONS)
     connection = Connection(path, journal=journal)
     try:
@@ -191,7 +191,7 @@ def script(path: str, journal: Journal, patience: float) -> str:
 
 def migrate(path: str, journal: Journal, patience: float) -> list[str]:
     """Bring the schema of a file up to date; answers the statements that were run."""
-    checks.inspect_path(path)
+    file_checks.inspect_path(path)
     side_folder = SideFolder(path)
     write_lock = WriteLock(side_folder.write_lock)
     try:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from stoker.engines.sql import handles
 from stoker.engines.sql.steps import Many, Steps
-from stoker.engines.sqlite import checks
+from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, commit
@@ -132,7 +132,7 @@ async def check(path: str, handle: Any) -> None:
         dialect = handles.dialect_of(handle)
         raise EngineRefused(f"tx= is a {who} on {dialect}, but the jobs are in {path}. Nothing was stored")
     file = await handles.sqlite_file(handle)
-    if not file or checks.identity(file) != checks.identity(path):
+    if not file or file_checks.identity(file) != file_checks.identity(path):
         raise EngineRefused(
             f"tx= is a {who} on {file or 'a database in memory'}, but the jobs are in {path}. Nothing was stored: one "
             "transaction cannot hold both. Use a connection to the same file, or enqueue without tx="

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from stoker.engines.sqlite import checks
+from stoker.engines.sqlite import file_checks
 from stoker.model.errors import EngineUnavailable
 
 _sync = getattr(os, "fdatasync", os.fsync)  # what SQLite itself calls for its log, where the system has it
@@ -32,7 +32,7 @@ class Wal:
 
     def check(self) -> None:
         """Raise if the file was replaced: SQLite keeps it for as long as a connection is open."""
-        found = checks.identity(self.path)
+        found = file_checks.identity(self.path)
         if self._identity is None:
             self._identity = found
         elif found != self._identity:

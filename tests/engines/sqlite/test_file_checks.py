@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engines.sqlite import checks
-from stoker.engines.sqlite.checks import filesystem, identity, inspect_path, version_warning
+from stoker.engines.sqlite import file_checks
+from stoker.engines.sqlite.file_checks import filesystem, identity, inspect_path, version_warning
 from stoker.model.errors import EngineReadOnly, EngineRefused, EngineUnavailable
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -66,7 +66,7 @@ def open_folder() -> Iterator[Path]:
 @pytest.mark.spec("SQLITE-52")
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.s3fs", "vboxsf"])
 def test_a_shared_file_system_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(checks, "filesystem", lambda folder: kind)
+    monkeypatch.setattr(file_checks, "filesystem", lambda folder: kind)
     with pytest.raises(EngineRefused, match=kind):
         inspect_path(tmp_path / "jobs.db")
     assert not (tmp_path / "jobs.db").exists()
@@ -75,7 +75,7 @@ def test_a_shared_file_system_is_refused_by_name(tmp_path: Path, monkeypatch: py
 @pytest.mark.spec("SQLITE-52")
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "apfs", "fuseblk", "fuse.mergerfs", None])
 def test_a_local_file_system_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None) -> None:
-    monkeypatch.setattr(checks, "filesystem", lambda folder: kind)
+    monkeypatch.setattr(file_checks, "filesystem", lambda folder: kind)
     inspect_path(tmp_path / "jobs.db")
 
 
@@ -96,16 +96,16 @@ def test_the_file_system_is_that_of_the_nearest_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, kind: str
 ) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(checks, "MOUNTS", tmp_path / "mountinfo")
-    monkeypatch.setattr(checks.sys, "platform", "linux")  # type: ignore[attr-defined]
+    monkeypatch.setattr(file_checks, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(file_checks.sys, "platform", "linux")  # type: ignore[attr-defined]
     assert filesystem(Path(folder)) == kind
 
 
 def test_where_the_file_system_cannot_be_told_it_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(file_checks, "MOUNTS", tmp_path / "none")
     assert filesystem(tmp_path) is None
     (tmp_path / "mountinfo").write_text("1 0 0:1 / / rw - 9p none rw\n2 1 0:2 / /mnt/c rw - 9p drvfs rw\n")
-    monkeypatch.setattr(checks, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(file_checks, "MOUNTS", tmp_path / "mountinfo")
     assert filesystem(tmp_path) is None
     assert filesystem(Path("/mnt/c/db")) == "9p"
 
