@@ -59,7 +59,7 @@ async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
 
 
 def modes(engine: SqliteEngine) -> dict[str, int]:
-    return dict(engine._store.inside().coalescer.modes)
+    return dict(engine._store.resources().coalescer.modes)
 
 
 async def claimed(engine: SqliteEngine, n: int = 1, **options: Any) -> list[Claim]:
@@ -397,7 +397,7 @@ async def test_a_record_that_cannot_be_read_is_set_aside(engine: SqliteEngine, p
 @pytest.mark.spec("SQLITE-13")
 async def test_a_full_disk_stores_nothing_and_heals(engine: SqliteEngine) -> None:
     await engine.insert([draft()])
-    connection = engine._store.inside().connection
+    connection = engine._store.resources().connection
     connection.pragma("max_page_count", connection.pragma("page_count") + 2)
     with pytest.raises(EngineFull):
         await engine.insert([draft(payload=b'"' + b"x" * 100_000 + b'"')])
@@ -505,7 +505,7 @@ async def test_a_dead_process_is_reaped_before_its_lease_lapses(engine: SqliteEn
     await engine.renew("reaper", [], first=True)
     assert await engine.reap("reaper", 10) == []
     # What a killed process leaves behind: its file, unlocked.
-    liveness = engine._store.inside().liveness
+    liveness = engine._store.resources().liveness
     os.close(liveness._held.pop("w"))
     [taken] = await engine.reap("reaper", 10)
     assert (taken.id, taken.former) == (claim.id, "w")
@@ -643,7 +643,7 @@ async def test_a_renewal_writes_once_and_needs_no_transaction(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.renew("w", [], first=True)
-    connection = engine._store.inside().connection
+    connection = engine._store.resources().connection
     seen: list[str] = []
     connection._raw.set_trace_callback(seen.append)
     await engine.renew("w", [])

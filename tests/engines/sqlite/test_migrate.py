@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker.engines.sql.migrations import Migration
-from stoker.engines.sqlite import opening
+from stoker.engines.sqlite import schema
 from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.engine import SqliteEngine
 from stoker.model.errors import EngineError, SchemaMismatch
@@ -23,7 +23,7 @@ from stoker.model.job import Draft
 pytestmark = pytest.mark.engine("sqlite")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
-KNOWN = opening.MIGRATIONS
+KNOWN = schema.MIGRATIONS
 NEXT = Migration(len(KNOWN) + 1, "next", "CREATE TABLE stoker_next (a); INSERT INTO stoker_next VALUES (1);")
 BROKEN = Migration(NEXT.number, "broken", "CREATE TABLE stoker_next (a); CREATE TABLE stoker_next (a);")
 
@@ -79,7 +79,7 @@ async def test_opening_upgrades_and_keeps_what_is_stored(
     job = Draft(id=mint(), kind="work")
     await engine.insert([job])
     await engine.close()
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, NEXT))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     assert await engine.migrate(plan_only=True) == NEXT.statements
     assert "stoker_next" not in tables(path)
     await engine.open()
@@ -91,9 +91,9 @@ async def test_opening_upgrades_and_keeps_what_is_stored(
 async def test_older_code_refuses_an_upgraded_database(
     path: Path, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, NEXT))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     await engine.migrate()
-    monkeypatch.setattr(opening, "MIGRATIONS", KNOWN)
+    monkeypatch.setattr(schema, "MIGRATIONS", KNOWN)
     sentence = rf"version {NEXT.number}.*up to {len(KNOWN)}"
     for plan_only in (True, False):
         with pytest.raises(SchemaMismatch, match=sentence):
@@ -104,10 +104,10 @@ async def test_older_code_refuses_an_upgraded_database(
 
 @pytest.mark.spec("SQLITE-64", "SQLITE-78")
 async def test_a_migration_whose_text_changed_is_refused(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, NEXT))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     await engine.migrate()
     changed = Migration(NEXT.number, NEXT.name, "CREATE TABLE stoker_other (a)")
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, changed))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, changed))
     with pytest.raises(SchemaMismatch, match="another text"):
         await engine.open()
 
@@ -116,12 +116,12 @@ async def test_a_migration_whose_text_changed_is_refused(engine: SqliteEngine, m
 async def test_one_that_fails_leaves_no_half_and_is_resumed(
     path: Path, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, BROKEN))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, BROKEN))
     with pytest.raises(EngineError, match="stoker_next"):
         await engine.migrate()
     assert versions(path) == list(range(1, len(KNOWN) + 1))
     assert "stoker_next" not in tables(path)
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, NEXT))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     assert await engine.migrate() == NEXT.statements
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT a FROM stoker_next").fetchall() == [(1,)]
@@ -132,7 +132,7 @@ async def test_several_at_once_apply_each_step_once(
     path: Path, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.migrate()
-    monkeypatch.setattr(opening, "MIGRATIONS", (*KNOWN, NEXT))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     answers = await asyncio.gather(*(engine.for_loop().migrate() for _ in range(4)))
     assert sorted(answers) == [[], [], [], NEXT.statements]
     assert versions(path) == list(range(1, NEXT.number + 1))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.sqlite import file_checks, opening
+from stoker.engines.sqlite import file_checks, schema, store
 from stoker.engines.sqlite.engine import SqliteEngine
 from stoker.model.errors import (
     CorruptRecord,
@@ -165,7 +165,7 @@ def test_two_processes_may_make_the_same_database_at_once(tmp_path: Path, campai
             with closing(sqlite3.connect(path)) as connection:
                 assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
                 assert connection.execute("SELECT count(*) FROM stoker_migration").fetchone() == (
-                    len(opening.MIGRATIONS),
+                    len(schema.MIGRATIONS),
                 )
                 assert connection.execute("SELECT count(*) FROM stoker_body").fetchone() == (2,)
 
@@ -183,7 +183,7 @@ async def test_an_affected_version_is_named_once_and_nothing_refuses_to_start(
     journal: str,
     warned: bool,
 ) -> None:
-    monkeypatch.setattr(opening, "VERSION_INFO", version)
+    monkeypatch.setattr(store, "VERSION_INFO", version)
     engine = made(journal=journal)
     await engine.open()
     await engine.open()

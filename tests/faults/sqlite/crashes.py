@@ -132,11 +132,11 @@ async def deed(path: Path, name: str, by: str, n: int, into: int) -> None:
         if by == "statement" and seen == n:
             os._exit(DIED)
 
-    inside = engine._store.inside()
-    inside.connection._raw.set_trace_callback(statement)
+    resources = engine._store.resources()
+    resources.connection._raw.set_trace_callback(statement)
     saboteur.arm(n if by == "write" else 0, end=True)
     await scenes.DEEDS[name](engine, held)
-    inside.connection._raw.set_trace_callback(None)
+    resources.connection._raw.set_trace_callback(None)
     steps = seen if by == "statement" else saboteur.count
     saboteur.disarm()
     os.write(into, str(steps).encode())

@@ -161,7 +161,7 @@ async def test_a_rollback_that_fails_too_leaves_nobody_waiting(
 ) -> None:
     engine = SqliteEngine(tmp_path / "jobs.db", durability=durability)
     await engine.open()
-    connection = engine._store.inside().connection
+    connection = engine._store.resources().connection
     roll_back = connection.rollback
 
     def broken_commit() -> None:

@@ -43,7 +43,7 @@ async def _use_after_fork(path: str) -> list[str]:
                 said.append(f"{type(error).__name__}: {error}")
         os.write(into, "\n".join(said).encode())
         # Let go of everything inherited, as an ordinary exit does.
-        engine._store._inside = None
+        engine._store._resources = None
 
     pid = forked(child)
     os.close(into)

@@ -10,7 +10,7 @@ from stoker.engines.base import Description
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
-from stoker.engines.sqlite.opening import Inside
+from stoker.engines.sqlite.store import OpenResources
 
 _log = logging.getLogger("stoker.engines.sqlite")
 
@@ -18,12 +18,12 @@ LARGEST_LOG = 256 << 20
 """A write-ahead log above this size means that some reader never ends."""
 
 
-def described(inside: Inside, path: str, durability: str, pragmas: dict[str, str]) -> Description:
+def described(resources: OpenResources, path: str, durability: str, pragmas: dict[str, str]) -> Description:
     """The description of an open engine; `pragmas` are those in force in a strict transaction."""
     level = LEVELS.get(int(pragmas["synchronous"]), pragmas["synchronous"])
     log = log_size(path)
     size = int(pragmas["page_size"]) * int(pragmas["page_count"]) + log
-    warnings = list(inside.warnings)
+    warnings = list(resources.warnings)
     if log > LARGEST_LOG:
         warnings.append(too_long(path, log))
     wanted = "full" if durability == "power" else "normal"
@@ -46,7 +46,7 @@ def described(inside: Inside, path: str, durability: str, pragmas: dict[str, str
             "secure_delete": pragmas["secure_delete"],
             "wal_bytes": str(log),
             "filesystem": file_checks.filesystem(Path(path).parent) or "unknown",
-            **{f"transactions_{mode}": str(count) for mode, count in inside.coalescer.modes.items()},
+            **{f"transactions_{mode}": str(count) for mode, count in resources.coalescer.modes.items()},
         },
         size=size,
         warnings=tuple(warnings),

@@ -20,7 +20,7 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import census, claim, control, find, leases, opening, settle, user_transaction
+from stoker.engines.sqlite import census, claim, control, find, leases, schema, settle, user_transaction
 from stoker.engines.sqlite import events as event_log
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
@@ -112,7 +112,7 @@ class SqliteEngine:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[user_transaction.Own]:
-        self._store.inside()
+        self._store.resources()
         connection = await asyncio.to_thread(Connection, self.path, journal=self._options.journal)
         own = user_transaction.Own(self._store, connection)
         try:
@@ -125,16 +125,16 @@ class SqliteEngine:
         self._store.told(own.woken)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        migrate = opening.plan if plan_only else opening.migrate
+        migrate = schema.plan if plan_only else schema.migrate
         return await asyncio.to_thread(migrate, self.path, self._options.journal, self._options.patience)
 
     async def migration_script(self) -> str:
-        return await asyncio.to_thread(opening.script, self.path, self._options.journal, self._options.patience)
+        return await asyncio.to_thread(schema.script, self.path, self._options.journal, self._options.patience)
 
     async def describe(self) -> Description:
-        inside = self._store.inside()
+        resources = self._store.resources()
         found = await self._store.write(lambda _: pragmas(), strict=True)
-        return described(inside, self.path, self._options.durability, found)
+        return described(resources, self.path, self._options.durability, found)
 
     async def now(self) -> Instant:
         return await self._store.read(_just)
@@ -181,7 +181,7 @@ class SqliteEngine:
         check_lease(lease)
         steps = leases.renew
         renewal = await self._store.write(lambda unit: steps(unit, worker, held, lease, first=first), bare=not first)
-        opening.show_alive(self._store.inside().liveness, worker, alive=renewal.known and lease > 0)
+        self._store.resources().liveness.show(worker, alive=renewal.known and lease > 0)
         return renewal
 
     @timed(write=True)
@@ -190,7 +190,7 @@ class SqliteEngine:
 
     @timed(write=True)
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
-        liveness = self._store.inside().liveness
+        liveness = self._store.resources().liveness
         living, lapsed = await self._store.read(leases.workers)
         gone = [*dead, *liveness.dead(worker for worker in living if worker != by)]
         if not gone and not lapsed.difference((by,)):
@@ -210,7 +210,7 @@ class SqliteEngine:
         return woken
 
     async def wake(self, topics: Sequence[str]) -> None:
-        self._store.inside()
+        self._store.resources()
         self._store.told(set(topics))
 
     # --- people -------------------------------------------------------------------------------------------------

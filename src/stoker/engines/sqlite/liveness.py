@@ -19,6 +19,7 @@ import re
 import uuid
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from stoker.engines.sqlite.side_folder import ALIVE, OPEN, inner_folder, is_at
@@ -60,6 +61,15 @@ class LivenessFiles:
                 raise
             self._held[worker] = fd
             return
+
+    def show(self, worker: str, *, alive: bool) -> None:
+        """Hold or drop a worker's file. Without a file its lease decides, only later."""
+        if not alive:
+            self.drop(worker)
+            return
+        # Refused: another engine of this process holds it already.
+        with suppress(EngineRefused, OSError):
+            self.hold(worker)
 
     def drop(self, worker: str) -> None:
         """Remove the file, then unlock it, in this order: an unlocked file would prove a death."""

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,13 +21,18 @@ import msgspec
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import warn_once
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import claim, user_transaction
-from stoker.engines.sqlite.connection import Journal
-from stoker.engines.sqlite.opening import Inside, opened
+from stoker.engines.sql.waiting import Hub
+from stoker.engines.sqlite import claim, file_checks, leases, schema, user_transaction
+from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
+from stoker.engines.sqlite.flush import Coalescer
+from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
+from stoker.engines.sqlite.side_folder import SideFolder
+from stoker.engines.sqlite.transact import Transactor
 from stoker.engines.sqlite.unit_of_work import Unit
-from stoker.engines.sqlite.wakeup import EVERYTHING
+from stoker.engines.sqlite.wakeup import EVERYTHING, WakeSocket
+from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.ahead import SOON
-from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
+from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused
 from stoker.model.time import SECOND, Instant, Span
 
 log = logging.getLogger("stoker.engines.sqlite")
@@ -53,16 +59,16 @@ class Store:
         self.path = path
         self.options = options
         self.clock: Clock = options.clock or system_clock
-        self._inside: Inside | None = None
+        self._resources: OpenResources | None = None
         self._opening = asyncio.Lock()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         async with self._opening:
-            if self._inside is not None and self._inside.pid == os.getpid():
+            if self._resources is not None and self._resources.pid == os.getpid():
                 return
-            self._inside = await opened(
+            self._resources = await open_resources(
                 self.path,
                 clock=self.clock,
                 journal=self.options.journal,
@@ -70,37 +76,37 @@ class Store:
                 patience=self.options.patience,
                 told=self._told_here,
             )
-        for warning in self._inside.warnings:
+        for warning in self._resources.warnings:
             warn_once(log, self.path, warning)
 
     async def close(self) -> None:
-        inside, self._inside = self._inside, None
-        if inside is not None and inside.pid == os.getpid():
-            await inside.close()
+        resources, self._resources = self._resources, None
+        if resources is not None and resources.pid == os.getpid():
+            await resources.close()
 
-    def inside(self) -> Inside:
+    def resources(self) -> OpenResources:
         """What is open, for whoever may use it."""
-        inside = self._inside
-        if inside is None:
+        resources = self._resources
+        if resources is None:
             raise EngineClosed(f"the engine on {self.path} is not open. Await open() first")
-        if inside.pid != os.getpid():
+        if resources.pid != os.getpid():
             raise EngineClosed(
-                f"the engine on {self.path} was opened in process {inside.pid} and this is process {os.getpid()}: a "
+                f"the engine on {self.path} was opened in process {resources.pid} and this is process {os.getpid()}: a "
                 "connection does not survive a fork. Make another with for_loop()"
             )
-        if asyncio.get_running_loop() is not inside.loop:
+        if asyncio.get_running_loop() is not resources.loop:
             raise EngineRefused(f"the engine on {self.path} belongs to another event loop. Use for_loop() to make one")
-        return inside
+        return resources
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     def ask(self, *, strict: bool = False, **what: Any) -> Awaitable[Any]:
         """Have a request done with the next group."""
-        return self.inside().coalescer.ask(strict=strict, **what)
+        return self.resources().coalescer.ask(strict=strict, **what)
 
     def write(self, make: Callable[[Unit], Steps[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
         """Have steps done with the next group."""
-        return self.inside().coalescer.ask(strict=strict, make=make, bare=bare)
+        return self.resources().coalescer.ask(strict=strict, make=make, bare=bare)
 
     async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
         """Have steps done in somebody else's transaction; needs neither a loop nor an open engine by itself."""
@@ -119,41 +125,41 @@ class Store:
         deadline = time.monotonic() + self.options.patience
         while True:
             try:
-                return self._glance(self.inside(), make)
+                return self._glance(self.resources(), make)
             except EngineBusy:
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(0.001)
 
-    def _glance(self, inside: Inside, make: Callable[[Instant], Steps[T]]) -> T:
-        return inside.reader.glance(user_transaction.at_now(self.clock(), make))
+    def _glance(self, resources: OpenResources, make: Callable[[Instant], Steps[T]]) -> T:
+        return resources.reader.glance(user_transaction.at_now(self.clock(), make))
 
     async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
         """Ask slice by slice: others come in between, so no snapshot is held."""
         steps = user_transaction.at_now(self.clock(), make)
-        done, answer = self.inside().reader.slice(steps, None, SLICE)
+        done, answer = self.resources().reader.slice(steps, None, SLICE)
         while not done:
             await asyncio.sleep(0)
-            done, answer = self.inside().reader.slice(steps, answer, SLICE)
+            done, answer = self.resources().reader.slice(steps, answer, SLICE)
         return answer  # type: ignore[no-any-return]
 
     # --- waiting and waking -------------------------------------------------------------------------------------
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
-        inside = self.inside()
-        self._listen(inside, topics)
-        if inside.stirred:
-            inside.stirred = False
+        resources = self.resources()
+        self._listen(resources, topics)
+        if resources.stirred:
+            resources.stirred = False
             queues = [topic for topic in topics if topic != CONTROL]
             if found := await self.read(lambda now: claim.due_queues(queues, now + SOON)):
                 return frozenset(found)
-        return await inside.hub.wait(topics, timeout)
+        return await resources.hub.wait(topics, timeout)
 
     def told(self, topics: set[str]) -> None:
         """Wake who has something to do, here and elsewhere."""
         if topics:
             self._told_here(topics)
-            self.inside().wake_socket.notify(topics)
+            self.resources().wake_socket.notify(topics)
 
     def _told_here(self, topics: set[str], dropped: Span = 0) -> None:
         """After a commit, of which others know already."""
@@ -162,46 +168,147 @@ class Store:
             log.warning(
                 "the store's clock of %s was %.0f s ahead of this machine's and follows it now", self.path, ahead
             )
-        if (inside := self._inside) is not None:
+        if (resources := self._resources) is not None:
             for topic in topics:
-                inside.hub.wake(topic)
+                resources.hub.wake(topic)
 
-    def _listen(self, inside: Inside, topics: Sequence[str]) -> None:
+    def _listen(self, resources: OpenResources, topics: Sequence[str]) -> None:
         """Only whoever waits listens: a process that only enqueues costs the others nothing.
 
         Commits that nobody rings for can only bring jobs, so who waits for `CONTROL` alone does not watch for them.
         """
         queues = any(topic != CONTROL for topic in topics)
-        if not inside.listening:
-            inside.listening = True
-            inside.wake_socket.listen(self._heard, control_only=not queues)
-        if not inside.watching and queues:
-            inside.watching = True
-            inside.wake_socket.listen_to_all()
-            inside.wake_socket.watch(self.path, self._stirred, inside.probe)
+        if not resources.listening:
+            resources.listening = True
+            resources.wake_socket.listen(self._heard, control_only=not queues)
+        if not resources.watching and queues:
+            resources.watching = True
+            resources.wake_socket.listen_to_all()
+            resources.wake_socket.watch(self.path, self._stirred, resources.probe)
 
     def _heard(self, topics: frozenset[str]) -> None:
         """Another engine rang."""
-        if (inside := self._inside) is None:
+        if (resources := self._resources) is None:
             return
         if EVERYTHING in topics:
-            topics = topics.union(inside.hub.waited_for(), {CONTROL}) - {EVERYTHING}
-            inside.stirred = True
+            topics = topics.union(resources.hub.waited_for(), {CONTROL}) - {EVERYTHING}
+            resources.stirred = True
         for topic in topics:
-            inside.hub.wake(topic)
+            resources.hub.wake(topic)
 
     def _stirred(self) -> None:
         """Somebody committed without ringing: look whether it concerns anybody, now or at the next wait."""
-        if (inside := self._inside) is None:
+        if (resources := self._resources) is None:
             return
-        inside.stirred = True
-        waited_for = inside.hub.waited_for()
+        resources.stirred = True
+        waited_for = resources.hub.waited_for()
         if waited_for:
             with suppress(EngineBusy):
-                found = self._glance(inside, lambda now: claim.due_queues(waited_for, now + SOON))
-                inside.stirred = False
+                found = self._glance(resources, lambda now: claim.due_queues(waited_for, now + SOON))
+                resources.stirred = False
                 for topic in found:
-                    inside.hub.wake(topic)
+                    resources.hub.wake(topic)
+
+
+@dataclass
+class OpenResources:
+    """What an open engine holds and `close` releases. Belongs to one loop and one process."""
+
+    pid: int
+    loop: asyncio.AbstractEventLoop
+    connection: Connection
+    reader: Connection
+    side_folder: SideFolder
+    write_lock: WriteLock
+    liveness: LivenessFiles
+    wake_socket: WakeSocket
+    hub: Hub
+    coalescer: Coalescer
+    warnings: list[str] = field(default_factory=list)
+    watching: bool = False
+    listening: bool = False
+    stirred: bool = False
+
+    def probe(self) -> int | None:
+        """Return a number that changes when another connection commits; None while the writer thread uses ours."""
+        return None if self.coalescer.busy else self.connection.data_version()
+
+    async def close(self) -> None:
+        await self.coalescer.close()
+        self.hub.dismiss()
+        self.wake_socket.close()
+        self.liveness.close()
+        kept = self._living_files()
+        self.reader.close()
+        self.connection.close()
+        self.write_lock.close()
+        self.side_folder.close(kept)
+
+    def _living_files(self) -> set[str] | None:
+        """Return the liveness files of workers that still have a lease; None when the store cannot be read."""
+        try:
+            living, _ = self.reader.glance(leases.workers(0))
+        except EngineError:
+            return None
+        return {liveness_file(worker) for worker in living}
+
+
+async def open_resources(
+    path: str,
+    *,
+    clock: Callable[[], Instant],
+    journal: Journal,
+    fsync: bool,
+    patience: float,
+    told: Callable[[set[str], int], None],
+) -> OpenResources:
+    """Check the file, make or upgrade the schema, connect."""
+    loop = asyncio.get_running_loop()
+    side_folder = SideFolder(path)
+    wake_socket = WakeSocket(side_folder.wake, loop)
+    file_checks.inspect_path(path)
+    write_lock = WriteLock(side_folder.write_lock)
+    connection, reader = await asyncio.to_thread(_connect, path, journal, side_folder, write_lock, patience)
+    warnings = [file_checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
+    if connection.journal != journal:
+        warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
+    return OpenResources(
+        pid=os.getpid(),
+        loop=loop,
+        connection=connection,
+        reader=reader,
+        side_folder=side_folder,
+        write_lock=write_lock,
+        liveness=LivenessFiles(side_folder.live),
+        wake_socket=wake_socket,
+        hub=Hub(),
+        coalescer=Coalescer(
+            Transactor(connection, write_lock, clock, patience),
+            fsync=fsync,
+            log=connection.journal == "wal",
+            ring=wake_socket.notify,
+            told=told,
+        ),
+        warnings=[warning for warning in warnings if warning],
+    )
+
+
+def _connect(
+    path: str, journal: Journal, side_folder: SideFolder, write_lock: WriteLock, patience: float
+) -> tuple[Connection, Connection]:
+    try:
+        side_folder.open(patience)
+        connection = schema.connect(path, journal, write_lock, patience)
+        try:
+            schema.upgrade(connection, write_lock, patience)
+            return connection, Connection(path, journal=journal, read_only=True)
+        except BaseException:
+            connection.close()
+            raise
+    except BaseException:
+        write_lock.close()
+        side_folder.close()
+        raise
 
 
 def system_clock() -> Instant:
