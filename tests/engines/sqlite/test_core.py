@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, flush, wal
+from stoker.engines.sqlite import SqliteEngine, wal, write_queue
 from stoker.engines.sqlite.liveness import LivenessFiles
 from stoker.model.errors import (
     Duplicate,
@@ -59,7 +59,7 @@ async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
 
 
 def modes(engine: SqliteEngine) -> dict[str, int]:
-    return dict(engine._store.resources().coalescer.modes)
+    return dict(engine._store.resources().write_queue.modes)
 
 
 async def claimed(engine: SqliteEngine, n: int = 1, **options: Any) -> list[Claim]:
@@ -126,7 +126,7 @@ async def test_whoever_gave_up_before_the_tick_stores_nothing(engine: SqliteEngi
 async def test_a_long_queue_of_requests_is_cut_into_groups(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flush, "LARGEST_GROUP", 10)
+    monkeypatch.setattr(write_queue, "LARGEST_GROUP", 10)
     before = sum(modes(engine).values())
     await asyncio.gather(*(engine.insert([draft() for _ in range(4)]) for _ in range(5)))
     assert sum(modes(engine).values()) == before + 3

@@ -46,7 +46,7 @@ def described(resources: OpenResources, path: str, durability: str, pragmas: dic
             "secure_delete": pragmas["secure_delete"],
             "wal_bytes": str(log),
             "filesystem": file_checks.filesystem(Path(path).parent) or "unknown",
-            **{f"transactions_{mode}": str(count) for mode, count in resources.coalescer.modes.items()},
+            **{f"transactions_{mode}": str(count) for mode, count in resources.write_queue.modes.items()},
         },
         size=size,
         warnings=tuple(warnings),

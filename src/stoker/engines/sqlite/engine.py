@@ -122,7 +122,7 @@ class SqliteEngine:
             await own.end(keep=False)
             raise
         await own.end(keep=True)
-        self._store.told(own.woken)
+        self._store.notify(own.woken)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
         migrate = schema.plan if plan_only else schema.migrate
@@ -211,7 +211,7 @@ class SqliteEngine:
 
     async def wake(self, topics: Sequence[str]) -> None:
         self._store.resources()
-        self._store.told(set(topics))
+        self._store.notify(set(topics))
 
     # --- people -------------------------------------------------------------------------------------------------
 

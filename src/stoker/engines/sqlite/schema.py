@@ -6,8 +6,8 @@ from stoker.engines.sql import migrations
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import FULL, Connection, Journal
 from stoker.engines.sqlite.side_folder import SideFolder
-from stoker.engines.sqlite.transact import begin, commit
 from stoker.engines.sqlite.write_lock import WriteLock
+from stoker.engines.sqlite.write_transaction import begin, commit
 from stoker.model.errors import EngineBusy
 
 MIGRATIONS = migrations.load("stoker.engines.sqlite")

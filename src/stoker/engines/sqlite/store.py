@@ -1,4 +1,4 @@
-"""An engine's hold on its file: opening and closing, writing through the coalescer, reading, waiting, waking.
+"""An engine's hold on its file: opening and closing, writing through the write_queue, reading, waiting, waking.
 
 The engine's face is in `engine`; this is what all its methods stand on. Reads are short and run on the loop, on a
 connection of their own, each in one snapshot; only the walk of a page is cut into slices with the loop's other work in
@@ -24,13 +24,13 @@ from stoker.engines.sql.steps import Steps
 from stoker.engines.sql.waiting import Hub
 from stoker.engines.sqlite import claim, file_checks, leases, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
-from stoker.engines.sqlite.flush import Coalescer
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.side_folder import SideFolder
-from stoker.engines.sqlite.transact import Transactor
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.engines.sqlite.wakeup import EVERYTHING, WakeSocket
 from stoker.engines.sqlite.write_lock import WriteLock
+from stoker.engines.sqlite.write_queue import WriteQueue
+from stoker.engines.sqlite.write_transaction import TransactionRunner
 from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused
 from stoker.model.time import SECOND, Instant, Span
@@ -74,7 +74,7 @@ class Store:
                 journal=self.options.journal,
                 fsync=self.options.durability == "power",
                 patience=self.options.patience,
-                told=self._told_here,
+                wake_here=self._wake_here,
             )
         for warning in self._resources.warnings:
             warn_once(log, self.path, warning)
@@ -102,11 +102,11 @@ class Store:
 
     def ask(self, *, strict: bool = False, **what: Any) -> Awaitable[Any]:
         """Have a request done with the next group."""
-        return self.resources().coalescer.ask(strict=strict, **what)
+        return self.resources().write_queue.add(strict=strict, **what)
 
     def write(self, make: Callable[[Unit], Steps[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
         """Have steps done with the next group."""
-        return self.resources().coalescer.ask(strict=strict, make=make, bare=bare)
+        return self.resources().write_queue.add(strict=strict, make=make, bare=bare)
 
     async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
         """Have steps done in somebody else's transaction; needs neither a loop nor an open engine by itself."""
@@ -155,13 +155,13 @@ class Store:
                 return frozenset(found)
         return await resources.hub.wait(topics, timeout)
 
-    def told(self, topics: set[str]) -> None:
+    def notify(self, topics: set[str]) -> None:
         """Wake who has something to do, here and elsewhere."""
         if topics:
-            self._told_here(topics)
+            self._wake_here(topics)
             self.resources().wake_socket.notify(topics)
 
-    def _told_here(self, topics: set[str], dropped: Span = 0) -> None:
+    def _wake_here(self, topics: set[str], dropped: Span = 0) -> None:
         """After a commit, of which others know already."""
         if dropped:
             ahead = dropped / SECOND
@@ -223,7 +223,7 @@ class OpenResources:
     liveness: LivenessFiles
     wake_socket: WakeSocket
     hub: Hub
-    coalescer: Coalescer
+    write_queue: WriteQueue
     warnings: list[str] = field(default_factory=list)
     watching: bool = False
     listening: bool = False
@@ -231,10 +231,10 @@ class OpenResources:
 
     def probe(self) -> int | None:
         """Return a number that changes when another connection commits; None while the writer thread uses ours."""
-        return None if self.coalescer.busy else self.connection.data_version()
+        return None if self.write_queue.busy else self.connection.data_version()
 
     async def close(self) -> None:
-        await self.coalescer.close()
+        await self.write_queue.close()
         self.hub.dismiss()
         self.wake_socket.close()
         self.liveness.close()
@@ -260,7 +260,7 @@ async def open_resources(
     journal: Journal,
     fsync: bool,
     patience: float,
-    told: Callable[[set[str], int], None],
+    wake_here: Callable[[set[str], int], None],
 ) -> OpenResources:
     """Check the file, make or upgrade the schema, connect."""
     loop = asyncio.get_running_loop()
@@ -282,12 +282,12 @@ async def open_resources(
         liveness=LivenessFiles(side_folder.live),
         wake_socket=wake_socket,
         hub=Hub(),
-        coalescer=Coalescer(
-            Transactor(connection, write_lock, clock, patience),
+        write_queue=WriteQueue(
+            TransactionRunner(connection, write_lock, clock, patience),
             fsync=fsync,
             log=connection.journal == "wal",
-            ring=wake_socket.notify,
-            told=told,
+            notify=wake_socket.notify,
+            wake_here=wake_here,
         ),
         warnings=[warning for warning in warnings if warning],
     )

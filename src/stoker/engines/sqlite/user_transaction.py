@@ -16,8 +16,8 @@ from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.transact import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
+from stoker.engines.sqlite.write_transaction import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.job import Draft
 from stoker.model.time import Instant
