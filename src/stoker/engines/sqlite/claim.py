@@ -17,7 +17,7 @@ from stoker.engines.sql.packing import read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import PENDING, RETRYING, RUNNING, STATUSES
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import Shelf, Unit
+from stoker.engines.sqlite.unit_of_work import QueueRow, Unit
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
@@ -55,10 +55,10 @@ def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
         n = min(wanted, left - len(claims))
         if n <= 0:
             continue
-        shelf = yield from unit.find_queue(name)
-        if shelf is None or shelf.queue.paused or shelf.queue.cooldown.shut(unit.now):
+        queue_row = yield from unit.find_queue(name)
+        if queue_row is None or queue_row.queue.paused or queue_row.queue.cooldown.shut(unit.now):
             continue
-        claims += yield from _from_queue(unit, shelf, wid, demand.worker, n)
+        claims += yield from _from_queue(unit, queue_row, wid, demand.worker, n)
     return claims
 
 
@@ -70,9 +70,9 @@ def living(unit: Unit, worker: str) -> Steps[int | None]:
     return int(rows[0][0])
 
 
-def _from_queue(unit: Unit, shelf: Shelf, wid: int, worker: str, n: int) -> Steps[list[Claim]]:
+def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Steps[list[Claim]]:
     claims: list[Claim] = []
-    priority, qid, now = BEFORE_ALL, shelf.qid, unit.now
+    priority, qid, now = BEFORE_ALL, queue_row.qid, unit.now
     while len(claims) < n:
         found = yield _PRIORITY, (qid, priority)
         if not found:
@@ -84,15 +84,16 @@ def _from_queue(unit: Unit, shelf: Shelf, wid: int, worker: str, n: int) -> Step
         last = picked[-1]
         yield _TAKE, (qid, priority, last[7], last[0], wid, now)
         yield _DROP, (qid, priority, last[7], last[0])
-        claims += yield from _handed_over(unit, shelf, worker, priority, picked)
+        claims += yield from _handed_over(unit, queue_row, worker, priority, picked)
     return claims
 
 
-def _handed_over(unit: Unit, shelf: Shelf, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
+def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
     """Make claims of the rows that were taken; one that cannot be read is set aside and hinders nobody."""
     claims: list[Claim] = []
     counts: defaultdict[tuple[str, int], int] = defaultdict(int)
-    qid, name, curve, cool, now = shelf.qid, shelf.queue.name, shelf.queue.curve, shelf.queue.cooldown.count, unit.now
+    qid, queue, now = queue_row.qid, queue_row.queue, unit.now
+    name, curve, cool = queue.name, queue.curve, queue.cooldown.count
     for row in picked:
         id_, kind, payload, attempt, budget, token, created, due, seq, options, key, _, tenant, status, past = row
         sound = status in _CLAIMABLE and type(kind) is str and type(payload) is bytes

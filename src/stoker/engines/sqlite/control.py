@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import Unit, shelved
+from stoker.engines.sqlite.unit_of_work import Unit, read_queue
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span
 from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend, wait_hint
@@ -31,18 +31,18 @@ _decode = msgspec.json.Decoder(Presence).decode
 
 def queues() -> Steps[list[Queue]]:
     """Every queue that was tuned, cooled or used, by name."""
-    return [shelved(row).queue for row in (yield _QUEUES, ())]
+    return [read_queue(row).queue for row in (yield _QUEUES, ())]
 
 
 def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> Steps[bool]:
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
         return (yield from _tune_budget(unit, name, tuning, if_absent=if_absent))
-    shelf = yield from unit.find_queue(name)
+    stored = yield from unit.find_queue(name)
     # A queue that was only used or cooled counts as absent: nobody tuned it yet.
-    if if_absent and shelf is not None and shelf.tuned:
+    if if_absent and stored is not None and stored.tuned:
         return False
-    before = Queue(name=name) if shelf is None else shelf.queue
+    before = Queue(name=name) if stored is None else stored.queue
     after = tuned(before, tuning)
     yield from unit.write_queue(after, tuned=True)
     if before.paused and not after.paused:

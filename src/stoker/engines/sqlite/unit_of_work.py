@@ -75,7 +75,7 @@ class Mismatch(Exception):
     """A batch met something unusual after it had begun to write: roll back and go one by one."""
 
 
-class Known:
+class IdBlock:
     """What a writer knows from one transaction to the next, so that most inserts need not ask.
 
     Row numbers are taken from the store in blocks; a block belongs to the transaction that took it until that commits,
@@ -104,7 +104,7 @@ class Known:
         self._next = self._end = 0
 
 
-class Shelf(NamedTuple):
+class QueueRow(NamedTuple):
     """A queue and the number its jobs are stored under.
 
     `tuned`: somebody chose its settings. `found`: it was there before this transaction.
@@ -123,17 +123,17 @@ class Unit(SqlUnit):
     when they lose. In somebody else's transaction there is no second try.
     """
 
-    def __init__(self, now: Instant, *, swift: bool = False, known: Known | None = None) -> None:
+    def __init__(self, now: Instant, *, swift: bool = False, ids: IdBlock | None = None) -> None:
         super().__init__(now)
         self.swift = swift
-        self._known = known
+        self._ids = ids
         self.high: Instant = 0
         self.dropped: Span = 0
         self.events_removed = 0
         self._stored: dict[JobId, Stored] = {}
         self._deltas: dict[tuple[int, str, int], int] = {}
-        self._names: dict[str, Shelf] = {}
-        self._qids: dict[int, Shelf] = {}
+        self._names: dict[str, QueueRow] = {}
+        self._qids: dict[int, QueueRow] = {}
         self._wids: dict[str, int | None] = {}
 
     # --- beginning and end --------------------------------------------------------------------------------------
@@ -159,13 +159,13 @@ class Unit(SqlUnit):
 
     def numbers(self, n: int) -> Steps[int]:
         """The first of `n` row numbers that nobody had before."""
-        if self._known is not None and (first := self._known.take(n)) is not None:
+        if self._ids is not None and (first := self._ids.take(n)) is not None:
             return first
-        taken = n if self._known is None else n + BLOCK
+        taken = n if self._ids is None else n + BLOCK
         [(last,)] = yield _NUMBERS, (taken,)
         first = int(last) - taken + 1
-        if self._known is not None:
-            self._known.refill(first + n, first + taken)
+        if self._ids is not None:
+            self._ids.refill(first + n, first + taken)
         return first
 
     # --- counting and waking ------------------------------------------------------------------------------------
@@ -190,50 +190,50 @@ class Unit(SqlUnit):
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
-    def find_queue(self, name: str) -> Steps[Shelf | None]:
+    def find_queue(self, name: str) -> Steps[QueueRow | None]:
         """The queue as stored; None when nobody ever used it."""
-        shelf = self._names.get(name)
-        if shelf is None:
+        queue_row = self._names.get(name)
+        if queue_row is None:
             rows = yield _QUEUE, (name,)
-            shelf = self._remember(rows[0]) if rows else None
-        return shelf
+            queue_row = self._remember(rows[0]) if rows else None
+        return queue_row
 
-    def queue_of(self, qid: int) -> Steps[Shelf]:
+    def queue_of(self, qid: int) -> Steps[QueueRow]:
         """The queue a job is stored under."""
-        shelf = self._qids.get(qid)
-        if shelf is None:
+        queue_row = self._qids.get(qid)
+        if queue_row is None:
             [row] = yield _QUEUE_BY_QID, (qid,)
-            shelf = self._remember(row)
-        return shelf
+            queue_row = self._remember(row)
+        return queue_row
 
-    def use_queue(self, name: str) -> Steps[Shelf]:
+    def use_queue(self, name: str) -> Steps[QueueRow]:
         """The queue, made with defaults if need be."""
-        shelf = self._names.get(name) or (yield from self.find_queue(name))
-        return shelf if shelf is not None else (yield from self.write_queue(Queue(name=name)))
+        queue_row = self._names.get(name) or (yield from self.find_queue(name))
+        return queue_row if queue_row is not None else (yield from self.write_queue(Queue(name=name)))
 
     def qid(self, name: str) -> Steps[int]:
         """The number of a queue, made if need be; cheaper than its settings."""
-        if self._known is not None and (qid := self._known.qids.get(name)) is not None:
+        if self._ids is not None and (qid := self._ids.qids.get(name)) is not None:
             return qid
         found = yield from self.find_queue(name)
         if found is None:
             return (yield from self.write_queue(Queue(name=name))).qid
-        if self._known is not None and found.found:
-            self._known.qids[name] = found.qid
+        if self._ids is not None and found.found:
+            self._ids.qids[name] = found.qid
         return found.qid
 
-    def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[Shelf]:
+    def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[QueueRow]:
         """Store a queue's settings and cool-down."""
         curve, cool = queue.curve, queue.cooldown
         settings = (queue.name, tuned, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
         [(qid,)] = yield _QUEUE_WRITE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
-        shelf = self._names[queue.name] = self._qids[qid] = Shelf(qid, queue, tuned, found=False)
-        return shelf
+        queue_row = self._names[queue.name] = self._qids[qid] = QueueRow(qid, queue, tuned, found=False)
+        return queue_row
 
-    def _remember(self, row: Row) -> Shelf:
-        shelf = shelved(row)
-        self._names[shelf.queue.name] = self._qids[shelf.qid] = shelf
-        return shelf
+    def _remember(self, row: Row) -> QueueRow:
+        queue_row = read_queue(row)
+        self._names[queue_row.queue.name] = self._qids[queue_row.qid] = queue_row
+        return queue_row
 
     def wid(self, worker: str) -> Steps[int | None]:
         """The number a worker's claims are stored under; None for one that was never seen."""
@@ -259,8 +259,8 @@ class Unit(SqlUnit):
             if rows:
                 yield from self._load_job(rows[0][2])
         for name in sorted(wanted.queues):
-            shelf = yield from self.find_queue(name)
-            self.add_queue(Queue(name=name) if shelf is None else shelf.queue)
+            queue_row = yield from self.find_queue(name)
+            self.add_queue(Queue(name=name) if queue_row is None else queue_row.queue)
 
     def _load_job(self, job: JobId) -> Steps[None]:
         if not self.missing(Wanted(frozenset({job}))).ids:
@@ -410,10 +410,10 @@ def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | 
     raise CorruptRecord(f"job {text(job)} neither waits nor runs nor is finished")
 
 
-def shelved(row: Row) -> Shelf:
+def read_queue(row: Row) -> QueueRow:
     """A stored queue."""
     qid, name, tuned, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
-    return Shelf(
+    return QueueRow(
         qid,
         Queue(
             name=name,

@@ -16,7 +16,7 @@ from typing import Any
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import claim, insert, settle
 from stoker.engines.sqlite.connection import Connection
-from stoker.engines.sqlite.unit_of_work import Known, Mismatch, Unit
+from stoker.engines.sqlite.unit_of_work import IdBlock, Mismatch, Unit
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
@@ -96,7 +96,7 @@ class TransactionRunner:
     The loop calls `begin`, `work` and `commit` and never blocks; the writer thread calls `run`, which waits.
     """
 
-    __slots__ = ("_clock", "_connection", "_known", "_patience", "_write_lock")
+    __slots__ = ("_clock", "_connection", "_ids", "_patience", "_write_lock")
 
     def __init__(
         self, connection: Connection, write_lock: WriteLock, clock: Callable[[], Instant], patience: float
@@ -105,7 +105,7 @@ class TransactionRunner:
         self._write_lock = write_lock
         self._clock = clock
         self._patience = patience
-        self._known = Known()
+        self._ids = IdBlock()
 
     # --- the parts, for the loop --------------------------------------------------------------------------------
 
@@ -127,13 +127,13 @@ class TransactionRunner:
         """Run the statements of a group in the begun transaction, and roll back if one raises."""
         result = GroupResult()
         try:
-            unit = Unit(self._clock(), swift=True, known=self._known)
+            unit = Unit(self._clock(), swift=True, ids=self._ids)
             try:
                 values = self._connection.play(run_group(unit, group))
             except Mismatch:
                 self._roll_back()
                 self._connection.begin(level)
-                unit = Unit(self._clock(), known=self._known)
+                unit = Unit(self._clock(), ids=self._ids)
                 values = self._connection.play(run_group(unit, group))
         except BaseException:
             self.abandon()
@@ -172,7 +172,7 @@ class TransactionRunner:
             self._write_lock.release()
 
     def _roll_back(self) -> None:
-        self._known.forget()
+        self._ids.forget()
         self._connection.rollback()
 
     def bare(self, request: Request, level: int) -> GroupResult | None:
