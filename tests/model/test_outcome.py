@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,12 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
-from stoker.model.outcome import Reject, Retry, Signal, Snooze, Throttle, loudest
-from stoker.model.time import MINUTE, SECOND
+from stoker.model.outcome import (
+    Failed,
+    Outcome,
+    Panicked,
+    Reject,
+    Rejected,
+    Retry,
+    Signal,
+    Snooze,
+    Snoozed,
+    Throttle,
+    Throttled,
+    gravest,
+)
+from stoker.model.time import MINUTE, SECOND, Span
 
 
 class Custom(Signal):
-    """A signal of a later version."""
+    """A signal of unknown meaning."""
+
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
+        return super().outcome(ran, text)
 
 
 LEAVES = st.sampled_from([Snooze(1), Throttle(), Retry(), Reject("no"), Custom(), ValueError("x"), KeyboardInterrupt()])
@@ -74,31 +91,31 @@ def test_a_bad_signal_is_refused_by_name(make: Any, field: str) -> None:
 @pytest.mark.spec("SETTLE-18")
 def test_a_plain_error_means_itself() -> None:
     error = ValueError("x")
-    assert loudest(error) is error
+    assert gravest(error) is error
     snooze = Snooze(1)
-    assert loudest(snooze) is snooze
+    assert gravest(snooze) is snooze
 
 
 @pytest.mark.spec("SETTLE-18")
-def test_of_several_signals_the_gravest_speaks() -> None:
+def test_of_several_signals_the_gravest_decides() -> None:
     ranked: list[BaseException] = [Reject("no"), Retry(), Throttle(), Snooze(1)]
     for place in range(4):
         group = BaseExceptionGroup("group", [*reversed(ranked[place:])])
-        assert loudest(group) is ranked[place]
+        assert gravest(group) is ranked[place]
     first, second = Retry("one"), Retry("two")
-    assert loudest(BaseExceptionGroup("group", [Snooze(1), BaseExceptionGroup("in", [first]), second])) is first
+    assert gravest(BaseExceptionGroup("group", [Snooze(1), BaseExceptionGroup("in", [first]), second])) is first
 
 
 @pytest.mark.spec("SETTLE-18")
 def test_ordinary_errors_win_over_signals() -> None:
     group = BaseExceptionGroup("group", [Reject("no"), BaseExceptionGroup("in", [Snooze(1), ValueError("x")])])
-    assert loudest(group) is group
+    assert gravest(group) is group
 
 
 @pytest.mark.spec("SETTLE-18")
 @given(TREES)
-def test_the_loudest_is_one_of_those_who_spoke(error: BaseException) -> None:
-    found = loudest(error)
+def test_the_gravest_is_one_of_those_raised(error: BaseException) -> None:
+    found = gravest(error)
     if all(isinstance(leaf, Signal) for leaf in leaves(error)):
         assert found in leaves(error)
         if any(isinstance(leaf, Reject) for leaf in leaves(error)):
@@ -108,6 +125,18 @@ def test_the_loudest_is_one_of_those_who_spoke(error: BaseException) -> None:
 
 
 @pytest.mark.spec("SETTLE-18")
-def test_a_signal_nobody_knows_speaks_last() -> None:
+def test_a_signal_of_unknown_meaning_decides_last() -> None:
     throttle = Throttle()
-    assert loudest(BaseExceptionGroup("group", [Custom(), throttle])) is throttle
+    assert gravest(BaseExceptionGroup("group", [Custom(), throttle])) is throttle
+
+
+@pytest.mark.spec("SETTLE-17")
+def test_each_signal_knows_its_outcome() -> None:
+    def text(value: object) -> str:
+        return f"<{value}>"
+
+    assert Snooze(1).outcome(9, text) == Snoozed(SECOND)
+    assert Throttle(60, queue=False).outcome(9, text) == Throttled(MINUTE, queue=False)
+    assert Retry("later", delay=1).outcome(9, text) == Failed("<later>", retry=True, after=SECOND, ran=9)
+    assert Reject("no").outcome(9, text) == Rejected("<no>")
+    assert Custom("odd").outcome(9, text) == Panicked("<odd>")

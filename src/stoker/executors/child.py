@@ -28,7 +28,7 @@ from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.ids import JobId
 from stoker.model.job import Claim
-from stoker.model.outcome import Outcome, loudest
+from stoker.model.outcome import Outcome, gravest
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
 
@@ -169,7 +169,7 @@ class Child:
         return call
 
     def _judge(self, error: BaseException, task: Task[..., Any]) -> Outcome:
-        error = loudest(error)
+        error = gravest(error)
         if isinstance(error, MemoryError) and self._exhausted is not None:
             # The frames hold what filled the memory; nothing can be described before they let go of it.
             clear_frames(error.__traceback__)

@@ -4,11 +4,10 @@ but the app's own path, which comes from the worker and never from a store.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from stoker.model import outcome as ends
 from stoker.model.ids import JobId
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome
@@ -98,19 +97,8 @@ class Ended(msgspec.Struct, tag="ended"):
         return found
 
 
-OUTCOMES: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        ends.Done,
-        ends.Failed,
-        ends.Rejected,
-        ends.Panicked,
-        ends.Snoozed,
-        ends.Throttled,
-        ends.Canceled,
-        ends.Crashed,
-    )
-}
+OUTCOMES: dict[str, Any] = {cls.__name__: cls for cls in get_args(Outcome)}
+"""Every outcome there is, so that a new one reaches the worker from a child process too."""
 
 ToChild: TypeAlias = Hello | Run | Stop | Stopping | Leave
 FromChild: TypeAlias = Ready | Broken | Began | Said | Waits | Logged | Ended

@@ -18,7 +18,7 @@ from stoker.failure import describe_error, text_of
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import LARGEST_ERROR, Claim
-from stoker.model.outcome import Outcome, Reject, Retry, Signal, Snooze, Throttle, leaves, loudest
+from stoker.model.outcome import Outcome, Signal, gravest, leaves
 from stoker.model.retry import worth_retrying
 from stoker.model.time import SECOND, Span, span
 
@@ -72,12 +72,12 @@ def outcome_of_error(
 
 
 def _decide(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None, ran: Span) -> Outcome:
-    error = loudest(error)
+    error = gravest(error)
     if isinstance(error, DecidedInChild):
         return error.outcome
     _forget_own_frames(error)
     if isinstance(error, Signal):
-        return _signal(error, ran)
+        return _outcome_of_signal(error, ran)
     members = leaves(error)
     if cause is not None and all(isinstance(member, asyncio.CancelledError) for member in members):
         return outcome_of_interruption(cause, limit, task)
@@ -111,16 +111,11 @@ def outcome_of_interruption(
     return ends.HandedBack()
 
 
-def _signal(signal: Signal, ran: Span) -> Outcome:
-    if isinstance(signal, Reject):
-        return ends.Rejected(text_of(signal.why, LARGEST_ERROR))
-    if isinstance(signal, Retry):
-        return ends.Failed(text_of(signal.why, LARGEST_ERROR), True, signal.after, signal.at, ran)
-    if isinstance(signal, Throttle):
-        return ends.Throttled(signal.retry_after, signal.queue)
-    if isinstance(signal, Snooze):
-        return ends.Snoozed(signal.after)
-    return ends.Panicked(describe_error(signal))
+def _outcome_of_signal(signal: Signal, ran: Span) -> Outcome:
+    def text(value: object) -> str:
+        return describe_error(signal) if value is signal else text_of(value, LARGEST_ERROR)
+
+    return signal.outcome(ran, text)
 
 
 def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any]) -> ends.Failed:

@@ -1,13 +1,16 @@
-"""How a run can end, and the signals a handler raises to say so.
+"""How a run can end, and the signals by which a handler ends it.
 
-An `Outcome` is what the runner, the keeper or the reaper saw; `lifecycle.conclude` turns it into a settlement. Signals
-derive from BaseException so that a stray `except Exception` in a handler cannot eat them.
+A worker turns each run into an `Outcome`, and `lifecycle.conclude` turns that into a settlement. A signal knows its own
+outcome. To add one, write its class here and, if it needs a new outcome, that class, its entry in `Outcome` and its arm
+of `conclude`: mypy reports what is missing, and every executor can carry what is in `Outcome`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import datetime
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -17,29 +20,57 @@ from stoker.model.time import Instant, Seconds, Span, instant, span
 # --- signals ----------------------------------------------------------------------------------------------------
 
 
-class Signal(BaseException):
-    """Root of the four things a handler can say instead of returning or failing."""
+class Signal(BaseException, ABC):
+    """Base of what a handler raises to end its run in another way than returning or failing.
+
+    Signals derive from BaseException so that an `except Exception` in a handler does not catch them.
+    """
+
+    gravity: ClassVar[int] = 0
+    """Of several signals in an exception group the one with the highest gravity decides."""
+
+    @abstractmethod
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
+        """The outcome of a run that raised this signal after `ran`.
+
+        `text` turns what the handler wrote into text that can be stored, and a signal into its traceback. A signal of
+        unknown meaning is a panic.
+        """
+        return Panicked(text(self))
 
 
 class Snooze(Signal):
-    """Run me again later, free of charge: `raise Snooze(60)`."""
+    """Run the job again later, without using an attempt: `raise Snooze(60)`."""
 
     def __init__(self, delay: Seconds) -> None:
         self.after: Span = span(delay, "Snooze")
         super().__init__(f"snoozed for {self.after / 1e6:g} s")
 
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002 - the signature of all signals
+        return Snoozed(self.after)
+
 
 class Throttle(Signal):
-    """The other side refused: run me later, free of charge, and cool the whole queue (`queue=False`: only me)."""
+    """A service refused: run the job later, without using an attempt, and cool its queue down.
+
+    `queue=False` leaves the queue as it is.
+    """
+
+    gravity = 1
 
     def __init__(self, retry_after: Seconds | None = None, *, queue: bool = True) -> None:
         self.retry_after: Span | None = None if retry_after is None else span(retry_after, "Throttle")
         self.queue = queue
         super().__init__("throttled")
 
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002
+        return Throttled(self.retry_after, self.queue)
+
 
 class Retry(Signal):
-    """Count this run as failed and run me again at my own time: `raise Retry("not yet", delay=5)`."""
+    """Count this run as failed and run the job again at a given time: `raise Retry("not yet", delay=5)`."""
+
+    gravity = 2
 
     def __init__(
         self, why: str = "asked for a retry", *, delay: Seconds | None = None, at: datetime | None = None
@@ -49,34 +80,34 @@ class Retry(Signal):
         self.at: Instant | None = None if at is None else instant(at, "Retry")
         super().__init__(why)
 
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
+        return Failed(text(self.why), retry=True, after=self.after, at=self.at, ran=ran)
+
 
 class Reject(Signal):
-    """This job can never succeed: dead at once, whatever budget is left."""
+    """End the job permanently, without retries: it is dead, whatever attempts are left."""
+
+    gravity = 3
 
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(why)
 
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002
+        return Rejected(text(self.why))
 
-_RANK = (Reject, Retry, Throttle, Snooze)
 
-
-def loudest(error: BaseException) -> BaseException:
-    """What an exception (group) means: ordinary errors win; of several signals the gravest speaks."""
+def gravest(error: BaseException) -> BaseException:
+    """The exception that decides: the gravest of a group of signals alone, else the error itself."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     members = leaves(error)
-    if any(not isinstance(leaf, Signal) for leaf in members):
-        return error
-    return min(members, key=lambda leaf: _RANK.index(_rank_of(leaf)))
-
-
-def _rank_of(signal: BaseException) -> type[Signal]:
-    return next((kind for kind in _RANK if isinstance(signal, kind)), Snooze)
+    signals = [leaf for leaf in members if isinstance(leaf, Signal)]
+    return max(signals, key=lambda signal: signal.gravity) if len(signals) == len(members) else error
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """What an exception consists of: the members of a group and of the groups in it, or itself."""
+    """The members of a group and of the groups in it; of any other exception itself."""
     found: list[BaseException] = []
     waiting: list[BaseException] = [error]
     while waiting:
@@ -92,7 +123,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned. `warning` says why a result could not be kept."""
+    """The handler returned. `warning`: why its result could not be stored."""
 
     result: bytes | None = None
     warning: str | None = None
@@ -100,9 +131,9 @@ class Done(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The handler raised. `after` or `at` is its own wish for the next run; `retry` is the policy's verdict.
+    """The handler raised. `after` or `at`: when the handler wants the next run. `retry`: the policy allows one.
 
-    `ran` is how long the run took: an `at` is counted from where the store's clock stands now.
+    `ran` is how long the run took: `conclude` needs it to count `at` from the end of the run.
     """
 
     error: str
@@ -113,7 +144,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedOut(msgspec.Struct, frozen=True, gc=False):
-    """The run exceeded its limit. `retry` is the policy's verdict; `remark` says why it could not be asked."""
+    """The run exceeded its limit. `retry`: the policy allows another; `remark`: why the policy could not be asked."""
 
     limit: Span
     retry: bool = True
@@ -121,40 +152,40 @@ class TimedOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """The handler said that it can never succeed."""
+    """The handler ended the job permanently."""
 
     why: str
 
 
 class Panicked(msgspec.Struct, frozen=True, gc=False):
-    """SystemExit, GeneratorExit or another BaseException: nothing a retry can be trusted with."""
+    """The handler raised SystemExit, GeneratorExit or another BaseException: it is not retried."""
 
     error: str
 
 
 class Snoozed(msgspec.Struct, frozen=True, gc=False):
-    """Later, free of charge; also a refused rate budget."""
+    """The job runs again later, without using an attempt; also after a refused rate budget."""
 
     after: Span
 
 
 class Throttled(msgspec.Struct, frozen=True, gc=False):
-    """A limiter refused."""
+    """A rate limit refused the run."""
 
     retry_after: Span | None = None
     queue: bool = True
 
 
 class HandedBack(msgspec.Struct, frozen=True, gc=False):
-    """Never (fully) run here: shutdown, or an orphan whose claim reply was lost. Free of charge."""
+    """The worker did not run the job to its end (shutdown, or a lost claim reply). It uses no attempt."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
-    """The worker's lease lapsed; nobody knows how far the run came."""
+    """The worker's lease lapsed; how far the run came is unknown."""
 
 
 class Crashed(msgspec.Struct, frozen=True, gc=False):
-    """A supervisor saw the process die under the job: signal, exit code, out of memory."""
+    """The process died while it ran the job: signal, exit code, out of memory."""
 
     detail: str
 
@@ -166,11 +197,11 @@ class Canceled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expired(msgspec.Struct, frozen=True, gc=False):
-    """Claimed after the moment by which it had to be started."""
+    """The job was claimed after the time by which it had to be started."""
 
 
 class Unfit(msgspec.Struct, frozen=True, gc=False):
-    """No task of that name here, or arguments that do not fit its signature: perhaps a rolling deployment."""
+    """The worker has no such task, or its signature does not take the arguments: perhaps during a deployment."""
 
     why: str
 
