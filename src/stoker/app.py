@@ -1,7 +1,7 @@
 """Stoker: one store, the tasks that use it, and the ways to put jobs into it.
 
-An app belongs to no loop: it opens an engine for every loop that uses it, on first use (`homes`). Workers, operators
-and the dashboard are made from an app (`Worker(jobs)`); the app knows none of them.
+An app belongs to no loop: it opens an engine for every loop that uses it, on first use (`engine_pool`). Workers,
+operators and the dashboard are made from an app (`Worker(jobs)`); the app knows none of them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stoker import records, sync
 from stoker.codec import Signature
 from stoker.context import Context
 from stoker.controls import BudgetHandle, LockHandle, QueueHandle
+from stoker.engine_pool import EnginePool
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url, engine_options
 from stoker.handle import JobHandle
-from stoker.homes import Homes
 from stoker.hooks import Listener, Listeners, Middleware, PlainMiddleware, is_plain
 from stoker.model import ids
 from stoker.model import job as stored
@@ -84,7 +84,7 @@ class Stoker(Registry):
         super().__init__(defaults, namespace=namespace, modules=modules, router=router, tenant=tenant, mint=mint)
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
-        self._homes = _homes(_address(url), options)
+        self._pool = _engine_pool(_address(url), options)
         self._tenant_scope = tenant_scope
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
@@ -167,7 +167,7 @@ class Stoker(Registry):
         from stoker.engines.sql.handles import drive
 
         with self._naming_the_holder():
-            [receipt] = drive(_coroutine(self._homes.nearby().insert([draft], tx=tx)))
+            [receipt] = drive(_coroutine(self._pool.any_open().insert([draft], tx=tx)))
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
@@ -190,9 +190,9 @@ class Stoker(Registry):
         return receipts
 
     async def _insert(self, drafts: Sequence[Draft], tx: Transaction | None) -> list[stored.Receipt]:
-        home = await self._homes.here()
+        member = await self._pool.current()
         with self._naming_the_holder():
-            receipts = await home.engine.insert(drafts, tx=tx)
+            receipts = await member.engine.insert(drafts, tx=tx)
         if tx is not None:
             return receipts  # whether these jobs will ever exist is for the user's commit to say: nobody is told
         for draft, receipt in zip(drafts, receipts, strict=True):
@@ -200,7 +200,7 @@ class Stoker(Registry):
                 _log_superseded(draft, receipt.superseded)
         if self.timeline is not None:
             self.timeline.inserted(drafts, receipts)
-            home.flush_soon(self.timeline, self._pace.event_flush / SECOND)
+            member.flush_soon(self.timeline, self._pace.event_flush / SECOND)
         if self.listeners:
             for draft, receipt in zip(drafts, receipts, strict=True):
                 if receipt.stored is Stored.INSERTED:
@@ -236,15 +236,15 @@ class Stoker(Registry):
 
     async def engine(self) -> Engine:
         """The opened engine of the running loop."""
-        return (await self._homes.here()).engine
+        return (await self._pool.current()).engine
 
     def root(self) -> Engine:
         """The engine that all others of the app are made from; not opened here."""
-        return self._homes.root()
+        return self._pool.root()
 
     def new_engine(self) -> Engine:
         """Make another engine on the same store, not opened, for another event loop."""
-        return self._homes.root().for_loop()
+        return self._pool.root().for_loop()
 
     async def open(self) -> None:
         """Open the store for this loop; enqueueing does so by itself."""
@@ -255,13 +255,13 @@ class Stoker(Registry):
 
         What is used afterwards opens again.
         """
-        home = self._homes.leave()
+        member = self._pool.remove_current()
         helper = sync.shared.started
         try:
-            if home is not None:
-                await home.close(self.timeline)
+            if member is not None:
+                await member.close(self.timeline)
         finally:
-            if helper is not None and self._homes.has_home_on(helper) and helper is not asyncio.get_running_loop():
+            if helper is not None and self._pool.serves(helper) and helper is not asyncio.get_running_loop():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.close(), helper))
 
     async def __aenter__(self) -> Self:
@@ -294,16 +294,16 @@ def _address(url: str | Engine | None) -> str | Engine:
     return url
 
 
-def _homes(url: str | Engine, options: dict[str, Any]) -> Homes:
+def _engine_pool(url: str | Engine, options: dict[str, Any]) -> EnginePool:
     """Make the engine now, without opening it, so that a wrong URL or option is refused where it is written."""
     if not isinstance(url, str):
         check_known(options, {*_keywords(), *inspect.signature(type(url)).parameters}, "the keyword")
         for name in options:
             raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
-        return Homes(url.for_loop, url)
+        return EnginePool(url.for_loop, url)
     check_known(options, {*_keywords(), *engine_options(url)}, "the keyword")
     engine = engine_from_url(url, **options)
-    return Homes(lambda: _announced(engine, url))
+    return EnginePool(lambda: _announced(engine, url))
 
 
 def _keywords() -> list[str]:

@@ -1,9 +1,9 @@
-"""An app's engines: one for every loop that uses the app, twins of one another on one store.
+"""The engines of an app: one for each event loop that uses it, all on one store.
 
-An engine is opened by the first coroutine of its loop that needs it, while the others wait. The engine that all are
-twins of is never opened, so that a fork finds nothing in use; one that the user made himself serves the first loop that
-comes, because a transaction belongs to the engine it was begun on. After a fork the child opens its own engines and
-touches nothing of its parent's.
+The first coroutine of a loop that needs an engine opens it, while the others wait. The root engine, from which all
+others are cloned, is never opened, so that a fork finds nothing in use. An engine that the user made serves the first
+loop that uses the app, because a transaction belongs to the engine it was begun on. After a fork the child opens its
+own engines and touches nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stoker.timeline import Buffer
 logger = logging.getLogger("stoker.app")
 
 
-class Home:
-    """What an app has on one loop: an engine, and the timer of the next write of events."""
+class LoopEngine:
+    """The engine of one loop, and the timer that flushes the event buffer."""
 
     __slots__ = ("_flushing", "_opening", "_timer", "_warned", "engine", "is_open", "loop")
 
@@ -43,7 +43,7 @@ class Home:
                 self.is_open = True
 
     async def close(self, buffer: Buffer | None) -> None:
-        """Write the events that are still buffered and close the engine, whatever becomes of the events."""
+        """Flush the event buffer and close the engine, even if flushing fails."""
         if self._timer is not None:
             self._timer.cancel()
         if self._flushing is not None:
@@ -57,7 +57,7 @@ class Home:
             await self.engine.close()
 
     def flush_soon(self, buffer: Buffer, after: float) -> None:
-        """See to it that what was buffered is written within `after` seconds."""
+        """Flush the event buffer within `after` seconds."""
         if self._timer is None:
             self._timer = self.loop.call_later(after, self._begin, buffer, after)
 
@@ -70,7 +70,7 @@ class Home:
                 await buffer.flush(self.engine)
                 self._warned = False
         except StokerError as error:
-            level = logging.DEBUG if self._warned else logging.WARNING  # once until it works again
+            level = logging.DEBUG if self._warned else logging.WARNING  # warn once until a flush works again
             logger.log(level, "events could not be written to the timeline: %s Trying again.", error)
             self._warned = True
         self._timer = self._flushing = None
@@ -78,30 +78,30 @@ class Home:
             self.flush_soon(buffer, after)
 
 
-class Homes:
-    """The homes of one app, by loop."""
+class EnginePool:
+    """The engines of one app, by loop."""
 
     def __init__(self, make: Callable[[], Engine], given: Engine | None = None) -> None:
         self._make = make
         self._given = given
         self._root = given
         self._spare = given
-        self._homes: dict[int, Home] = {}
-        self._abandoned: list[dict[int, Home]] = []
+        self._by_loop: dict[int, LoopEngine] = {}
+        self._abandoned: list[dict[int, LoopEngine]] = []
         self._lock = threading.RLock()
         self._pid = os.getpid()
 
     def root(self) -> Engine:
-        """The engine all others are twins of."""
+        """The engine all others are cloned from; it is never opened."""
         with self._lock:
             if self._root is None:
                 self._root = self._make()
             return self._root
 
-    def nearby(self) -> Engine:
+    def any_open(self) -> Engine:
         """An engine for a call that needs no loop: an open one if there is one, this loop's first.
 
-        Only an open engine can tell others of what a user commits later.
+        Only an open engine can wake workers when the user commits later.
         """
         if self._given is not None or self._pid != os.getpid():
             return self.root()
@@ -110,50 +110,51 @@ class Homes:
         except RuntimeError:
             here = 0
         with self._lock:
-            homes = sorted(self._homes.items(), key=lambda item: item[0] != here)
-            return next((home.engine for _, home in homes if home.is_open and not home.loop.is_closed()), self.root())
+            ordered = sorted(self._by_loop.items(), key=lambda item: item[0] != here)
+            usable = (one.engine for _, one in ordered if one.is_open and not one.loop.is_closed())
+            return next(usable, self.root())
 
-    async def here(self) -> Home:
-        """The home of the running loop, open."""
+    async def current(self) -> LoopEngine:
+        """The engine of the running loop, open."""
         loop = asyncio.get_running_loop()
-        home = self._homes.get(id(loop))
-        if home is None or home.loop is not loop or self._pid != os.getpid():
-            home = self._settle_in(loop)
-        if not home.is_open:
-            await home.open()
-        return home
+        member = self._by_loop.get(id(loop))
+        if member is None or member.loop is not loop or self._pid != os.getpid():
+            member = self._add(loop)
+        if not member.is_open:
+            await member.open()
+        return member
 
-    def leave(self) -> Home | None:
-        """Give up the running loop's home; None when there is none."""
+    def remove_current(self) -> LoopEngine | None:
+        """Remove the running loop's engine and return it; None when there is none."""
         loop = asyncio.get_running_loop()
-        home = self._homes.get(id(loop))
-        if home is None or home.loop is not loop or self._pid != os.getpid():
+        member = self._by_loop.get(id(loop))
+        if member is None or member.loop is not loop or self._pid != os.getpid():
             return None
-        del self._homes[id(loop)]
-        if home.engine is self._given:
+        del self._by_loop[id(loop)]
+        if member.engine is self._given:
             self._spare = self._given
-        return home
+        return member
 
-    def has_home_on(self, loop: asyncio.AbstractEventLoop | None) -> bool:
-        """Does another loop of this process have one?"""
-        home = self._homes.get(id(loop))
-        return home is not None and home.loop is loop and self._pid == os.getpid() and not home.loop.is_closed()
+    def serves(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Does this loop of this process have an engine?"""
+        member = self._by_loop.get(id(loop))
+        return member is not None and member.loop is loop and self._pid == os.getpid() and not member.loop.is_closed()
 
-    def _settle_in(self, loop: asyncio.AbstractEventLoop) -> Home:
+    def _add(self, loop: asyncio.AbstractEventLoop) -> LoopEngine:
         if self._pid != os.getpid():
             self._after_fork()
         with self._lock:
-            home = self._homes.get(id(loop))
-            if home is None or home.loop is not loop:
-                self._homes = {key: other for key, other in self._homes.items() if not other.loop.is_closed()}
+            member = self._by_loop.get(id(loop))
+            if member is None or member.loop is not loop:
+                self._by_loop = {key: other for key, other in self._by_loop.items() if not other.loop.is_closed()}
                 engine, self._spare = self._spare or self.root().for_loop(), None
-                home = self._homes[id(loop)] = Home(loop, engine)
-            return home
+                member = self._by_loop[id(loop)] = LoopEngine(loop, engine)
+            return member
 
     def _after_fork(self) -> None:
-        """Only one thread survives a fork. What the parent opened is kept, because even closing it would touch it."""
+        """Forget the parent's engines without closing them; closing would touch the parent's connections."""
         self._lock = threading.RLock()
-        self._abandoned.append(self._homes)
-        self._homes = {}
+        self._abandoned.append(self._by_loop)
+        self._by_loop = {}
         self._spare = None
         self._pid = os.getpid()
