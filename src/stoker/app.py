@@ -22,6 +22,7 @@ from stoker.controls import BudgetHandle, LockHandle, QueueHandle
 from stoker.engine_pool import EnginePool
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url, engine_options
+from stoker.event_buffer import EventBuffer, wall
 from stoker.handle import JobHandle
 from stoker.hooks import Listener, Listeners, Middleware, PlainMiddleware, is_plain
 from stoker.model import ids
@@ -36,7 +37,6 @@ from stoker.records import Receipt
 from stoker.registry import Registry, Router, inside, mint
 from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.task import wishes
-from stoker.timeline import Buffer, wall
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Stoker(Registry):
         self._tenant_scope = tenant_scope
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
-        self.timeline = Buffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
+        self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
     def __repr__(self) -> str:
         return f"<Stoker {len(self._tasks)} tasks>"
@@ -221,8 +221,8 @@ class Stoker(Registry):
         if self.timeline is not None:
             at = before.started_at if before.status is Status.RUNNING else None
             duration = None if at is None else max(0, wall() - at)
-            told = Event(wall(), EventType.CANCELED, before.id, before.queue, before.kind, before.attempts, duration)
-            self.timeline.told(told)
+            event = Event(wall(), EventType.CANCELED, before.id, before.queue, before.kind, before.attempts, duration)
+            self.timeline.add(event)
         if self.listeners:
             job = ids.text(before.id)
             heard = (job, before.kind, before.queue, before.status, Status.CANCELED, before.attempts, reason)

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 
 from stoker.engines.base import Engine
+from stoker.event_buffer import EventBuffer
 from stoker.model.errors import StokerError
-from stoker.timeline import Buffer
 
 logger = logging.getLogger("stoker.app")
 
@@ -42,7 +42,7 @@ class LoopEngine:
                 await self.engine.open()
                 self.is_open = True
 
-    async def close(self, buffer: Buffer | None) -> None:
+    async def close(self, buffer: EventBuffer | None) -> None:
         """Flush the event buffer and close the engine, even if flushing fails."""
         if self._timer is not None:
             self._timer.cancel()
@@ -56,15 +56,15 @@ class LoopEngine:
             self.is_open = False
             await self.engine.close()
 
-    def flush_soon(self, buffer: Buffer, after: float) -> None:
+    def flush_soon(self, buffer: EventBuffer, after: float) -> None:
         """Flush the event buffer within `after` seconds."""
         if self._timer is None:
             self._timer = self.loop.call_later(after, self._begin, buffer, after)
 
-    def _begin(self, buffer: Buffer, after: float) -> None:
+    def _begin(self, buffer: EventBuffer, after: float) -> None:
         self._flushing = self.loop.create_task(self._flush(buffer, after), name="stoker-events")
 
-    async def _flush(self, buffer: Buffer, after: float) -> None:
+    async def _flush(self, buffer: EventBuffer, after: float) -> None:
         try:
             if self.is_open and len(buffer):
                 await buffer.flush(self.engine)

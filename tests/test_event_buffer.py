@@ -11,12 +11,12 @@ import pytest
 
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
+from stoker.event_buffer import HEAVY, EventBuffer, wall
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Event, EventType, Window
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.query import Delete, Selection
 from stoker.model.time import HOUR, SECOND
-from stoker.timeline import HEAVY, Buffer, wall
 
 numbers = itertools.count(1)
 
@@ -25,7 +25,7 @@ def draft(payload: bytes = b"{}", **options: Any) -> Draft:
     return Draft(next(numbers).to_bytes(16), "work", payload, **options)
 
 
-def insert(buffer: Buffer, *drafts: Draft, stored: Stored = Stored.INSERTED) -> None:
+def insert(buffer: EventBuffer, *drafts: Draft, stored: Stored = Stored.INSERTED) -> None:
     buffer.inserted(drafts, [Receipt(one.id, stored) for one in drafts])
 
 
@@ -33,8 +33,8 @@ def claim(payload: bytes = b"{}") -> Claim:
     return Claim(next(numbers).to_bytes(16), "work", "default", payload, 1, 0, 5, "w", 1, 7, 7, 7)
 
 
-class Shelf:
-    """Where events end up; `failing` counts down the writes that fail. `sent` are the ids under which chunks came."""
+class RecordingStore:
+    """Records the chunks it is given and their ids; the next `failing` writes raise."""
 
     def __init__(self, failing: int = 0) -> None:
         self.sent: list[bytes | None] = []
@@ -57,90 +57,90 @@ class Shelf:
         return [int.from_bytes(event.job) for chunk in self.chunks for event in chunk]
 
 
-async def flush(buffer: Buffer, shelf: Shelf) -> int:
-    return await buffer.flush(shelf)  # type: ignore[arg-type]
+async def flush(buffer: EventBuffer, store: RecordingStore) -> int:
+    return await buffer.flush(store)  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("BUFFER-01")
-async def test_a_flush_writes_in_chunks_and_says_how_many() -> None:
-    buffer, shelf = Buffer(), Shelf()
+async def test_a_flush_writes_in_chunks_and_returns_the_count() -> None:
+    buffer, store = EventBuffer(), RecordingStore()
     drafts = [draft() for _ in range(250)]
     insert(buffer, *drafts)
     assert len(buffer) == 250
-    assert await flush(buffer, shelf) == 250
-    assert [len(chunk) for chunk in shelf.chunks] == [100, 100, 50]
-    assert shelf.jobs == [int.from_bytes(one.id) for one in drafts]
-    assert await flush(buffer, shelf) == 0
+    assert await flush(buffer, store) == 250
+    assert [len(chunk) for chunk in store.chunks] == [100, 100, 50]
+    assert store.jobs == [int.from_bytes(one.id) for one in drafts]
+    assert await flush(buffer, store) == 0
     assert len(buffer) == 0
 
 
 @pytest.mark.spec("BUFFER-02")
-async def test_only_what_was_accepted_is_told() -> None:
-    buffer, shelf = Buffer(), Shelf()
+async def test_only_accepted_writes_become_events() -> None:
+    buffer, store = EventBuffer(), RecordingStore()
     insert(buffer, draft(), stored=Stored.EXISTING)
     one, two = claim(), claim()
     buffer.claimed([one, two])
     buffer.claimed([])
     done = [Settlement(c.id, "w", 1, Status.DONE) for c in (one, two)]
     buffer.settled([one, two], done, [Verdict.APPLIED, Verdict.LOST])
-    await flush(buffer, shelf)
-    told = [(event.type, event.job) for chunk in shelf.chunks for event in chunk]
-    assert told == [(EventType.STARTED, one.id), (EventType.STARTED, two.id), (EventType.COMPLETED, one.id)]
+    await flush(buffer, store)
+    found = [(event.type, event.job) for chunk in store.chunks for event in chunk]
+    assert found == [(EventType.STARTED, one.id), (EventType.STARTED, two.id), (EventType.COMPLETED, one.id)]
 
 
 @pytest.mark.spec("BUFFER-02")
 async def test_follow_ups_of_a_settlement_that_applied_are_enqueued() -> None:
-    buffer, shelf = Buffer(), Shelf()
+    buffer, store = EventBuffer(), RecordingStore()
     one, two, more = claim(), claim(), draft()
     ends = [Settlement(c.id, "w", 1, Status.DONE, followups=(more,)) for c in (one, two)]
     buffer.settled([one, two], ends, [Verdict.APPLIED, Verdict.LOST])
-    await flush(buffer, shelf)
-    assert [(event.type, event.job) for event in shelf.chunks[0]] == [
+    await flush(buffer, store)
+    assert [(event.type, event.job) for event in store.chunks[0]] == [
         (EventType.COMPLETED, one.id),
         (EventType.ENQUEUED, more.id),
     ]
 
 
 @pytest.mark.spec("BUFFER-03")
-async def test_what_does_not_fit_is_dropped_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_beyond_the_cap_are_dropped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    buffer, shelf = Buffer(capacity=10), Shelf()
+    buffer, store = EventBuffer(capacity=10), RecordingStore()
     insert(buffer, *[draft() for _ in range(8)])
     insert(buffer, *[draft() for _ in range(5)])
     insert(buffer, *[draft() for _ in range(2)])
     assert (len(buffer), buffer.dropped) == (10, 5)
-    assert await flush(buffer, shelf) == 10
+    assert await flush(buffer, store) == 10
     assert "5 events did not fit" in caplog.text
     assert buffer.take_dropped() == 0
-    await flush(buffer, shelf)
+    await flush(buffer, store)
     assert caplog.text.count("did not fit") == 1
 
 
 @pytest.mark.spec("BUFFER-04")
-async def test_what_could_not_be_written_goes_back_within_the_cap() -> None:
-    buffer, shelf = Buffer(capacity=250, chunk=100), Shelf()
+async def test_unwritten_events_go_back_within_the_cap() -> None:
+    buffer, store = EventBuffer(capacity=250, chunk=100), RecordingStore()
     drafts = [draft() for _ in range(250)]
     insert(buffer, *drafts)
-    shelf.gate = asyncio.Event()
-    flushing = asyncio.ensure_future(flush(buffer, shelf))
+    store.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(flush(buffer, store))
     await asyncio.sleep(0)
     insert(buffer, *[draft() for _ in range(30)])
-    shelf.failing = 1
-    shelf.gate.set()
+    store.failing = 1
+    store.gate.set()
     with pytest.raises(EngineUnavailable):
         await flushing
     assert (len(buffer), buffer.dropped) == (250, 30)
-    shelf.gate = None
-    assert await flush(buffer, shelf) == 250
-    assert shelf.jobs[:220] == [int.from_bytes(one.id) for one in drafts[:220]], "the oldest come first"
+    store.gate = None
+    assert await flush(buffer, store) == 250
+    assert store.jobs[:220] == [int.from_bytes(one.id) for one in drafts[:220]], "the oldest come first"
 
 
 @pytest.mark.spec("BUFFER-04")
 async def test_a_canceled_flush_loses_nothing() -> None:
-    buffer, shelf = Buffer(chunk=10), Shelf()
+    buffer, store = EventBuffer(chunk=10), RecordingStore()
     insert(buffer, *[draft() for _ in range(25)])
-    shelf.gate = asyncio.Event()
-    flushing = asyncio.ensure_future(flush(buffer, shelf))
+    store.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(flush(buffer, store))
     await asyncio.sleep(0)
     flushing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -149,19 +149,19 @@ async def test_a_canceled_flush_loses_nothing() -> None:
 
 
 @pytest.mark.spec("BUFFER-05")
-async def test_events_of_a_deleted_job_are_forgotten_wherever_they_are_buffered() -> None:
-    """Also in a process that knows nothing of the deletion, and under the same id a new job has its own."""
+async def test_buffered_events_of_a_deleted_job_are_dropped() -> None:
+    """Also in a process that did not delete the job; a new job with the same id keeps its own events."""
     engine = MemoryEngine()
     await engine.open()
-    buffer, elsewhere = Buffer(), Buffer()
+    buffer, elsewhere = EventBuffer(), EventBuffer()
     kept, gone = draft(), draft()
     insert(buffer, kept, gone)
     await engine.insert([kept, gone])
-    elsewhere.told(Event(wall(), EventType.STARTED, gone.id, "default", "work", 1))
+    elsewhere.add(Event(wall(), EventType.STARTED, gone.id, "default", "work", 1))
     assert (await engine.alter(Selection((gone.id,)), Delete())).changed == 1
     assert [await buffer.flush(engine), await elsewhere.flush(engine)] == [2, 1]
     assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.id]
-    elsewhere.told(Event(wall() + SECOND, EventType.ENQUEUED, gone.id, "default", "work"))
+    elsewhere.add(Event(wall() + SECOND, EventType.ENQUEUED, gone.id, "default", "work"))
     await elsewhere.flush(engine)
     assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.id, gone.id]
     await engine.close()
@@ -170,35 +170,35 @@ async def test_events_of_a_deleted_job_are_forgotten_wherever_they_are_buffered(
 @pytest.mark.spec("BUFFER-07")
 @pytest.mark.parametrize("how", ["canceled", "answer lost"])
 async def test_a_chunk_is_sent_again_under_its_id(how: str) -> None:
-    """Whether the first try was written only the store knows; other chunks are not touched by that."""
-    buffer, shelf = Buffer(chunk=10), Shelf()
+    """Only the store knows whether the first try was written; other chunks are not affected."""
+    buffer, store = EventBuffer(chunk=10), RecordingStore()
     drafts = [draft() for _ in range(25)]
     insert(buffer, *drafts)
-    shelf.gate = asyncio.Event()
-    flushing = asyncio.ensure_future(flush(buffer, shelf))
+    store.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(flush(buffer, store))
     await asyncio.sleep(0)
     if how == "canceled":
         flushing.cancel()
     else:
-        shelf.failing = 1
-    shelf.gate.set()
+        store.failing = 1
+    store.gate.set()
     with pytest.raises((asyncio.CancelledError, EngineUnavailable)):
         await flushing
     insert(buffer, *[draft() for _ in range(3)])
-    assert await flush(buffer, shelf) == 28
-    first, again, *others = shelf.sent
+    assert await flush(buffer, store) == 28
+    first, again, *others = store.sent
     assert first == again is not None
     assert len({again, *others}) == 3
-    assert [len(chunk) for chunk in shelf.chunks] == [10, 10, 8]
-    assert shelf.jobs[:25] == [int.from_bytes(one.id) for one in drafts]
+    assert [len(chunk) for chunk in store.chunks] == [10, 10, 8]
+    assert store.jobs[:25] == [int.from_bytes(one.id) for one in drafts]
 
 
 @pytest.mark.spec("BUFFER-07")
 async def test_a_flush_that_is_canceled_writes_no_event_twice(tmp_path: Path) -> None:
-    """On a real store, at every moment of the flush: as many events as jobs."""
+    """On a real store, canceled at every step of the flush: as many events as jobs."""
     engine = SqliteEngine(tmp_path / "jobs.db", durability="process")
     await engine.open()
-    buffer = Buffer(chunk=10)
+    buffer = EventBuffer(chunk=10)
     insert(buffer, *[draft() for _ in range(200)])
     turns = 0
     while len(buffer):
@@ -214,26 +214,26 @@ async def test_a_flush_that_is_canceled_writes_no_event_twice(tmp_path: Path) ->
 
 @pytest.mark.spec("BUFFER-08")
 async def test_a_batch_at_the_cap_keeps_what_fits() -> None:
-    buffer, shelf = Buffer(capacity=10), Shelf()
+    buffer, store = EventBuffer(capacity=10), RecordingStore()
     drafts = [draft() for _ in range(15)]
     insert(buffer, *drafts)
     assert (len(buffer), buffer.dropped) == (10, 5)
     insert(buffer, draft())
     assert (len(buffer), buffer.dropped) == (10, 6)
-    assert await flush(buffer, shelf) == 10
-    assert shelf.jobs == [int.from_bytes(one.id) for one in drafts[:10]]
+    assert await flush(buffer, store) == 10
+    assert store.jobs == [int.from_bytes(one.id) for one in drafts[:10]]
 
 
 @pytest.mark.spec("BUFFER-06")
 async def test_large_payloads_are_not_kept_alive() -> None:
-    buffer, shelf = Buffer(), Shelf()
+    buffer, store = EventBuffer(), RecordingStore()
     heavy = b'"' + b"x" * HEAVY + b'"'
     insert(buffer, draft(heavy))
     one = claim(heavy)
     buffer.claimed([one])
     small = claim()
     buffer.settled([small], [Settlement(small.id, "w", 1, Status.DONE, result=heavy)], [Verdict.APPLIED])
-    assert [type(batch).__name__ for batch in buffer._batches] == ["_Again"] * 3
-    assert await flush(buffer, shelf) == 3
+    assert [type(batch).__name__ for batch in buffer._batches] == ["_Events"] * 3
+    assert await flush(buffer, store) == 3
     insert(buffer, draft())
     assert type(buffer._batches[0]).__name__ == "_Inserted"

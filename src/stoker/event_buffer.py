@@ -1,11 +1,11 @@
-"""The app's event buffer: what happened is remembered here and written every few seconds.
+"""The app's event buffer: collects events and writes them to the store's timeline every few seconds.
 
-Events are told only after the write they describe was accepted, and losing them in a crash never touches a job. The
-buffer keeps whole batches as they came and turns them into events when it is flushed, so the hot path pays an append;
-only batches with large payloads are turned at once, because the buffer must not keep those alive.
+An event is buffered only after the store accepted the write it describes; losing events in a crash never touches a
+job. The buffer keeps whole batches and converts them to events when it is flushed, so the hot path pays one append.
+Batches with large payloads are converted at once, because the buffer must not keep the payloads alive.
 
-Events are written in chunks with an id each. A chunk whose write was canceled, or whose answer was lost, is written
-again under the same id, and the store changes nothing if it has it already.
+Events are written in chunks with an id each. A chunk whose write was canceled, or whose reply was lost, is written
+again under the same id; the store ignores a chunk it has already.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stoker.model.time import Instant
 CAPACITY = 50_000
 CHUNK = 100
 HEAVY = 256 * 1024
-"""Bytes of payloads and results from which on a batch is not kept as it came."""
+"""A batch with more bytes of payloads and results is converted to events at once."""
 
 logger = logging.getLogger("stoker.app")
 
@@ -59,8 +59,10 @@ class _Settled(msgspec.Struct, frozen=True):
     stored: frozenset[JobId] = frozenset()
 
     def events(self) -> list[Event]:
-        told = map(events.of_settlement, self.claims, self.settlements, self.verdicts, [self.at] * len(self.claims))
-        found = [event for event in told if event is not None]
+        converted = map(
+            events.of_settlement, self.claims, self.settlements, self.verdicts, [self.at] * len(self.claims)
+        )
+        found = [event for event in converted if event is not None]
         for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
             if settlement.followups and verdict is Verdict.APPLIED:
                 found += (
@@ -71,8 +73,8 @@ class _Settled(msgspec.Struct, frozen=True):
         return found
 
 
-class _Again(msgspec.Struct, frozen=True):
-    """Events as such. With a `chunk` they were sent under that id before, and stay together."""
+class _Events(msgspec.Struct, frozen=True):
+    """Events already converted. With a `chunk` id they were sent before and stay together."""
 
     rest: list[Event]
     chunk: bytes | None = None
@@ -81,7 +83,7 @@ class _Again(msgspec.Struct, frozen=True):
         return self.rest
 
 
-Batch: TypeAlias = _Inserted | _Claimed | _Settled | _Again
+Batch: TypeAlias = _Inserted | _Claimed | _Settled | _Events
 
 
 def wall() -> Instant:
@@ -89,8 +91,8 @@ def wall() -> Instant:
     return time.time_ns() // 1000
 
 
-class Buffer:
-    """Bounded and thread safe. What does not fit is counted and reported with the next flush."""
+class EventBuffer:
+    """A bounded, thread-safe buffer; it counts dropped events and logs them at the next flush."""
 
     def __init__(self, capacity: int = CAPACITY, chunk: int = CHUNK) -> None:
         self._lock = threading.Lock()
@@ -104,11 +106,11 @@ class Buffer:
         return self._held
 
     def inserted(self, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> None:
-        """An insert was acknowledged."""
+        """Add the events of an acknowledged insert."""
         self._push(_Inserted(wall(), drafts, receipts), len(drafts), _weight(drafts))
 
     def claimed(self, claims: Sequence[Claim]) -> None:
-        """Claims were handed out."""
+        """Add the events of new claims."""
         if claims:
             self._push(_Claimed(claims), len(claims), _weight(claims))
 
@@ -119,30 +121,30 @@ class Buffer:
         verdicts: Sequence[Verdict],
         stored: frozenset[JobId] = frozenset(),
     ) -> None:
-        """Settlements were answered. `stored` are the follow-ups with a key that were stored."""
+        """Add the events of settlements; `stored` names the keyed follow-ups that were inserted."""
         weight = _weight(claims) + sum(len(one.result) for one in settlements if one.result is not None)
         self._push(_Settled(wall(), claims, settlements, verdicts, stored), len(settlements), weight)
 
-    def told(self, event: Event) -> None:
-        """Something happened that is an event already."""
-        self._push(_Again([event]), 1, 0)
+    def add(self, event: Event) -> None:
+        """Add one event."""
+        self._push(_Events([event]), 1, 0)
 
     def _push(self, batch: Batch, count: int, weight: int) -> None:
         if weight > HEAVY:
-            batch = _Again(batch.events())
+            batch = _Events(batch.events())
             count = len(batch.rest)
         with self._lock:
             room = self._capacity - self._held
             if count > room:
-                told = batch.events()
-                batch, count = _Again(told[:room]), min(len(told), room)
-                self.dropped += len(told) - count
+                found = batch.events()
+                batch, count = _Events(found[:room]), min(len(found), room)
+                self.dropped += len(found) - count
             if count:
                 self._batches.append(batch)
                 self._held += count
 
     async def flush(self, store: Timeline) -> int:
-        """Write what is buffered, in chunks; what could not be written goes back. Returns how many were written."""
+        """Write all events in chunks, keep those that failed; returns how many were written."""
         with self._lock:
             batches, self._batches, self._held = self._batches, deque(), 0
         chunks = self._chunks(batches)
@@ -151,7 +153,7 @@ class Buffer:
         try:
             while chunks:
                 events, chunk = chunks[0].rest, chunks[0].chunk or os.urandom(16)
-                chunks[0] = _Again(events, chunk)
+                chunks[0] = _Events(events, chunk)
                 await store.record(events, now=wall(), chunk=chunk)
                 written += len(events)
                 chunks.popleft()
@@ -161,32 +163,32 @@ class Buffer:
             logger.warning("%d events did not fit into the buffer and are missing from the timeline", dropped)
         return written
 
-    def _chunks(self, batches: Sequence[Batch]) -> deque[_Again]:
-        """What to write, call by call; what was sent before stays as it was sent."""
-        chunks: deque[_Again] = deque()
+    def _chunks(self, batches: Sequence[Batch]) -> deque[_Events]:
+        """The chunks to write, one per call; chunks that were sent before stay unchanged."""
+        chunks: deque[_Events] = deque()
         loose: list[Event] = []
         for batch in batches:
-            if isinstance(batch, _Again) and batch.chunk is not None:
+            if isinstance(batch, _Events) and batch.chunk is not None:
                 chunks.append(batch)
             else:
                 loose += batch.events()
-        chunks.extend(_Again(loose[start : start + self._chunk]) for start in range(0, len(loose), self._chunk))
+        chunks.extend(_Events(loose[start : start + self._chunk]) for start in range(0, len(loose), self._chunk))
         return chunks
 
-    def _put_back(self, chunks: deque[_Again]) -> None:
-        """What a flush could not write goes first next time, as far as there is room."""
+    def _put_back(self, chunks: deque[_Events]) -> None:
+        """Put unwritten chunks back at the front, as far as there is room."""
         with self._lock:
             kept: list[Batch] = []
             for one in chunks:
                 room = self._capacity - self._held
                 self.dropped += max(0, len(one.rest) - room)
                 if room > 0:
-                    kept.append(_Again(one.rest[:room], one.chunk))
+                    kept.append(_Events(one.rest[:room], one.chunk))
                     self._held += min(room, len(one.rest))
             self._batches.extendleft(reversed(kept))
 
     def take_dropped(self) -> int:
-        """How many events did not fit since the last time somebody asked."""
+        """Return and reset the number of dropped events."""
         with self._lock:
             dropped, self.dropped = self.dropped, 0
             return dropped
