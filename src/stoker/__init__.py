@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stoker.app import Stoker
-from stoker.codec import Raw
+from stoker.codec.signature import Raw
 from stoker.context import Context, current
 from stoker.handle import JobHandle
 from stoker.model.errors import (

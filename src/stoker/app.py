@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar, cast
 
 from stoker import records, sync
-from stoker.codec import Signature
+from stoker.codec.signature import Signature
 from stoker.context import Context
 from stoker.controls import BudgetHandle, LockHandle, QueueHandle
 from stoker.engine_pool import EnginePool

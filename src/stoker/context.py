@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
 
-from stoker.codec import Call
-from stoker.failure import text_of
+from stoker.codec.error_text import text_of
+from stoker.codec.signature import Call
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId

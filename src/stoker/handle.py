@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stoker import records
-from stoker.codec import Signature, display
+from stoker.codec.error_text import text_of
+from stoker.codec.signature import Signature, display
 from stoker.context import waiting_for
-from stoker.failure import text_of
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 import msgspec
 import uuid_utils
 
-from stoker import codec
-from stoker.codec import Signature
+from stoker.codec.signature import Signature, encode_payload
 from stoker.lifespan import Lifespan
 from stoker.model.errors import DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
@@ -195,7 +194,7 @@ class Registry:
         if callable(unique):
             raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
         tenant = self.current_tenant() if wish.tenant is None else wish.tenant
-        encoded = codec.encode_payload(payload)
+        encoded = encode_payload(payload)
         if task is not None and task.validate:
             task.signature.check(encoded)
         delay = wish.delay or 0

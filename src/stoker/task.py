@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 import msgspec
 
 from stoker import foreign
-from stoker.codec import Signature
+from stoker.codec.signature import Signature
 from stoker.keys import KeyOf
 from stoker.model.errors import InvalidInput
 from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name

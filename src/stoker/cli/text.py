@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stoker.failure import one_line, safe
+from stoker.codec.error_text import one_line, safe
 
 __all__ = ["one_line", "safe"]

@@ -146,7 +146,7 @@ async def _watched(supervisor: Supervisor, screen: Any) -> int:
 def load_app(path: str) -> Stoker:
     """Import the app, or end the command with one sentence about why that is not possible."""
     from stoker.app_path import NotImportable, load
-    from stoker.failure import describe_error
+    from stoker.codec.error_text import describe_error
 
     try:
         return load(path)

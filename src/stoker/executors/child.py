@@ -19,11 +19,11 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker.app_path import load
+from stoker.codec.error_text import describe_error, text_of
 from stoker.context import CancelToken, Context, Stopping, running
 from stoker.executors import messages
 from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
 from stoker.executors.threads import Threads, handler_of
-from stoker.failure import describe_error, text_of
 from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.ids import JobId

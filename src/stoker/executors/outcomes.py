@@ -13,8 +13,8 @@ import enum
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from stoker.codec.error_text import describe_error, text_of
 from stoker.context import Context
-from stoker.failure import describe_error, text_of
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import LARGEST_ERROR, Claim

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from stoker.app_path import load
+from stoker.codec.error_text import describe_error, text_of
 from stoker.engines import notices
-from stoker.failure import describe_error, text_of
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent

@@ -15,9 +15,9 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from stoker.codec.error_text import describe_error
 from stoker.context import Context
 from stoker.executors.outcomes import Cause, outcome_of_interruption
-from stoker.failure import describe_error
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from stoker.failure import one_line, safe
+from stoker.codec.error_text import one_line, safe
 from stoker.model import ids
 from stoker.model.failure_report import FailureReport, failure_report, in_words
 from stoker.model.job import Claim, Settlement, Verdict

@@ -1,4 +1,4 @@
-"""The judge against an oracle built in another way: parse with msgspec, then look at what was parsed."""
+"""`check_json` against an oracle built in another way: parse with msgspec, then look at what was parsed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.judge import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, depth, judge
+from stoker.codec.json_check import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, check_json, depth
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadTooLarge, StokerError
 
 
 def accepted(data: bytes) -> bool:
     try:
-        judge(data)
+        check_json(data)
     except InvalidPayload:
         return False
     return True
@@ -35,7 +35,7 @@ def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]", inside: by
     + [b'"\\\\u0000"', b'"\\\\ud800"', b'"\x7f"', b'"\\/\\b\\f"', b'{"a":{"a":1},"b":[{"a":2}]}', b'{"":0}'],
 )
 def test_json_within_the_limits_is_accepted(data: bytes) -> None:
-    judge(data)
+    check_json(data)
 
 
 @pytest.mark.spec("DATA-15")
@@ -61,28 +61,28 @@ def test_json_within_the_limits_is_accepted(data: bytes) -> None:
 )
 def test_anything_but_json_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidPayload, match=r"payload: .*Nothing was stored"):
-        judge(data)
+        check_json(data)
 
 
 @pytest.mark.spec("DATA-08", "DATA-15")
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "-1e309", "[NaN]", '{"a":Infinity}'])
 def test_numbers_that_are_not_finite_are_refused(text: str) -> None:
     with pytest.raises(InvalidPayload, match=r"which is not JSON|beyond the range of a float"):
-        judge(text.encode())
+        check_json(text.encode())
 
 
 @pytest.mark.spec("DATA-14")
 @pytest.mark.parametrize("text", ['{"a":1,"a":2}', '[{"x":{"a":1,"b":2,"a":1}}]', '{"a":1,"\\u0061":2}', '{"":1,"":1}'])
 def test_a_key_twice_in_one_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidPayload, match="twice in one object"):
-        judge(text.encode())
+        check_json(text.encode())
 
 
 @pytest.mark.spec("DATA-10")
 @pytest.mark.parametrize("text", ['"\\u0000"', '{"a\\u0000":1}', '["x",["y\\\\\\u0000"]]'])
 def test_nul_is_refused(text: str) -> None:
     with pytest.raises(InvalidPayload, match="NUL"):
-        judge(text.encode())
+        check_json(text.encode())
 
 
 @pytest.mark.spec("DATA-10")
@@ -100,7 +100,7 @@ def test_nul_is_refused(text: str) -> None:
 )
 def test_half_of_a_surrogate_pair_is_refused(text: str) -> None:
     with pytest.raises(InvalidPayload, match="surrogate"):
-        judge(text.encode())
+        check_json(text.encode())
 
 
 @pytest.mark.spec("DATA-10", "DATA-15")
@@ -109,38 +109,38 @@ def test_half_of_a_surrogate_pair_is_refused(text: str) -> None:
 )
 def test_text_that_is_not_utf8_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidPayload, match=r"UTF-8|not JSON"):
-        judge(data)
+        check_json(data)
 
 
 @pytest.mark.spec("DATA-11")
 def test_depth_ends_at_the_limit() -> None:
-    judge(nested(DEPTH_LIMIT))
-    judge(nested(DEPTH_LIMIT, b'{"a":', b"}", b"1"))
-    judge(b'["' + b"[" * 1_000 + b'\\"",[' + b"]" * 1 + b"]")  # brackets in a string are text
+    check_json(nested(DEPTH_LIMIT))
+    check_json(nested(DEPTH_LIMIT, b'{"a":', b"}", b"1"))
+    check_json(b'["' + b"[" * 1_000 + b'\\"",[' + b"]" * 1 + b"]")  # brackets in a string are text
     for levels in (DEPTH_LIMIT + 1, 5_000, 100_000):
         for data in (nested(levels), nested(levels, b'{"a":', b"}", b"1"), b"[" * levels):
             with pytest.raises(InvalidPayload, match="deeper than 64"):
-                judge(data)
+                check_json(data)
 
 
 @pytest.mark.spec("DATA-12")
 def test_size_ends_at_the_limit() -> None:
-    judge(b'"' + b"x" * (PAYLOAD_LIMIT - 2) + b'"')
+    check_json(b'"' + b"x" * (PAYLOAD_LIMIT - 2) + b'"')
     with pytest.raises(PayloadTooLarge, match="1,048,576 bytes"):
-        judge(b'"' + b"x" * (PAYLOAD_LIMIT - 1) + b'"')
+        check_json(b'"' + b"x" * (PAYLOAD_LIMIT - 1) + b'"')
     with pytest.raises(PayloadTooLarge):
-        judge(b"[1, 2]", limit=5)
+        check_json(b"[1, 2]", limit=5)
 
 
 @pytest.mark.spec("DATA-13")
 def test_integers_end_at_the_limit() -> None:
-    judge(b"9" * DIGITS_LIMIT)
-    judge(b"-" + b"9" * (DIGITS_LIMIT - 1))
-    judge(b'"' + b"9" * 9_000 + b'"')
-    judge(b"0." + b"9" * 9_000)
+    check_json(b"9" * DIGITS_LIMIT)
+    check_json(b"-" + b"9" * (DIGITS_LIMIT - 1))
+    check_json(b'"' + b"9" * 9_000 + b'"')
+    check_json(b"0." + b"9" * 9_000)
     for data in (b"9" * (DIGITS_LIMIT + 1), b"-" + b"9" * DIGITS_LIMIT, b'{"a":[' + b"1" * 100_000 + b"]}"):
         with pytest.raises(InvalidPayload, match="4,300"):
-            judge(data)
+            check_json(data)
 
 
 @pytest.mark.spec("DATA-15")
@@ -153,7 +153,7 @@ def test_the_work_is_linear_whatever_the_input(data: bytes) -> None:
 
 def test_a_refusal_is_a_value_error_that_names_the_field_and_shows_little() -> None:
     with pytest.raises(InvalidPayload) as caught:
-        judge(b"[" + b"1," * 100_000, "body")
+        check_json(b"[" + b"1," * 100_000, "body")
     assert isinstance(caught.value, InvalidInput | StokerError | ValueError)
     assert caught.value.field == "body"
     assert len(str(caught.value)) < 300
@@ -213,7 +213,7 @@ def halves_meet(value: Any) -> bool:
 @example(value=["\0"], ascii_only=True)
 @example(value={"\ud800": 1}, ascii_only=False)
 @example(value=[float("nan")], ascii_only=True)
-def test_the_judge_accepts_exactly_what_the_oracle_accepts(value: Any, ascii_only: bool) -> None:
+def test_check_json_accepts_exactly_what_the_oracle_accepts(value: Any, ascii_only: bool) -> None:
     if halves_meet(value):
         return
     assert accepted(written(value, ascii_only)) is fine(value)

@@ -1,6 +1,6 @@
-"""The judge of JSON that somebody else wrote: refuses what one of the engines would refuse, change or choke on.
+"""Checks JSON from outside: refuses what any engine would refuse, change or fail on.
 
-Called by `values` for raw payloads (enqueued by name, over REST) and for encoded values that look suspicious. The rule
+Called by `to_json` for raw payloads (enqueued by name, over REST) and for encoded values that look suspicious. The rule
 it keeps: the verdict depends on the bytes alone, so it is the same on every engine, and whatever the input, the work
 is linear and never recursive. The parser recurses, therefore depth is measured before anything is parsed.
 """
@@ -36,8 +36,8 @@ _ESCAPE = re.compile(
 )
 
 
-def judge(data: bytes, field: str = "payload", limit: int = PAYLOAD_LIMIT) -> None:
-    """Accept `data` silently or say why no engine gets to see it."""
+def check_json(data: bytes, field: str = "payload", limit: int = PAYLOAD_LIMIT) -> None:
+    """Raise `InvalidPayload` unless every engine can store `data` unchanged."""
     if len(data) > limit:
         raise too_large(field, len(data), limit)
     try:
@@ -45,7 +45,7 @@ def judge(data: bytes, field: str = "payload", limit: int = PAYLOAD_LIMIT) -> No
         if depth(data, DEPTH_LIMIT) > DEPTH_LIMIT:
             raise ValueError(TOO_DEEP)
         if "\\u" in text:
-            _judge_escapes(text)
+            _check_escapes(text)
         _PARSER.decode(text)
     except UnicodeDecodeError as error:
         raise InvalidPayload(field, data, f"is not UTF-8 at byte {error.start}") from None
@@ -79,7 +79,7 @@ def too_large(field: str, size: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(field, size, why)
 
 
-def _judge_escapes(text: str) -> None:
+def _check_escapes(text: str) -> None:
     """Refuse NUL and halves of surrogate pairs; an escape outside a string is left to the parser."""
     for escape in _ESCAPE.finditer(text):
         if escape.lastgroup == "nul":

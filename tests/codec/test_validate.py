@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.app import Stoker
-from stoker.codec import Raw, Signature
+from stoker.codec.signature import Raw, Signature
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
 

@@ -1,7 +1,7 @@
-"""The quick way between a call and its payload: Structs made from a handler's parameters.
+"""The fast way between a call and its payload: Structs made from a handler's parameters.
 
 One binds arguments as the function does and encodes what was given; one decodes a whole payload by the type hints.
-Where a function cannot be imitated (variable arguments, names that a class would change) there is none, and `codec`
+Where a function cannot be imitated (variable arguments, names that a class would change) there is none, and `signature`
 goes parameter by parameter.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict, astuple
 
-from stoker.values import PLAIN, revive
+from stoker.codec.to_json import PLAIN, revive
 
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """What a handler is called with: positionals and keywords."""

@@ -5,9 +5,9 @@ app and REST pass through `encode_payload` what they enqueue by name. The rules 
 text that reaches the handler byte for byte; a value that JSON would change on the way (NaN, a number as a key) is
 refused before anything is stored; nothing read from a store ever names code to run.
 
-msgspec does the work: a Struct made from the signature binds and encodes a call, a second one decodes it (`shapes`).
-Whatever does not fit them (variable arguments, payloads that are lists, errors) takes the slow way, which explains
-itself.
+msgspec does the work: a Struct made from the signature binds and encodes a call, a second one decodes it (`structs`).
+Variable arguments, payloads that are lists, and errors take the slow way, parameter by parameter, which names what is
+wrong.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from stoker.judge import PAYLOAD_LIMIT
+from stoker.codec.json_check import PAYLOAD_LIMIT
+from stoker.codec.structs import Call, binder, lenient_decoder, unpacker
+from stoker.codec.to_json import encode_value, reason, revive
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, shown
-from stoker.shapes import Call, binder, lenient_decoder, unpacker
-from stoker.values import reason, revive, seal
 
 __all__ = ["Call", "Raw", "Signature", "display", "encode_payload"]
 
@@ -36,9 +36,9 @@ _decode_rest = msgspec.json.Decoder(list[Raw]).decode
 def encode_payload(value: Any, limit: int = PAYLOAD_LIMIT) -> bytes:
     """The payload of a job enqueued by name: an object means keywords, a list positionals, None no arguments.
 
-    `Raw(body)` passes JSON that somebody else wrote: judged in full, stored untouched.
+    `Raw(body)` passes JSON as it is: checked in full, stored unchanged.
     """
-    data = seal(value, (value,), "payload", limit)
+    data = encode_value(value, (value,), "payload", limit)
     if data.lstrip()[:1] not in (b"{", b"[", b"n"):
         why = "must be an object (keywords), a list (positionals) or null (no arguments)"
         raise InvalidPayload("payload", value, why)
@@ -46,7 +46,7 @@ def encode_payload(value: Any, limit: int = PAYLOAD_LIMIT) -> bytes:
 
 
 def display(data: bytes | None) -> Any:
-    """Plain JSON for people; None for a stored text that no longer parses, because a listing must not fail."""
+    """Decode JSON to show it; None if it does not parse, because a listing must not fail."""
     try:
         return None if data is None else msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -57,7 +57,7 @@ def display(data: bytes | None) -> Any:
 
 
 class Signature:
-    """One task's arguments and result: built once when the task is registered, used for each of its jobs."""
+    """Encodes and decodes one task's arguments and results; built when the task is registered."""
 
     __slots__ = (
         "_bind",
@@ -93,7 +93,7 @@ class Signature:
     def __repr__(self) -> str:
         return f"<Signature {self.name}{self._signature}>"
 
-    # A call on its way to the store.
+    # Encoding a call.
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Bind as the function itself would and encode: one object, parameter name → value, given ones only."""
@@ -107,7 +107,7 @@ class Signature:
                 raise self._misfit(args, kwargs) from None
             parts = (*args, *kwargs.values()) if kwargs else args
         try:
-            return seal(bound, parts, self.name)
+            return encode_value(bound, parts, self.name)
         except InvalidPayload as error:
             raise self._blame(args, kwargs, error) from error.__cause__
 
@@ -133,7 +133,7 @@ class Signature:
         return {**bound, **({_REST: rest} if rest else {}), **more}
 
     def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidInput:
-        """The function's own complaint about a call that does not fit it."""
+        """The error for a call that does not fit the function, in Python's own words."""
         given = ", ".join([shown(a) for a in args] + [f"{name}={shown(v)}" for name, v in kwargs.items()])
         try:
             self._signature.bind(*args, **kwargs)
@@ -142,43 +142,43 @@ class Signature:
         return InvalidInput(f"{self.name}()", f"{self.name}({given})", "these arguments cannot be bound")
 
     def _blame(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: InvalidPayload) -> InvalidPayload:
-        """The same refusal, naming the parameter where one of them alone is to blame."""
+        """The same error, naming the parameter if one alone causes it."""
         for name, value in self._signature.bind(*args, **kwargs).arguments.items():
             try:
-                seal(value, (value,), f"{self.name}({name})")
+                encode_value(value, (value,), f"{self.name}({name})")
             except InvalidPayload as narrower:
                 return narrower
         return error
 
     def check(self, payload: bytes) -> None:
-        """Refuse arguments that a worker would refuse, by decoding them as it will; names the parameter."""
+        """Raise if a worker could not decode this payload; names the parameter."""
         if self._read is not None:
             try:
                 self._read(payload)
-            except Exception:  # noqa: BLE001, S110 - whatever went wrong, the slow way finds out and says it
+            except Exception:  # noqa: BLE001, S110 - the slow way below raises the exact error
                 pass
             else:
                 return
         try:
             self._decode_parts(payload)
         except PayloadMismatch as error:
-            given = display(error.value)  # as people wrote it, where it is JSON
+            given = display(error.value)  # shown as the caller wrote it, if it is JSON
             value = error.value if given is None and error.value != b"null" else given
             raise InvalidPayload(error.field, value, error.why) from error.__cause__
 
-    # A payload on its way to the handler.
+    # Decoding a call.
 
     def decode(self, payload: bytes) -> Call:
         """The arguments as the type hints want them; raises `PayloadMismatch` naming parameter and reason."""
         if self._read is not None:
             try:
                 return self._unpack(self._read(payload))
-            except Exception:  # noqa: BLE001, S110 - whatever went wrong, the slow way finds out and says it
+            except Exception:  # noqa: BLE001, S110 - the slow way below raises the exact error
                 pass
         return self._decode_parts(payload)
 
     def _decode_parts(self, payload: bytes) -> Call:
-        """Parameter by parameter: for variable arguments, for payloads that are lists, and to tell what is wrong."""
+        """Parameter by parameter: for variable arguments, for payloads that are lists, and to name what is wrong."""
         parts, rest = self._split(payload)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -204,7 +204,7 @@ class Signature:
         return tuple(args), kwargs
 
     def _split(self, payload: bytes) -> tuple[dict[str, Raw], list[Raw]]:
-        """The payload's values by parameter name, and those left over for *args; none of them decoded."""
+        """The raw values by parameter name, and the raw values left for *args."""
         try:
             parts = _decode_parts(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -230,14 +230,14 @@ class Signature:
         except Exception as error:
             raise PayloadMismatch(f"{self.name}({name})", bytes(raw), reason(error)) from error
 
-    # A result, both ways.
+    # Results.
 
     def encode_result(self, value: Any, limit: int = PAYLOAD_LIMIT) -> tuple[bytes | None, str | None]:
-        """The result's JSON, or None and the reason why there is none: the work is done, so this never raises."""
+        """The result as JSON, or None and the reason; never raises, because the work is done."""
         if value is None:
             return None, None
         try:
-            return seal(value, (value,), f"{self.name} result", limit), None
+            return encode_value(value, (value,), f"{self.name} result", limit), None
         except InvalidPayload as error:
             return None, error.why
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.failure import ERROR_LIMIT, EXCEPTIONS, describe_error, text_of
+from stoker.codec.error_text import ERROR_LIMIT, EXCEPTIONS, describe_error, text_of
 
 
 def raised(error: BaseException) -> BaseException:
@@ -32,7 +32,7 @@ def test_an_error_reads_as_type_message_notes_and_traceback() -> None:
     assert lines[1] == "while resizing 7"
     assert lines[2] == "Traceback (most recent call last):"
     assert lines[3].endswith("in raised")
-    assert "test_failure.py" in lines[3]
+    assert "test_error_text.py" in lines[3]
     assert lines[4] == "    raise error"
 
 

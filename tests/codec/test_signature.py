@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.codec import Raw, Signature, display, encode_payload
-from stoker.judge import DIGITS_LIMIT, PAYLOAD_LIMIT, judge
+from stoker.codec.json_check import DIGITS_LIMIT, PAYLOAD_LIMIT, check_json
+from stoker.codec.signature import Raw, Signature, display, encode_payload
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadTooLarge
 
 NAN, INF = float("nan"), float("inf")
@@ -95,7 +95,7 @@ def through(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> inspect.BoundA
     """A call that went to a store and came back, bound to the function's parameters."""
     signature = Signature(fn)
     payload = signature.encode(args, kwargs)
-    judge(payload)
+    check_json(payload)
     called, named = signature.decode(payload)
     return inspect.signature(fn).bind(*called, **named)
 
@@ -417,7 +417,7 @@ def test_a_raw_parameter_gets_the_json_untouched(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ['{"a":1,"a":2}', "NaN", "", '1,"other":2', '"\\u0000"', "[" * 65 + "]" * 65, "[" * 64 + "]" * 64]
 )
-def test_raw_arguments_are_judged_wherever_they_hide(text: str) -> None:
+def test_raw_arguments_are_checked_at_any_depth(text: str) -> None:
     def f(body: Any, other: Any = None) -> None: ...
 
     signature = Signature(f)
@@ -557,8 +557,8 @@ def test_depth_counts_the_payload_itself() -> None:
         return value
 
     signature = Signature(two)
-    judge(signature.encode((tower(63),), {}))
-    judge(encode_payload(tower(64)))
+    check_json(signature.encode((tower(63),), {}))
+    check_json(encode_payload(tower(64)))
     for levels in (64, 500, 50_000):
         with pytest.raises(InvalidPayload, match="deeper than 64"):
             signature.encode((tower(levels),), {})
@@ -762,7 +762,7 @@ def test_any_call_of_any_function_arrives_as_it_was_made(
     made = inspect.signature(fn).bind(*args, **kwargs)
     signature = Signature(fn)
     payload = signature.encode(args, kwargs)
-    judge(payload)
+    check_json(payload)
     given_names = {n for n in made.arguments if n not in ("rest_", "more_")} | set(made.arguments.get("more_", ()))
     assert set(json.loads(payload)) - {"*"} == given_names
     called, named = signature.decode(payload)
@@ -820,7 +820,7 @@ def test_a_python_value_is_either_refused_or_stored_without_change(value: Any) -
         assert not sound(value)
     else:
         assert sound(value)
-        judge(payload)
+        check_json(payload)
         assert msgspec.json.decode(payload)["a"] == msgspec.to_builtins(json_like(value))
 
 

@@ -1,6 +1,6 @@
-"""Python values to JSON that the judge accepts, and the types msgspec leaves to us.
+"""Python values to JSON that every engine accepts, and the types msgspec leaves to us.
 
-Called by `codec` for arguments, payloads and results. The rule it keeps: a value that JSON would silently change is
+Called by `signature` for arguments, payloads and results. The rule it keeps: a value that JSON would silently change is
 refused. msgspec writes NaN as null, turns numbers used as keys into text and copies `Raw` unread, so the bytes alone
 cannot be trusted; but most calls are made of plain values, and for those a glance at the bytes is enough.
 """
@@ -19,8 +19,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from stoker.failure import text_of
-from stoker.judge import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, TOO_DEEP, judge, too_large
+from stoker.codec.error_text import text_of
+from stoker.codec.json_check import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, TOO_DEEP, check_json, too_large
 from stoker.model.errors import InvalidPayload
 
 _KEPT: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
@@ -71,8 +71,8 @@ _encode = msgspec.json.Encoder(enc_hook=simplify).encode
 # --- values to bytes --------------------------------------------------------------------------------------------
 
 
-def seal(value: Any, parts: Collection[Any], field: str, limit: int = PAYLOAD_LIMIT) -> bytes:
-    """Encode `value`, made of `parts`, and judge it; plain parts are judged by a glance at the bytes."""
+def encode_value(value: Any, parts: Collection[Any], field: str, limit: int = PAYLOAD_LIMIT) -> bytes:
+    """Encode `value`, made of `parts`, and check it; plain parts need only a look at the bytes."""
     try:
         data = _encode(value)
     except Exception as error:
@@ -83,12 +83,12 @@ def seal(value: Any, parts: Collection[Any], field: str, limit: int = PAYLOAD_LI
     if not plain:
         _examine(value, parts, data, field, limit)
     if b"\\u0000" in data or (len(data) > DIGITS_LIMIT and _may_hold_long_integer(data)):
-        judge(data, field, limit)
+        check_json(data, field, limit)
     return data
 
 
 def reason(error: BaseException) -> str:
-    """What an error of somebody else's says: one line, fit to be stored."""
+    """The message of an error on one line, fit to be stored."""
     return "; ".join(text_of(error, 1_000).split("\n")) or type(error).__name__
 
 
@@ -121,9 +121,9 @@ def _examine(value: Any, parts: Collection[Any], data: bytes, field: str, limit:
         raise _refusal(error, value, field) from error
     if unread:
         for raw in unread:  # one by one too: `1,"b":2` is no JSON, yet it is where it stands as the value of a key
-            judge(bytes(raw), field, limit)
+            check_json(bytes(raw), field, limit)
         if value is not unread[0]:
-            judge(data, field, limit)
+            check_json(data, field, limit)
     # A number that is not finite leaves a null behind; where there is none, no float needs a look.
     _examine_tree(tree, _LEAVES if b"null" in data else PLAIN, field)
 
