@@ -178,7 +178,7 @@ class Stoker(Registry):
         """
         waiting = list(drafts)
         receipts: list[Receipt] = []
-        engine = (await self._homes.here()).engine
+        engine = await self.engine()
         for portion in portions(waiting, engine.most_bytes):
             start = portion.start
             try:
