@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-FIRST_LOOK = 0.005
 ONE_LOOK = 1.0
-LONGEST_PAUSE = 0.25
+LONGEST_WAIT = 3600.0
+"""Seconds after which a caller without a timeout looks at the whole record again."""
 
 
 class JobHandle(Generic[R_co]):
@@ -93,9 +93,11 @@ class JobHandle(Generic[R_co]):
             raise TimeoutError(f"job {self.id} has not ended within {limit:g} s; it goes on{why}") from None
 
     async def _ended(self, until: float | None) -> R_co:
-        pause = FIRST_LOOK
         engine = await self._app.engine()
         while True:
+            left = LONGEST_WAIT if until is None else until - time.monotonic()
+            if left > 0:
+                await engine.ended(self._id, left)
             [job] = await engine.get([self._id])
             if job is None:
                 raise NotFound.job(self.id)
@@ -107,8 +109,6 @@ class JobHandle(Generic[R_co]):
                 raise JobFailed(self.id, job.kind, job.status, job.attempts, job.last_error)
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError
-            await asyncio.sleep(pause if until is None else min(pause, max(0.0, until - time.monotonic())))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def _value(self, job: stored.Job) -> R_co:
         if job.result is None and (why := job.metadata.get(RESULT_WARNING)) is not None:

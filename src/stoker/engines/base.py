@@ -169,6 +169,15 @@ class Jobs(Protocol):
         """
         ...
 
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        """Sleep until a job has ended or is gone, at most `timeout` real seconds; answers whether it has.
+
+        A hint: the caller looks at the record next. The settlement that ends the job wakes the waiters of every engine
+        on the store; a wake-up that was lost costs half a second. All waiters of an engine share its looks, and
+        settling a job without waiters costs nothing more.
+        """
+        ...
+
     async def wake(self, topics: Sequence[str]) -> None:
         """Wake waiters of the topics, on every process that can hear it."""
         ...

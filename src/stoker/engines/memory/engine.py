@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import ClassVar, Literal, Self
 
 import msgspec
@@ -16,12 +17,14 @@ from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
+from stoker.engines.shared.ends import WANT, Ends, Word
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.ids import JobId
 from stoker.model.job import (
+    FINISHED,
     Claim,
     Demand,
     Draft,
@@ -86,6 +89,7 @@ class MemoryEngine:
         self._read = Access(store, self._call_times, self._door, write=False)
         self._write = Access(store, self._call_times, self._door, write=True)
         self._waiting_for_room: set[Waiter] = set()
+        self._ends = Ends(self._ended, self._attend, self._say, store.interest)
 
     # --- retention ----------------------------------------------------------------------------------------------
 
@@ -125,6 +129,8 @@ class MemoryEngine:
                 self._door.open = False
                 self._store.hubs.remove(self._hub)
                 self._hub.dismiss()
+                self._ends.close()
+                self._store.attending.pop(self._ends, None)
                 for waiter in self._waiting_for_room:
                     waiter.release()
 
@@ -206,10 +212,13 @@ class MemoryEngine:
             now = store.now()
             if tx is None:
                 verdicts = store.run(unit_of_work.settle, settlements)
-                return Settled(verdicts, leases.claim(store, demand, now) if demand is not None else [])
-            if demand is not None:
+                settled = Settled(verdicts, leases.claim(store, demand, now) if demand is not None else [])
+            elif demand is not None:
                 raise InvalidInput("demand", demand, "cannot go with tx=: a claim must not depend on a later commit")
-            return Settled(own(tx, store).settle(settlements, now), [])
+            else:
+                return Settled(own(tx, store).settle(settlements, now), [])
+        self._ends.settled(settlements, settled.verdicts)
+        return settled
 
     async def renew(
         self,
@@ -239,6 +248,30 @@ class MemoryEngine:
         self._door.check()
         return await self._hub.wait(topics, timeout)
 
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        self._door.check()
+        return await self._ends.wait(job, timeout)
+
+    async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
+        with self._read as store:
+            found = [(job, store.jobs.get(job)) for job in jobs]
+            return [job for job, entry in found if entry is None or entry.record.status in FINISHED]
+
+    async def _attend(self) -> None:
+        with self._store.lock:
+            self._store.attending[self._ends] = asyncio.get_running_loop()
+
+    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+        """The waiters of twins belong to other loops."""
+        if word == WANT:
+            self._store.interest.note(jobs)
+            return
+        with self._store.lock:
+            others = [(ends, loop) for ends, loop in self._store.attending.items() if ends is not self._ends]
+        for ends, loop in others:
+            with suppress(RuntimeError):  # a loop that was closed without its engine
+                loop.call_soon_threadsafe(ends.over, jobs)
+
     async def wake(self, topics: Sequence[str]) -> None:
         with self._write as store:
             for topic in topics:
@@ -261,7 +294,9 @@ class MemoryEngine:
 
     async def alter(self, selection: Selection, change: Change) -> Tally:
         with self._write as store:
-            return store.run(unit_of_work.alter, selection, change)
+            tally = store.run(unit_of_work.alter, selection, change)
+        self._ends.altered(selection, change, tally)
+        return tally
 
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:

@@ -7,6 +7,7 @@ that is refused, or a transaction that is rolled back, changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import logging
@@ -20,6 +21,7 @@ from stoker.engines.base import Clock
 from stoker.engines.memory.events import EventLog
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.waiters import Hub, Waiter
+from stoker.engines.shared.ends import Ends, Interest
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.control import Budget, NamedLock, Presence, Queue
 from stoker.model.ids import JobId
@@ -71,6 +73,8 @@ class Store:
         self.presences: dict[str, Presence] = {}
         self.event_log = EventLog()
         self.hubs: list[Hub] = []
+        self.interest = Interest()
+        self.attending: dict[Ends, asyncio.AbstractEventLoop] = {}
         self.waiting_for_room: deque[Waiter] = deque()
         self._woken: set[str] = set()
         self._sorted: list[JobId] | None = None

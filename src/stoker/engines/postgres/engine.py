@@ -175,6 +175,10 @@ class PostgresEngine:
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         return await self._store.ears.wait(topics, timeout)
 
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        self._store.inside()
+        return await self._store.ears.ends.wait(job, timeout)
+
     async def wake(self, topics: Sequence[str]) -> None:
         self._store.inside()
         self._store.told(set(topics))
@@ -196,10 +200,12 @@ class PostgresEngine:
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
         try:
-            return await actions.alter(self._store, selection, change)
+            tally = await actions.alter(self._store, selection, change)
         finally:
             # Also when only the answer to its commit was lost.
             self._line.forget()
+        self._store.ears.ends.altered(selection, change, tally)
+        return tally
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:

@@ -12,15 +12,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
+from stoker.engines.postgres import questions
 from stoker.engines.postgres.listening import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
 from stoker.engines.postgres.statements import sql
+from stoker.engines.shared.ends import OVER, Ends, Interest, Word, topics_of
 from stoker.engines.sql.waiting import Hub
 from stoker.model.errors import EngineError
+from stoker.model.ids import JobId
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -87,6 +91,7 @@ class Ears:
         self._flow = Flow()
         self._turn = 0
         self._closing = asyncio.Event()
+        self.ends = Ends(partial(questions.ended, store), self._attend, self._say, Interest())
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
@@ -97,6 +102,9 @@ class Ears:
         if self._closing.is_set():
             return frozenset()
         return await self._hub.wait(topics, timeout)
+
+    async def _attend(self) -> None:
+        await self._listening((OVER,))
 
     # --- speaking -----------------------------------------------------------------------------------------------
 
@@ -116,6 +124,15 @@ class Ears:
         if said is None:
             self._flow.add(time.monotonic())
         self._unsaid |= topics
+        self._send()
+
+    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+        """Tell others who waits for which job, or that it is over."""
+        self._flow.add(time.monotonic())
+        self._unsaid |= topics_of(word, jobs)
+        self._send()
+
+    def _send(self) -> None:
         if self._speaker is None or self._speaker.done():
             self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="stoker-notify")
 
@@ -153,12 +170,16 @@ class Ears:
                     await hearer.settled.wait()
 
     def _heard(self, topics: frozenset[str]) -> None:
+        topics = self.ends.hear(topics)
+        if EVERYTHING in topics:
+            self.ends.look_again()
         for topic in (*self._hub.waited_for(), CONTROL) if EVERYTHING in topics else topics:
             self._hub.wake(topic)
 
     async def close(self) -> None:
         """Send everybody home, say what is unsaid, and hear no more."""
         self._closing.set()
+        self.ends.close()
         self._hub.dismiss()
         place, speaker = self._place, self._speaker
         if place is not None:

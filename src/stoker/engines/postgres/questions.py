@@ -46,6 +46,7 @@ _ALL, _KEY, _DONE, _LISTED, _RETRYING, _ACTIVE = (
     for walk in ("all", "key", "done", "listed", "retrying", "active")
 )
 _AHEAD = sql("ahead")
+_ENDED = sql("ended")
 _QUEUES = sql("queues")
 _COUNTS = sql("census_counts")
 _TROUBLES = sql("census_troubles")
@@ -73,6 +74,11 @@ async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
     """How long a worker of these queues may sleep."""
     rows = await store.once("desk", _AHEAD, (list(queues), store.now(), SOON))
     return look_ahead([Gate(*row[:4]) for row in rows], rows[0][4] if rows else 0)
+
+
+async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
+    """Those of the jobs that have ended or are gone."""
+    return [row[0] for row in await store.once("desk", _ENDED, (list(jobs),))]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------

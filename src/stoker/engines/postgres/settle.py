@@ -64,9 +64,11 @@ async def exchange(store: Store, line: Line, settlements: Sequence[Settlement], 
             if not claiming.cancelled():
                 claiming.exception()
             raise
+        store.ears.ends.settled(settlements, verdicts)
         return Settled(verdicts, await claiming)
     verdicts = await close(store, settlements)
     line.settled(settlements)
+    store.ears.ends.settled(settlements, verdicts)
     claims: list[Claim] = [] if demand is None else await line.claim(demand)
     return Settled(verdicts, claims)
 

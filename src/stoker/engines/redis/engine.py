@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
@@ -114,6 +115,7 @@ class RedisEngine:
     def _build(self, options: Options) -> None:
         self._options = options
         self._store = Store(options)
+        self._ends = self._store.hub.wait_for_ends(partial(questions.ended, self._store))
         self._gathering = Gathering(self._store)
         self._control = Control(self._store)
         self._signs = Signs(self._store)
@@ -189,7 +191,9 @@ class RedisEngine:
         demand: Demand | None = None,
     ) -> Settled:
         _refuse(tx)
-        return await settle.settle(self._store, settlements, demand)
+        settled = await settle.settle(self._store, settlements, demand)
+        self._ends.settled(settlements, settled.verdicts)
+        return settled
 
     @timed(write=True)
     async def renew(
@@ -213,6 +217,10 @@ class RedisEngine:
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         return await self._store.hub.wait(topics, timeout)
 
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        self._store.connection.inside()
+        return await self._ends.wait(job, timeout)
+
     async def wake(self, topics: Sequence[str]) -> None:
         await self._store.wake(topics)
 
@@ -232,7 +240,9 @@ class RedisEngine:
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
-        return await alter.alter(self._store, selection, change)
+        tally = await alter.alter(self._store, selection, change)
+        self._ends.altered(selection, change, tally)
+        return tally
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:

@@ -30,6 +30,7 @@ FAR = b"\xff" * 17
 
 _ACTIVE = script("active")
 _AHEAD = script("ahead")
+_ENDED = script("ended")
 _CENSUS = script("census")
 
 Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[JobId]]]
@@ -52,6 +53,12 @@ async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
         until, due = (int(each) if each else None for each in times)
         gates.append(Gate(name, paused is not None, until, due))
     return look_ahead(gates, store.seen(told))
+
+
+async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
+    """Those of the jobs that are active on no shard."""
+    words = await spread(await store.shards(), lambda shard: store.run(_ENDED, shard, jobs))
+    return [job for place, job in enumerate(jobs) if not any(word[place] == ord("a") for _, word in words)]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------

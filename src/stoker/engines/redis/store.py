@@ -22,6 +22,7 @@ from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import Script, script
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.waiting import Hub
+from stoker.engines.shared.ends import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
@@ -34,6 +35,9 @@ MOST_TRIES = 100
 MOST_LOSSES = 3
 MOST_REMEMBERED = 10_000
 LOADED_AT_ONCE = 1_000
+
+_interests: dict[tuple[str, str], Interest] = {}
+"""What others wait for is heard by the keepers of a process, and told by whichever of its engines ends the job."""
 
 _LOAD = script("load")
 _NOW = script("now")
@@ -57,7 +61,8 @@ class Store:
         self.options = options
         self.connection = Connection(options.address, timeout=options.timeout, patience=options.patience)
         self.home = Shard(options.prefix)
-        self.hub = Hub(self.connection, self.home, f"{options.prefix}@control")
+        interest = _interests.setdefault((options.address.url, options.prefix), Interest())
+        self.hub = Hub(self.connection, self.home, f"{options.prefix}@control", interest)
         self._shards: dict[str, Shard] = {}
         self._known: set[str] = set()
         self._keyed: dict[str, str] = {}

@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from stoker.engines.base import CONTROL
 from stoker.engines.redis.block import Block, Line
 from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
+from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Look, Word
 from stoker.model.errors import EngineError
+from stoker.model.ids import JobId
 
 LINGER = 0.2
 """A block and its connection are kept this long without a waiter: fetchers mostly come back for the same queues."""
@@ -46,8 +48,10 @@ class Waiter:
 class Hub:
     """The waiters of one engine, in the order they came."""
 
-    def __init__(self, connection: Connection, home: Shard, channel: str) -> None:
+    def __init__(self, connection: Connection, home: Shard, channel: str, interest: Interest) -> None:
         self.channel = channel
+        self.ends: Ends | None = None
+        self._interest = interest
         self._connection = connection
         self._home = home
         self._waiters: dict[Waiter, None] = {}
@@ -88,6 +92,8 @@ class Hub:
     async def close(self) -> None:
         """Send everybody home empty-handed; tokens stay with the server."""
         self._closing = True
+        if self.ends is not None:
+            self.ends.close()
         for waiter in list(self._waiters):
             waiter.release()
         self._waiters.clear()
@@ -205,6 +211,35 @@ class Hub:
                 async with asyncio.timeout(max(timeout, 1.0)):
                     await self._subscribed.wait()
 
+    def wait_for_ends(self, look: Look) -> Ends:
+        """The waiters for ends of jobs."""
+        self.ends = Ends(look, self._attend, self._say, self._interest)
+        return self.ends
+
+    async def _attend(self) -> None:
+        await self._subscribe(1.0)
+
+    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+        """Tell others who waits for which job, or that it is over; nobody waits for that."""
+        task = asyncio.get_running_loop().create_task(self._publish(word.encode() + b"".join(jobs)))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+    async def _publish(self, message: bytes) -> None:
+        with contextlib.suppress(EngineError):
+            await self._connection.pipeline([("PUBLISH", self.channel, message)])
+
+    def _heard(self, message: bytes) -> None:
+        word, ids = message[: len(WANT)], message[len(WANT) :]
+        jobs = [JobId(ids[at : at + 16]) for at in range(0, len(ids), 16)]
+        if word == WANT.encode():
+            self._interest.note(jobs)
+        elif word == OVER.encode():
+            if self.ends is not None:
+                self.ends.over(jobs)
+        else:
+            self._pass_on(CONTROL)
+
     async def _listen(self) -> None:
         """Hear the channel until the engine closes."""
         lost = False
@@ -215,6 +250,8 @@ class Hub:
                 await blocking(socket, ("SUBSCRIBE", self.channel), 0)
                 if lost:
                     self._pass_on(CONTROL)
+                    if self.ends is not None:
+                        self.ends.look_again()
                 self._subscribed.set()
                 while True:
                     message = await listening(socket, LONGEST_SILENCE)
@@ -222,7 +259,7 @@ class Hub:
                         # A connection that is half open would be silent for ever: whoever lives answers.
                         message = await blocking(socket, ("PING",), 0)
                     if message[0] == b"message":
-                        self._pass_on(CONTROL)
+                        self._heard(message[2])
             except EngineError:
                 lost = True
                 await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))

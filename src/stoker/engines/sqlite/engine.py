@@ -172,7 +172,9 @@ class SqliteEngine:
             verdicts = await self._store.join(tx, lambda unit: settle.settle(unit, settlements))
             return Settled(verdicts, [] if demand is None else await self.claim(demand))
         strict = bool(settlements)
-        return await self._store.ask(strict=strict, settlements=settlements, demand=demand)  # type: ignore[no-any-return]
+        settled: Settled = await self._store.ask(strict=strict, settlements=settlements, demand=demand)
+        self._store.ends.settled(settlements, settled.verdicts)
+        return settled
 
     @timed(write=True)
     async def renew(
@@ -209,6 +211,10 @@ class SqliteEngine:
         self._starving = self._starving and not woken
         return woken
 
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        self._store.resources()
+        return await self._store.ends.wait(job, timeout)
+
     async def wake(self, topics: Sequence[str]) -> None:
         self._store.resources()
         self._store.notify(set(topics))
@@ -230,7 +236,9 @@ class SqliteEngine:
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
         check(selection, change)
-        return await self._store.write(lambda unit: careful.alter(unit, selection, change), strict=True)
+        tally = await self._store.write(lambda unit: careful.alter(unit, selection, change), strict=True)
+        self._store.ends.altered(selection, change, tally)
+        return tally
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:

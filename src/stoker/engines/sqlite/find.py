@@ -32,6 +32,7 @@ _ALL, _KEY, _DONE, _LISTED, _RETRYING = (
 _WAITING = sql("find_waiting")
 _RUNNING = sql("find_running")
 _ACTIVE_COUNTS = sql("find_counts")
+_ENDED = sql("ended")
 _ERRORS = sql("errors")
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
@@ -148,3 +149,11 @@ def _shown(stored: Stored) -> Steps[Job]:
     """A job as an operator sees it, with its history."""
     history = () if stored.values["last_error"] is None else (yield _ERRORS, (stored.seq,))
     return as_job(stored, tuple(Failure(*row) for row in history))
+
+
+def ended(jobs: Sequence[JobId]) -> Steps[list[JobId]]:
+    """Return those of the jobs that have ended or are gone."""
+    over: dict[JobId, bool] = {}
+    for job in jobs:
+        over[job] = (yield _ENDED, (job,))[0][0]
+    return [job for job in jobs if over[job]]

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,9 +20,10 @@ import msgspec
 
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import warn_once
+from stoker.engines.shared.ends import Ends, Interest, Word, topics_of
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sql.waiting import Hub
-from stoker.engines.sqlite import claim, file_checks, leases, schema, user_transaction
+from stoker.engines.sqlite import claim, file_checks, find, leases, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.side_folder import SideFolder
@@ -33,6 +34,7 @@ from stoker.engines.sqlite.write_queue import WriteQueue
 from stoker.engines.sqlite.write_transaction import TransactionRunner
 from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused
+from stoker.model.ids import JobId
 from stoker.model.time import SECOND, Instant, Span
 
 log = logging.getLogger("stoker.engines.sqlite")
@@ -59,6 +61,7 @@ class Store:
         self.path = path
         self.options = options
         self.clock: Clock = options.clock or system_clock
+        self.ends = Ends(self._ended, self._attend, self._say, Interest())
         self._resources: OpenResources | None = None
         self._opening = asyncio.Lock()
 
@@ -81,6 +84,7 @@ class Store:
 
     async def close(self) -> None:
         resources, self._resources = self._resources, None
+        self.ends.close()
         if resources is not None and resources.pid == os.getpid():
             await resources.close()
 
@@ -190,11 +194,27 @@ class Store:
         """Another engine rang."""
         if (resources := self._resources) is None:
             return
+        topics = self.ends.hear(topics)
         if EVERYTHING in topics:
+            self.ends.look_again()
             topics = topics.union(resources.hub.waited_for(), {CONTROL}) - {EVERYTHING}
             resources.stirred = True
         for topic in topics:
             resources.hub.wake(topic)
+
+    async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
+        return await self.read(lambda _: find.ended(jobs))
+
+    async def _attend(self) -> None:
+        """Listen to what others say, without watching the file."""
+        resources = self.resources()
+        if not resources.listening:
+            resources.listening = True
+            resources.wake_socket.listen(self._heard, control_only=False)
+        resources.wake_socket.listen_to_all()
+
+    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+        self.resources().wake_socket.notify(topics_of(word, jobs))
 
     def _stirred(self) -> None:
         """Somebody committed without ringing: look whether it concerns anybody, now or at the next wait."""

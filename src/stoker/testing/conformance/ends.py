@@ -1,0 +1,131 @@
+"""Waiting for the end of a job. Waits are long and end early where an end must be noticed, short where none comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stoker.engines.base import CONTROL, Engine
+from stoker.engines.shared import ends
+from stoker.model.job import Status
+from stoker.model.outcome import Done, Failed, Outcome, Rejected, Snoozed
+from stoker.model.query import Cancel, Delete, Selection
+from stoker.model.time import HOUR
+from stoker.testing.conformance.harness import Store
+
+_SOON = 5.0
+_NEVER = 0.04
+
+
+@asynccontextmanager
+async def _twin(store: Store) -> AsyncIterator[Engine]:
+    twin = store.engine.twin()
+    await twin.open()
+    try:
+        yield twin
+    finally:
+        await twin.close()
+
+
+@pytest.mark.core
+@pytest.mark.spec("END-01")
+async def test_a_job_that_has_ended_is_not_waited_for(store: Store) -> None:
+    """Done, dead, canceled, deleted and unknown jobs answer at once."""
+    job = await store.add()
+    await store.finish(await store.take(), Done())
+    dead = await store.add()
+    await store.finish(await store.take(), Rejected("no"))
+    canceled, deleted = await store.add(), await store.add()
+    await store.engine.alter(Selection((canceled,)), Cancel())
+    await store.engine.alter(Selection((deleted,)), Delete())
+    for each in (job, dead, canceled, deleted, store.mint()):
+        assert await store.engine.ended(each, _SOON)
+
+
+@pytest.mark.core
+@pytest.mark.spec("END-01")
+async def test_a_job_that_goes_on_is_waited_for_in_vain(store: Store) -> None:
+    """Pending, running, scheduled, retrying and snoozed jobs have not ended."""
+    waiting, later = await store.add(queue="mail"), await store.add(queue="mail", delay=HOUR)
+    running, retrying, snoozed = await store.add(), await store.add(), await store.add()
+    one, two, three = await store.claim(n=3)
+    assert [one.id, two.id, three.id] == [running, retrying, snoozed]
+    await store.finish(two, Failed("boom", after=HOUR))
+    await store.finish(three, Snoozed(HOUR))
+    for job in (waiting, later, running, retrying, snoozed):
+        assert not await store.engine.ended(job, _NEVER)
+
+
+@pytest.mark.core
+@pytest.mark.spec("END-02")
+@pytest.mark.parametrize("outcome", [Done(), Rejected("no")])
+async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome: Outcome) -> None:
+    """Waiters of this engine and of another one, several for one job, long before their time is over."""
+    job = await store.add()
+    claim = await store.take()
+    async with _twin(store) as twin:
+        waiters = [asyncio.create_task(each.ended(job, _SOON)) for each in (store.engine, store.engine, twin)]
+        await asyncio.sleep(0.02)
+        assert not any(waiter.done() for waiter in waiters)
+        await store.finish(claim, outcome)
+        assert await asyncio.wait_for(asyncio.gather(*waiters), _SOON - 1) == [True] * 3
+
+
+@pytest.mark.core
+@pytest.mark.spec("END-04")
+async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where waiters look only once a minute, the settlement wakes them all the same, across engines."""
+    monkeypatch.setattr(ends, "FIRST_PAUSE", 60.0)
+    job = await store.add()
+    claim = await store.take()
+    await store.engine.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
+    async with _twin(store) as twin:
+        waiters = [asyncio.create_task(each.ended(job, 30.0)) for each in (store.engine, twin)]
+        await asyncio.sleep(0.25)  # long enough for the settling engine to hear that somebody waits
+        await store.finish(claim, Done())
+        assert await asyncio.wait_for(asyncio.gather(*waiters), _SOON) == [True] * 2
+
+
+@pytest.mark.spec("END-02")
+async def test_waiters_for_many_jobs_are_woken_each_for_its_own(store: Store) -> None:
+    jobs = await store.insert(*(store.draft() for _ in range(30)))
+    claims = {claim.id: claim for claim in await store.claim(n=30)}
+    async with _twin(store) as twin:
+        waiters = {job: asyncio.create_task(twin.ended(job, _SOON)) for job in jobs}
+        await asyncio.sleep(0.02)
+        for job in jobs[::2]:
+            await store.finish(claims[job], Done())
+        assert await asyncio.wait_for(asyncio.gather(*(waiters[job] for job in jobs[::2])), _SOON - 1) == [True] * 15
+        assert not any(waiters[job].done() for job in jobs[1::2])
+        for job in jobs[1::2]:
+            await store.finish(claims[job], Done())
+        assert await asyncio.wait_for(asyncio.gather(*(waiters[job] for job in jobs[1::2])), _SOON - 1) == [True] * 15
+
+
+@pytest.mark.spec("END-03")
+async def test_a_cancel_wakes_who_waits(store: Store) -> None:
+    """Also from an engine that never heard of the waiter, and by taking the claim away."""
+    for force in (False, True):
+        job = await store.add()
+        if force:
+            await store.take()
+        sleeper = asyncio.create_task(store.engine.ended(job, _SOON))
+        await asyncio.sleep(0.02)
+        async with _twin(store) as twin:
+            await twin.alter(Selection((job,)), Cancel(force=force))
+            assert await asyncio.wait_for(sleeper, _SOON - 1)
+        assert await store.status(job) is Status.CANCELED
+
+
+@pytest.mark.spec("END-03")
+async def test_closing_sends_waiters_home(store: Store) -> None:
+    job = await store.add()
+    twin = store.engine.twin()
+    await twin.open()
+    sleeper = asyncio.create_task(twin.ended(job, _SOON))
+    await asyncio.sleep(0.02)
+    await twin.close()
+    assert not await asyncio.wait_for(sleeper, _SOON - 1)
