@@ -69,6 +69,7 @@ BY_ID = (
         "alter_read",
         "known",
         "get",
+        "ended",
         "ready_drop",
         "done_drop",
         "expire_take",
