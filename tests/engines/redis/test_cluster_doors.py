@@ -138,3 +138,25 @@ async def test_a_waiter_hears_of_any_queue(engine: RedisClusterEngine) -> None:
     await engine.insert([draft("c"), draft("d", delay=HOUR)])
     assert await engine.wait(QUEUES, 5) == {"c"}
     assert await engine.wait(QUEUES, 0.01) == frozenset()
+
+
+@pytest.mark.spec("REDISOPS-35")
+async def test_a_connection_that_the_driver_closes_under_a_call_counts_as_lost(
+    engine: RedisClusterEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that may be repeated is repeated; other mistakes of a program are not taken for an outage."""
+    cluster = engine._store.connection._cluster
+    assert cluster is not None
+    send, errors = cluster.execute_command, [AttributeError("writelines", name="writelines", obj=None)]
+
+    async def trip_first(*command: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await send(*command)
+
+    monkeypatch.setattr(cluster, "execute_command", trip_first)
+    assert (await engine.ahead(["a"])).wait is None
+    assert errors == []
+    errors.append(AttributeError("typo", name="typo", obj=engine))
+    with pytest.raises(AttributeError, match="typo"):
+        await engine.ahead(["a"])

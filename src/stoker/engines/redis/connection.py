@@ -387,6 +387,12 @@ class Connection:
             return await self._cluster.execute_command(*command)
         except driver.ResponseError as error:
             return error
+        except AttributeError as error:
+            # When a slot moves, the driver's cluster closes connections that other calls are using, and those trip over
+            # a writer that is None. Whether the command was sent is not known, as with every connection that is lost.
+            if error.obj is not None:
+                raise
+            raise driver.ConnectionError("the connection was closed while it was in use") from error
 
 
 def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ LINGER = 0.2
 
 LONGEST_SILENCE = 20.0
 PAUSE = 0.5
+LAST_WORDS = 1.0
+"""Seconds a closing engine waits for what it still has to say."""
 
 
 class Waiter:
@@ -52,6 +54,7 @@ class Hub:
         self.channel = channel
         self.ends: Ends | None = None
         self._interest = interest
+        self._saying: set[asyncio.Task[None]] = set()
         self._connection = connection
         self._home = home
         self._waiters: dict[Waiter, None] = {}
@@ -99,6 +102,8 @@ class Hub:
         self._waiters.clear()
         self._came.set()
         self._end_block()
+        if self._saying:  # before the connections go
+            await asyncio.wait(self._saying, timeout=LAST_WORDS)
         for task in (self._pump, self._listener):
             if task is not None:
                 if task is self._listener:
@@ -222,8 +227,8 @@ class Hub:
     def _say(self, word: Word, jobs: Collection[JobId]) -> None:
         """Tell others who waits for which job, or that it is over; nobody waits for that."""
         task = asyncio.get_running_loop().create_task(self._publish(word.encode() + b"".join(jobs)))
-        _tasks.add(task)
-        task.add_done_callback(_tasks.discard)
+        self._saying.add(task)
+        task.add_done_callback(self._saying.discard)
 
     async def _publish(self, message: bytes) -> None:
         with contextlib.suppress(EngineError):
