@@ -22,7 +22,7 @@ _NEVER = 0.04
 
 @asynccontextmanager
 async def _twin(store: Store) -> AsyncIterator[Engine]:
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     try:
         yield twin
@@ -123,7 +123,7 @@ async def test_a_cancel_wakes_who_waits(store: Store) -> None:
 @pytest.mark.spec("END-03")
 async def test_closing_sends_waiters_home(store: Store) -> None:
     job = await store.add()
-    twin = store.engine.twin()
+    twin = store.engine.for_loop()
     await twin.open()
     sleeper = asyncio.create_task(twin.ended(job, _SOON))
     await asyncio.sleep(0.02)
