@@ -17,7 +17,7 @@ from typing import Any, Self
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from benchmarks.stats import Meter
 from stoker.engines.sqlite.claim import BEFORE_ALL
-from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING, RUNNING
+from stoker.engines.sqlite.columns import DONE, FINISH, INSERT_BODY, INSERT_READY, PENDING, PICK, RUNNING
 from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import BLOCK, COMPLETED, ENQUEUED, MARK_EVERY
@@ -32,9 +32,9 @@ LEVELS = {"power": FULL, "process": NORMAL}
 
 _HIGH, _MARK, _NUMBERS, _COUNT = sql("now"), sql("clock_mark"), sql("numbers"), sql("count")
 _QUEUE, _QUEUE_BY_QID, _WORKER = sql("queue"), sql("queue_by_qid"), sql("worker")
-_BODY, _READY = INSERT_BODY, sql("insert_ready")
-_PRIORITY, _PICK, _TAKE, _DROP = sql("claim_priority"), sql("claim_pick"), sql("claim_take"), sql("claim_drop")
-_FENCE, _FINISH, _TROUBLE_OVER = sql("settle_fence"), sql("settle_finish"), sql("trouble_over")
+_BODY, _READY = INSERT_BODY, INSERT_READY
+_PRIORITY, _PICK, _TAKE, _DROP = sql("claim_priority"), PICK, sql("claim_take"), sql("claim_drop")
+_FENCE, _FINISH, _TROUBLE_OVER = sql("settle_fence"), FINISH, sql("trouble_over")
 
 
 def bell_of(path: Path) -> str:
@@ -104,8 +104,8 @@ class Bare:
             execute(_WORKER, (WORKER,)).fetchall()
             execute(_QUEUE_BY_QID, (qid,)).fetchall()
             expires = now + self._keep
-            many(_FENCE, [(wid, row[8], row[5]) for row in held])
-            rows = [(row[0], row[8], qid, row[5], row[3], claimed, now, expires, None) for row in held]
+            many(_FENCE, [(wid, row[4], row[2]) for row in held])
+            rows = [(row[0], row[4], qid, row[2], row[1], claimed, now, expires, None) for row in held]
             many(_FINISH, rows)
             execute(_TROUBLE_OVER, (NOOP,)).fetchall()
         else:
@@ -117,7 +117,7 @@ class Bare:
             priority = found[0][0]
             more = execute(_PICK, (qid, priority, now, batch - len(picked))).fetchall()
             if more:
-                due, id_ = more[-1][7], more[-1][0]
+                due, id_ = more[-1][3], more[-1][0]
                 execute(_TAKE, (qid, priority, due, id_, wid, now)).fetchall()
                 execute(_DROP, (qid, priority, due, id_)).fetchall()
                 picked += more

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from stoker.engines.sqlite import SqliteEngine
-from stoker.engines.sqlite.columns import DONE, INSERT_BODY, PENDING
+from stoker.engines.sqlite.columns import DONE, INSERT_BODY, INSERT_READY, PENDING
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, ENQUEUED
 from stoker.model.job import DEFAULT_ATTEMPTS, Demand, Draft, Settlement, Status
@@ -48,10 +48,10 @@ def build(path: Path, *, ready: int = 0, done: int = 0, delayed: int = 0) -> Non
             raw.execute(_FINISH_ALL, (first, last, 7 * DAY))
             _count(raw, qid, {DONE: done, COMPLETED: done, ENQUEUED: done})
         if delayed:
-            raw.execute(sql("insert_ready"), _bodies(raw, qid, delayed, now + DAY, BETTER, now))
+            raw.execute(INSERT_READY, _bodies(raw, qid, delayed, now + DAY, BETTER, now))
             _count(raw, qid, {PENDING: delayed, ENQUEUED: delayed})
         if ready:
-            raw.execute(sql("insert_ready"), _bodies(raw, qid, ready, now, 0, now))
+            raw.execute(INSERT_READY, _bodies(raw, qid, ready, now, 0, now))
             _count(raw, qid, {PENDING: ready, ENQUEUED: ready})
         raw.execute("COMMIT")
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -11,27 +11,27 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.packing import read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.columns import PENDING, RETRYING, RUNNING, STATUSES
+from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import QueueRow, Unit
+from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import PLAIN, Claim, Demand, Status
+from stoker.model.job import PLAIN, Claim, Demand
 from stoker.model.time import Instant
 
 _WORKER = sql("worker")
 _PRIORITY = sql("claim_priority")
-_PICK = sql("claim_pick")
 _TAKE = sql("claim_take")
 _DROP = sql("claim_drop")
 _PAST = sql("claim_past")
 _STRONG = sql("hold_strong")
-_CLAIM = sql("running_claim")
 _NAMES = sql("queue_names")
 _DUE = sql("due")
 _GATE = sql("gate")
@@ -78,12 +78,12 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
         if not found:
             break
         priority = found[0][0]
-        picked = yield _PICK, (qid, priority, now, n - len(claims))
+        picked = yield PICK, (qid, priority, now, n - len(claims))
         if not picked:
             continue
         last = picked[-1]
-        yield _TAKE, (qid, priority, last[7], last[0], wid, now)
-        yield _DROP, (qid, priority, last[7], last[0])
+        yield _TAKE, (qid, priority, last[3], last[0], wid, now)
+        yield _DROP, (qid, priority, last[3], last[0])
         claims += yield from _handed_over(unit, queue_row, worker, priority, picked)
     return claims
 
@@ -95,7 +95,7 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
     qid, queue, now = queue_row.qid, queue_row.queue, unit.now
     name, curve, cool = queue.name, queue.curve, queue.cooldown.count
     for row in picked:
-        id_, kind, payload, attempt, budget, token, created, due, seq, options, key, _, tenant, status, past = row
+        id_, attempt, token, due, seq, status, past, kind, payload, budget, created, options, key, _, tenant = row
         sound = status in _CLAIMABLE and type(kind) is str and type(payload) is bytes
         if not sound:
             kind, status = kind or "", PENDING
@@ -126,7 +126,7 @@ def _more(row: Row, *, sound: bool) -> Steps[Row]:
     """What jobs with options, a key or a past have beyond the others."""
     if not sound:
         raise CorruptRecord("its status, kind or payload is none that Stoker writes")
-    kind, seq, (options, key, traits, _, status, past) = row[1], row[8], row[9:]
+    seq, status, past, kind, (options, key, traits, _) = *row[4:8], row[11:]
     unique = read_unique(key, traits)
     base, crashes, throttles, metadata, error = 0, 0, 0, None, None
     if past:
@@ -149,18 +149,16 @@ def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Step
     yield from unit.write()
 
 
-def stored(unit: Unit, worker: str, wid: int, seq: int) -> Steps[Claim]:
-    """A claim as it is stored, for a worker that does not hold it yet."""
-    [row] = yield _CLAIM, (wid, seq)
-    id_, kind, payload, attempt, budget, token, claimed, created, due, priority, seq, qid = row[:12]
-    options, key, traits, tenant, cancel, past, base, crashes, throttles, metadata, former, former_at, error = row[12:]
-    queue = (yield from unit.queue_of(qid)).queue
-    ref: Any = seq if past or key is not None else (id_, seq, qid, kind, attempt, claimed)
-    return Claim(
-        id_, kind, queue.name, payload, attempt, base, budget, worker, token, claimed, created, due, priority,
-        read_options(options), read_unique(key, traits), tenant, crashes, throttles, error, bool(cancel),
-        read_metadata(metadata), queue.curve, queue.cooldown.count, former, former_at, ref, Status.RUNNING,
-    )  # fmt: skip
+def stored(unit: Unit, job: JobId) -> Steps[Claim]:
+    """Return a stored claim, for a worker that does not hold it yet; raises `CorruptRecord`."""
+    found = yield from find(job, unit.queue_name)
+    assert found is not None
+    check_claimable(found)
+    record, seq, qid = found.record, found.seq, found.values["qid"]
+    plain = not found.has_past and record.unique is None
+    ref = (record.id, seq, qid, record.kind, record.attempts, record.started_at) if plain else seq
+    claim_ = record.as_claim((yield from unit.queue_of(qid)).queue)
+    return msgspec.structs.replace(claim_, ref=ref)
 
 
 # --- what is due ------------------------------------------------------------------------------------------------

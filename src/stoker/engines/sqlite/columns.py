@@ -12,8 +12,9 @@ from stoker.engines.base import CORRUPT
 from stoker.engines.sql.packing import encode, pack_unique, read_log, read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import CorruptRecord
-from stoker.model.job import PLAIN, Failure, Job, Options, Status, pack, shown_error
+from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
+from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
 CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
@@ -21,20 +22,9 @@ STATUSES: tuple[Status, ...] = tuple(Status)
 PENDING, RUNNING, RETRYING, DONE, DEAD, CANCELED, DISCARDED, RETRIED = range(8)
 
 BODY = (
-    "seq",
-    "id",
-    "qid",
-    "priority",
-    "due",
-    "kind",
-    "payload",
-    "budget",
-    "created",
-    "ukey",
-    "utraits",
-    "tenant",
+    "seq", "id", "qid", "priority", "due", "kind", "payload", "budget", "created", "ukey", "utraits", "tenant",
     "options",
-)
+)  # fmt: skip
 READY = ("qid", "priority", "due", "id", "seq", "attempts", "token", "status", "past", "settled")
 FINISHED = (
     "id", "seq", "qid", "status", "token", "attempts", "started", "finished", "expires", "cancel", "settled", "result",
@@ -48,8 +38,8 @@ VIEW = (
 )  # fmt: skip
 """What the view `stoker_jobs` shows."""
 
-HELD = ("wid", "worker", "token", "attempts", "claimed", "cancel")
-"""What `get_running` shows of a running job: it stands in no other place."""
+CLAIMED = ("kind", "payload", "budget", "created", "options", "ukey", "utraits", "tenant")
+"""Columns of `body` that a claim shows."""
 
 
 def _insert(table: str, columns: tuple[str, ...], *, or_ignore: bool = False) -> str:
@@ -70,6 +60,32 @@ PUT_READY = _insert("ready", READY)
 PUT_DONE = _insert("done", FINISHED)
 PUT_PAST = f"{_insert('past', PAST)} ON CONFLICT (seq) DO UPDATE SET {_assign(PAST, 'excluded.{column}')}"
 SELECT = f"SELECT {', '.join(VIEW)} FROM stoker_jobs WHERE id = ?1"
+INSERT_READY = (
+    f"INSERT INTO stoker_ready ({', '.join(READY[:-1])}) "
+    "SELECT qid, priority, due, id, seq, 0, 0, 0, 0 FROM stoker_body WHERE seq BETWEEN ?1 AND ?2"
+)
+"""Rows of `ready` for new bodies, as `Record.drafted` makes them: no attempt, token 0, pending, no past."""
+
+PICK = (
+    "SELECT r.id, r.attempts + 1, max(?3, r.token + 1), r.due, r.seq, r.status, r.past, "
+    f"{', '.join(f'b.{column}' for column in CLAIMED)} "
+    "FROM (SELECT due, id, seq, attempts, token, status, past FROM stoker_ready "
+    "WHERE qid = ?1 AND priority = ?2 AND due <= ?3 ORDER BY due, id LIMIT ?4) AS r "
+    "CROSS JOIN stoker_body AS b ON b.seq = r.seq"
+)
+"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them."""
+
+FINISH = (
+    f"INSERT INTO stoker_done ({', '.join(FINISHED[:-1])}) "
+    f"VALUES (?1, ?2, ?3, {DONE}, ?4, ?5, ?6, ?7, ?8, 0, {DONE}, ?9)"
+)
+"""The row of `done` for a plain success, as `Record.settle` makes it."""
+
+
+def walk(table: str, where: str, order: str) -> str:
+    """Return the statement for the next ids behind ?1, at most ?2, along an index of a table."""
+    beyond, direction = ("<", "DESC") if order == "newest" else (">", "ASC")
+    return f"SELECT id FROM stoker_{table} WHERE {where} id {beyond} ?1 ORDER BY id {direction} LIMIT ?2"
 
 
 class Stored(NamedTuple):
@@ -96,10 +112,11 @@ class Stored(NamedTuple):
 def read(row: Row, held: Row | None, queue: str) -> Stored:
     """A stored job from its row of the view and, while it runs, its row of `get_running`."""
     values = dict(zip(VIEW, row, strict=True))
-    worker, wid = None, None
+    worker, wid, former, former_at = None, None, None, None
     status = _status(values)
     if held is not None:
-        wid, worker, values["token"], values["attempts"], values["started"], values["cancel"] = held
+        wid, worker, former, former_at, *rest = held
+        values["token"], values["attempts"], values["started"], values["cancel"] = rest
         status = RUNNING
     packed = _unpacked(values)
     record = Record(
@@ -120,6 +137,8 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         crashes=values["crashes"] or 0,
         throttles=values["throttles"] or 0,
         worker=worker,
+        former=former,
+        former_at=former_at,
         token=values["token"],
         started_at=values["started"],
         finished_at=values["finished"],
@@ -177,6 +196,14 @@ def _unpacked(values: dict[str, Any]) -> _Unpacked:
     return _Unpacked(options, unique, metadata or {}, log, corrupt)
 
 
+def check_claimable(stored: Stored) -> None:
+    """Raise `CorruptRecord` if something that a claim shows cannot be read."""
+    if stored.corrupt is not None:
+        read_options(stored.values["options"])
+        read_unique(stored.values["ukey"], stored.values["utraits"])
+        read_metadata(stored.values["metadata"])
+
+
 def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
     """As an operator sees it; what cannot be read is left out and named, so that the job can be removed."""
     record = stored.record
@@ -186,6 +213,15 @@ def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
 
 
 # --- rows of a record -------------------------------------------------------------------------------------------
+
+
+def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant) -> Row:
+    """Return the row of `body` for a draft without a key; the fast form of `body_row(Record.drafted(...))`."""
+    options = None if draft.options is PLAIN else pack(draft.options)
+    return (
+        seq, draft.id, qid, draft.priority, due, draft.kind, draft.payload, draft.attempts, now, None, None,
+        draft.tenant, options,
+    )  # fmt: skip
 
 
 def body_row(record: Record, seq: int, qid: int, stored: Stored | None) -> Row:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, Stored, as_job
+from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, Stored, as_job, walk
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ids import JobId
@@ -25,10 +25,17 @@ FIRST, LAST = b"", b"\xff" * 17
 """Before and behind every id."""
 
 _NAMES = sql("queue_names")
-_ALL, _KEY, _DONE, _LISTED, _RETRYING = (
-    {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")}
-    for walk in ("all", "key", "done", "listed", "retrying")
-)
+WALKS = {
+    f"{name}_{order}": walk(table, where, order)
+    for name, table, where in (
+        ("all", "body", ""),
+        ("key", "body", "ukey = ?3 AND"),
+        ("done", "done", ""),
+        ("listed", "done", "qid = ?3 AND status = ?4 AND status > 3 AND"),
+        ("retrying", "ready", "status = 2 AND"),
+    )
+    for order in ("newest", "oldest")
+}
 _WAITING = sql("find_waiting")
 _RUNNING = sql("find_running")
 _ACTIVE_COUNTS = sql("find_counts")
@@ -42,12 +49,12 @@ Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
 def find(query: Query, now: Instant) -> Steps[Page]:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
     names: dict[int, str] = dict((yield _NAMES, ()))
-    walk = yield from _choose(query, names)
+    next_ids = yield from _choose(query, names)
     found: list[Job] = []
     scanned = 0
     cursor = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
     while True:
-        chunk = yield from walk(cursor, CHUNK)
+        chunk = yield from next_ids(cursor, CHUNK)
         for job in chunk:
             if scanned == LONGEST_WALK or len(found) == query.limit:
                 return Page(found, cursor, scanned)
@@ -67,16 +74,16 @@ def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
     wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
     qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
     if query.key is not None:
-        return _straight(_KEY[query.order], query.key)
+        return _straight(WALKS[f"key_{query.order}"], query.key)
     if wanted and wanted <= FINISHED - {Status.DONE}:
         return _merged(query.order, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
     if wanted and wanted <= FINISHED:
-        return _straight(_DONE[query.order])
+        return _straight(WALKS[f"done_{query.order}"])
     if wanted == {Status.RETRYING}:
-        return _straight(_RETRYING[query.order])
+        return _straight(WALKS[f"retrying_{query.order}"])
     if wanted and wanted <= ACTIVE and (yield from _few(wanted, qids)):
         return (yield from _sorted(query.order, wanted, qids))
-    return _straight(_ALL[query.order])
+    return _straight(WALKS[f"all_{query.order}"])
 
 
 def _straight(statement: str, *values: object) -> Chunk:
@@ -94,7 +101,7 @@ def _merged(order: str, lists: list[tuple[int, int]]) -> Chunk:
     def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
         found: list[JobId] = []
         for qid, status in lists:
-            found += [row[0] for row in (yield _LISTED[order], (after, n, qid, status))]
+            found += [row[0] for row in (yield WALKS[f"listed_{order}"], (after, n, qid, status))]
         return sorted(found, reverse=order == "newest")[:n]
 
     return chunk

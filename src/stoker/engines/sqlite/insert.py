@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sqlite.columns import INSERT_BODY, PENDING
+from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, draft_row
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import ENQUEUED, Unit
 from stoker.model.ahead import wakes
-from stoker.model.job import PLAIN, Draft, Receipt, Stored, pack
+from stoker.model.job import Draft, Receipt, Stored
 from stoker.model.record import due_at
 
-_READY = sql("insert_ready")
 _UNDO = sql("insert_undo")
 _INSERTED = Stored.INSERTED
 
@@ -48,20 +47,14 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         if wakes(due, now):
             woken.add(queue)
         kind = draft.kind
-        options = None if draft.options is PLAIN else pack(draft.options)
-        # fmt: off
-        rows.append((
-            seq, draft.id, qid, draft.priority, due, kind, draft.payload, draft.attempts, now,
-            None, None, draft.tenant, options,
-        ))
-        # fmt: on
+        rows.append(draft_row(draft, seq, qid, due, now))
         kinds[qid, kind] = kinds.get((qid, kind), 0) + 1
     last = base + len(rows) - 1
     stored = yield Many(INSERT_BODY, rows)
     if stored != len(rows):
         yield _UNDO, (base, last)
         return False
-    yield _READY, (base, last)
+    yield INSERT_READY, (base, last)
     for (qid, kind), n in kinds.items():
         unit.count(qid, kind, PENDING, n)
         unit.count(qid, kind, ENQUEUED, n)

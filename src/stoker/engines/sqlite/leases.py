@@ -47,11 +47,11 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
             canceling.append((job, token))
         del mine[job]
     orphaned = []
-    for _, _, _, claimed, seq in mine.values():
+    for job, _, _, claimed in mine.values():
         if now - claimed > ORPHANED_AFTER:
             # One that cannot be read stays where it is until it is reaped: a renewal is one write and no more.
             with suppress(CorruptRecord):
-                claim = yield from stored(unit, worker, wid, seq)
+                claim = yield from stored(unit, job)
                 orphaned.append(claim)
     return Renewal(True, lost, canceling, orphaned)
 
@@ -78,7 +78,7 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
     for owner, seq, token, _, job in found[: max(limit, 0)]:
         yield _TAKE, (owner, seq, wid, max(unit.now, token + 1), unit.now)
         try:
-            claim = yield from stored(unit, by, wid, seq)
+            claim = yield from stored(unit, job)
             claims.append(claim)
         except CorruptRecord as broken:
             yield from set_aside(unit, job, str(broken))

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 from stoker.engines.shared import careful
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sqlite.columns import DONE, RUNNING
+from stoker.engines.sqlite.columns import DONE, FINISH, RUNNING
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, Mismatch, Unit
 from stoker.model.job import Settlement, Status, Verdict
 
 _FENCE = sql("settle_fence")
-_FINISH = sql("settle_finish")
 _APPLIED = Verdict.APPLIED
 _DONE = Status.DONE
 
@@ -70,7 +69,7 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
         applied = yield Many(_FENCE, fences)
         if applied != len(fences):
             raise Mismatch
-        yield Many(_FINISH, rows)
+        yield Many(FINISH, rows)
     for (qid, kind), n in kinds.items():
         unit.moved(qid, kind, RUNNING, DONE, n)
         unit.count(qid, kind, COMPLETED, n)

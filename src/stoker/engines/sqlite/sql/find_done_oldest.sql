@@ -1,1 +1,0 @@
-SELECT id, seq FROM stoker_done WHERE id > ?1 ORDER BY id ASC LIMIT ?2
