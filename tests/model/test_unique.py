@@ -17,7 +17,7 @@ SCOPES = st.sampled_from(["kind", "global"])
 @pytest.mark.spec("KEY-13")
 @pytest.mark.parametrize("mode", ["existing", "replace", "raise"])
 def test_a_free_or_weak_key_is_taken_in_every_mode(mode: Mode) -> None:
-    assert meet(Holder.NOBODY, mode) is Meeting.TAKE
+    assert meet(Holder.NONE, mode) is Meeting.TAKE
     assert meet(Holder.WEAK, mode) is Meeting.SUPERSEDE
 
 

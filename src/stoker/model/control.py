@@ -42,7 +42,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as stored. A queue nobody tuned acts like `Queue(name=…)`."""
+    """A queue as stored. One that was never tuned acts like `Queue(name=…)`."""
 
     name: str
     paused: bool = False
@@ -61,7 +61,7 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker process as it shows itself. Liveness is the lease's business; this is for people and for slot counts.
+    """What a worker reports about itself, for operators and for counting slots. Its lease decides whether it lives.
 
     `kinds` maps each kind the worker can run to the path of its function: module and name.
     """
@@ -85,9 +85,9 @@ class NamedLock(msgspec.Struct, frozen=True, gc=False):
 
 
 def guardian_of(worker: str) -> str | None:
-    """Who looks after a worker, by its id: `guardian.worker`. None: it works alone.
+    """The supervisor of a worker, read from its id `supervisor.worker`; None: it has none.
 
-    A guardian sees its workers die and says how they died, so others leave them to it for as long as it lives.
+    A supervisor sees how its workers die and reports it, so other workers do not reap them while the supervisor lives.
     """
     guardian, _, _ = worker.rpartition(".")
     return guardian or None
@@ -111,12 +111,12 @@ def tuned(queue: Queue, tuning: Tuning) -> Queue:
 
 
 def may_take(lock: NamedLock | None, owner: str, now: Instant) -> bool:
-    """A lock can be taken when it is free, lapsed or one's own (then it is extended)."""
+    """Whether a lock can be taken: it is free, lapsed, or held by `owner`, who extends it."""
     return lock is None or lock.until <= now or lock.owner == owner
 
 
 def may_release(lock: NamedLock | None, owner: str) -> bool:
-    """Only the owner releases."""
+    """Whether `owner` holds the lock and so may release it."""
     return lock is not None and lock.owner == owner
 
 
@@ -131,7 +131,7 @@ def shares(total: int, hosts: list[str]) -> dict[str, int]:
 def share_of(worker: str, queue: Queue, presences: Sequence[Presence]) -> int | None:
     """How many slots of a queue are this worker's by `Tuning.workers`; None: the queue is not limited.
 
-    Who serves the queue shows itself every few seconds; one that has not for long, or has stopped, has no share.
+    A worker that serves the queue reports itself every few seconds; one that no longer does has no share.
     """
     if queue.workers is None:
         return None
@@ -140,7 +140,7 @@ def share_of(worker: str, queue: Queue, presences: Sequence[Presence]) -> int | 
 
 
 def live(presences: Sequence[Presence]) -> list[Presence]:
-    """Those that have shown themselves lately and have not stopped."""
+    """The workers that reported themselves lately and have not stopped."""
     newest = max((one.seen_at for one in presences), default=0)
     return [one for one in presences if one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN]
 

@@ -1,4 +1,4 @@
-"""Cursors: how far each partition is delivered, and who may be at it.
+"""Cursors: how far each partition is delivered, and which processor may deliver it.
 
 Two strategies take a partition. *Leased* writes a holder and a token into the cursor, commits, and lets the handler
 work outside any transaction until a deadline; *transactional* keeps the cursor's row locked while the handler works.
@@ -19,7 +19,7 @@ Strategy: TypeAlias = Literal["transactional", "leased"]
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a partition is delivered, and who is at it. `vacuum` counts advances since the last sweep."""
+    """How far a partition is delivered, and by which processor. `vacuum` counts advances since the last sweep."""
 
     stream: str
     partition: int
@@ -46,7 +46,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def may_lease(cursor: Cursor, now: Instant) -> bool:
-    """Nobody holds it or the end has come; even the present holder cannot take it again sooner."""
+    """Whether the cursor is free: no holder, or its lease is over. The holder itself cannot take it sooner."""
     return cursor.holder is None or cursor.until is None or cursor.until <= now
 
 
@@ -62,8 +62,9 @@ def leased(cursor: Cursor, holder: str, now: Instant, terms: Terms) -> Cursor:
 
 
 def deadline(before: Instant, terms: Terms) -> Instant:
-    """When the handler must be done. Counted from before the lease was asked for: a slow answer costs the handler's
-    time, never the safety margin.
+    """When the handler must be done.
+
+    It is counted from before the lease was requested: a slow reply shortens the handler's time, not the safety margin.
     """
     return before + terms.lease - terms.headroom
 

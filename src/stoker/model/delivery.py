@@ -5,9 +5,9 @@ The story of a batch. A processor takes the partition (see `cursor`) and reads t
 an `Advance`: a new position, attempts, an error, letters. The engine stores the advance in one step and only while
 `applies` holds; a processor that lost its lease changes nothing, neither cursor nor letters nor counters.
 
-The rules kept: only a prefix of a batch is ever done, so a position tells the whole truth. A message is passed by the
-cursor exactly when it was delivered or has a letter. Every advance releases the lease. A transactional handler that
-asks for a retry keeps its whole batch, also what it finished, for all of the batch is one piece there.
+Rules: only a prefix of a batch is ever done, so a position is enough to know what is done. The cursor passes a message
+exactly when it was delivered or has a letter. Every advance releases the lease. A transactional handler that retries
+gets its whole batch again, also what it finished, because the batch is one transaction.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Ending(enum.StrEnum):
 
 class Advance(msgspec.Struct, frozen=True):
     """What to store. `holder`, `token` and `before` guard it; `report` keeps the reason even where the cursor moved on
-    and carries no error; `processed` is None where the handler did not say.
+    and carries no error; `processed` is None where the handler did not count.
     """
 
     before: int
@@ -142,7 +142,7 @@ def idle(cursor: Cursor) -> Advance:
 
 
 def quarantine(cursor: Cursor, missing: Sequence[Message], strategy: Strategy, now: Instant) -> Advance:
-    """Messages whose body is gone become letters, and the partition goes on: a hole must be seen, not block."""
+    """Turn messages without a body into letters and go on: a gap must be visible and must not block."""
     reasons = {
         one.number: BODY_MISSING.format(number=one.number, stream=one.stream, partition=one.partition)
         for one in missing
@@ -157,9 +157,9 @@ def conclude_batch(
 ) -> Advance:
     """Turn the outcome of a batch (not empty) into what is stored."""
     size = len(messages)
-    said = outcome.processed
-    # A count above the batch is a handler's mistake: to trust it would skip messages that nobody has seen.
-    prefix = 0 if said is None or not 0 <= said <= size else said
+    counted = outcome.processed
+    # A count above the batch is a handler's mistake: to trust it would skip messages that were never delivered.
+    prefix = 0 if counted is None or not 0 <= counted <= size else counted
     match outcome:
         case Delivered(processed=None):
             return _passed(cursor, messages, size, outcome, strategy, now)
@@ -170,7 +170,7 @@ def conclude_batch(
         case RetryLater() if prefix and strategy == "leased":
             return _passed(cursor, messages, prefix, outcome, strategy, now)
         case RetryLater(reason=reason):
-            return _kept(cursor, reason, said, strategy)
+            return _kept(cursor, reason, counted, strategy)
         case Rejected():
             return _rejected(cursor, messages, outcome, strategy, now)
         case _:
@@ -267,7 +267,7 @@ def _advance(
 
 
 def applies(stored: Cursor, advance: Advance) -> bool:
-    """The guard: still the same holder and token. A lease past its end that nobody took over still counts."""
+    """Whether holder and token are still the same; a lease past its end counts until it is taken over."""
     found = (stored.holder, stored.token, stored.position)
     return found == (advance.holder, advance.token, advance.before)
 

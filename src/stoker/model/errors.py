@@ -31,7 +31,7 @@ def _rebuilt(cls: type[StokerError], args: tuple[Any, ...], state: dict[str, Any
 
 
 class InvalidInput(StokerError, ValueError):
-    """A value that Stoker refuses before anything is stored. Names the field and shows the culprit."""
+    """A value that Stoker refuses before anything is stored. It names the field and shows the value."""
 
     aftermath = "Nothing was stored."
 
@@ -96,7 +96,7 @@ class UnknownTask(StokerError, LookupError):
 
 
 class DuplicateTask(StokerError):
-    """Two tasks under one name: which of them would run is a coin toss, so the app refuses to start."""
+    """Two tasks under one name: it is undefined which of them would run, so the app refuses to start."""
 
     def __init__(self, kind: str, first: str, second: str) -> None:
         self.kind = kind
@@ -125,7 +125,7 @@ class Duplicate(StokerError):
 
 
 class NotFound(StokerError, LookupError):
-    """What was asked for is not (or no longer) in the store. `job_id` is the id of a job that is not there."""
+    """The job (`job_id`) or other record is not, or no longer, in the store."""
 
     job_id: str | None = None
 
@@ -164,7 +164,7 @@ class JobCanceled(StokerError):
 
 
 class ResultUnavailable(StokerError):
-    """`result()` of a job that is done and whose result could not be stored. `why` says what was wrong with it."""
+    """`result()` of a job that is done and whose result could not be stored. `why` is the reason."""
 
     def __init__(self, job_id: str, kind: str, attempt: int, why: str) -> None:
         self.job_id = job_id
@@ -174,7 +174,7 @@ class ResultUnavailable(StokerError):
         super().__init__(f"job {job_id} ({kind}) is done, but its result could not be stored: {why}")
 
 
-# --- what the store said ----------------------------------------------------------------------------------------
+# --- errors of the store ----------------------------------------------------------------------------------------
 
 
 class EngineError(StokerError):
@@ -182,11 +182,11 @@ class EngineError(StokerError):
 
 
 class EngineUnavailable(EngineError):
-    """The store cannot be reached now; workers keep trying and say so, callers may try again."""
+    """The store cannot be reached now; workers log it and keep trying, callers may try again."""
 
 
 class EngineBusy(EngineError):
-    """Somebody held the store longer than Stoker waits; the write did not happen and may be repeated."""
+    """Another process held the store longer than Stoker waits; nothing was written, and the call may be repeated."""
 
 
 class EngineFull(EngineError):
@@ -206,7 +206,7 @@ class EngineRefused(EngineError):
 
 
 class CorruptRecord(EngineError):
-    """A stored value outside everything Stoker writes; the record is set aside, the others go on."""
+    """A stored value outside everything Stoker writes; the record is set aside, other jobs are unaffected."""
 
 
 class SchemaMismatch(EngineError):
@@ -214,7 +214,7 @@ class SchemaMismatch(EngineError):
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """Show a culprit on one line, without control characters and without ever failing."""
+    """Show a refused value on one line, without control characters; never raises."""
     try:
         text = ascii(value)
     except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the real error

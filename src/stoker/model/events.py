@@ -1,4 +1,4 @@
-"""Events: what the timeline tells, derived from writes that applied.
+"""Events: what happened to jobs, derived from writes that applied.
 
 Over any period, started = completed + failed + retried + released + canceled while running + still running. A
 superseded job and a deduplicated enqueue emit nothing.
@@ -22,7 +22,7 @@ REMEMBERED: Span = HOUR
 """For so long a store knows which chunks of events it has, and which jobs were deleted."""
 
 MOST_REMEMBERED = 50_000
-"""So many of both at most where memory is all there is; the oldest make room."""
+"""How many of both an engine without a disk keeps; it drops the oldest."""
 
 
 class EventType(enum.StrEnum):
@@ -86,7 +86,7 @@ _ENDED = {
 
 
 def of_insert(drafts: Sequence[Draft], receipts: Sequence[Receipt], at: Instant) -> list[Event]:
-    """Only what was really inserted is news."""
+    """Events of drafts that were really inserted."""
     return [
         Event(at, EventType.ENQUEUED, receipt.id, draft.queue, draft.kind)
         for draft, receipt in zip(drafts, receipts, strict=True)
@@ -95,7 +95,7 @@ def of_insert(drafts: Sequence[Draft], receipts: Sequence[Receipt], at: Instant)
 
 
 def of_claims(claims: Iterable[Claim]) -> list[Event]:
-    """A fresh claim is a start; a reaped one changed hands and is not."""
+    """Events of fresh claims: each is a start. A reaped claim is not."""
     return [
         Event(claim.claimed_at, EventType.STARTED, claim.id, claim.queue, claim.kind, claim.attempt)
         for claim in claims

@@ -1,6 +1,6 @@
-"""The values of the three doors: a draft goes in, a claim comes out, a settlement closes it.
+"""The values that engines take and return: drafts, claims, settlements, notes and jobs.
 
-These are the only things that cross an engine's border, always in lists. Instants and spans are integer microseconds
+They go in and out in lists. Instants and spans are integer microseconds
 by the store's clock; payloads and results are JSON bytes that no engine looks into.
 """
 
@@ -30,7 +30,7 @@ DEFAULT_ATTEMPTS = 5
 DEFAULT_QUEUE = "default"
 MOST_ATTEMPTS = 1_000_000
 LEASE: Span = 15 * SECOND
-"""How long a worker that has gone silent keeps its jobs, unless its settings say otherwise."""
+"""How long a worker keeps its jobs without renewing its lease, unless its settings change it."""
 
 PRIORITIES = range(-1000, 1001)
 
@@ -59,7 +59,7 @@ FINISHED = frozenset(Status) - ACTIVE
 
 
 def check_name(field: str, value: str) -> None:
-    """Kinds, queues, streams, budgets, locks: one alphabet that SQL, Redis, URLs and shells all carry verbatim."""
+    """Check a name (kind, queue, stream, budget, lock) that SQL, Redis, URLs and shells all carry verbatim."""
     if not isinstance(value, str) or (value not in _known_names and not _NAME.fullmatch(value)):
         raise InvalidName(field, value, "must be 1-128 of letters, digits, _ . : - and start with a letter, digit or _")
     if len(_known_names) < _KNOWN_LIMIT:
@@ -67,7 +67,7 @@ def check_name(field: str, value: str) -> None:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """A small text-to-text map; it travels with the job, so it is bounded."""
+    """Check metadata: a map from text to text, bounded because it travels with the job."""
     size = 0
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -84,7 +84,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """How the job wants to be run and kept. No engine searches these, so they are stored as one value.
+    """How a job is run and kept. No engine searches these, so they are stored as one value.
 
     `expires` counts from the enqueue: not started by then, the job is canceled. `keep` counts from success: None
     leaves it to the queue, 0 deletes the job on success.
@@ -111,20 +111,20 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def check_span(field: str, value: Span) -> None:
-    """A span that came in as microseconds."""
+    """Check a span in microseconds."""
     if not isinstance(value, int) or not 0 <= value <= LONGEST:
         raise InvalidInput(field, value, "must be between zero and ten years, in microseconds")
 
 
 def check_lease(lease: Span) -> None:
-    """A worker's lease: zero is a farewell, everything else up to ten years."""
+    """Check a worker's lease: up to ten years; zero ends it at once."""
     if isinstance(lease, bool):
         raise InvalidInput("lease", lease, "must be between zero and ten years, in microseconds")
     check_span("lease", lease)
 
 
 PLAIN = Options()
-"""Most jobs want nothing special; engines store nothing for this one."""
+"""The options of most jobs; engines store nothing for them."""
 
 _pack = msgspec.json.Encoder().encode
 _unpack = msgspec.json.Decoder(Options).decode
@@ -186,7 +186,7 @@ class Stored(enum.StrEnum):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one draft, in the order of the drafts. `id` is the holder's when the key was taken.
+    """What an insert did with one draft. `id` is the holder's when the key was taken.
 
     `superseded` is the job that ended dead because the draft took its key.
     """
@@ -205,11 +205,11 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A job in the hands of one worker: the record plus the fence (worker, token).
+    """A job that one worker runs: the record plus the fence (worker, token).
 
-    `ref` is the engine's private note where it finds the row again; nothing above an engine looks at it. `former` and
+    `ref` is private to the engine, which finds the row by it. `former` and
     `former_at` are set when the claim was reaped from another worker. `metadata` is what earlier runs noted. `before`
-    is the status the job had when it was handed out: running for a claim that was reaped or came back as an orphan.
+    is the status the job had when it was claimed: running for a claim that was reaped or came back as an orphan.
     """
 
     id: JobId
@@ -294,7 +294,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """The answer to a renewal. Pairs are (id, token) as they were held.
+    """The result of a renewal. Pairs are (id, token) as they were held.
 
     `known` is false when this worker's lease was reaped: its handlers must stop and it takes a new id.
     """
@@ -306,7 +306,7 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Something a running handler wants on its record: progress in [0, 1], metadata, log lines. Fenced."""
+    """What a running handler adds to its job: progress in [0, 1], metadata, log lines. Fenced."""
 
     id: JobId
     worker: str
@@ -341,12 +341,12 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 def appended(history: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
-    """A history with one more entry, the oldest making room."""
+    """A history with one more entry; the oldest is dropped beyond `LONGEST_HISTORY`."""
     return (*history, failure)[-LONGEST_HISTORY:]
 
 
 def noted(metadata: dict[str, str], more: Mapping[str, str] | None) -> dict[str, str]:
-    """Metadata after a run noted more; the newest word on a key wins."""
+    """Metadata after a run noted more; the newest value of a key wins."""
     return {**metadata, **more} if more else metadata
 
 

@@ -1,9 +1,9 @@
-"""Letters: messages that could not be delivered, kept in full until somebody decides.
+"""Letters: messages that could not be delivered, kept in full until an operator decides.
 
 A letter is written in the same step that moves the cursor past its message, so no message is ever both skipped and
-gone. Called by `delivery` (which writes them) and by the operator's side (which reads, repeats and ends them). Every
+gone. Called by `delivery` (which writes them) and by operators (who read, repeat and end them). Every
 change of status is decided here, by the table below; a claim to reprocess is fenced by holder and token as every other
-claim in the house.
+claim.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def discard(letter: Letter) -> Letter:
 
 
 def removable(letter: Letter) -> bool:
-    """Whether cleanup may delete it: only what somebody ended."""
+    """Whether cleanup may delete it: only what an operator ended."""
     return not TABLE[letter.status]
 
 

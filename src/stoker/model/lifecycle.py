@@ -1,8 +1,7 @@
-"""The rule book. Rule 1: every change of status is decided here. Rule 2: this file knows no clock, no engine, no
-randomness. Rule 3: whatever is not in the table does not happen.
+"""Decides every change of a job's status, without clock, engine or randomness.
 
-`conclude` stands between claim and settle: one arm per outcome, nothing else in the house computes a next status. The
-state diagram in the docs is drawn from `TRANSITIONS`.
+`conclude` turns the outcome of a run into a settlement, one arm per outcome; no other code computes a next status. A
+change that is not in `TRANSITIONS` is refused. The state diagram in the docs is drawn from that table.
 """
 
 from __future__ import annotations
@@ -69,16 +68,16 @@ def check_transition(before: Status, after: Status, job: bytes | None = None) ->
 
 
 def check_settlements(settlements: Iterable[Settlement]) -> None:
-    """Refuse a status that no run can end in, before a store is told of any."""
+    """Refuse a status that no run can end in, before anything is written."""
     for settlement in settlements:
         if settlement.status not in SETTLED:
             raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the worker knows beside the claim: the task's policy, the app's default, and this run's roll of the dice.
+    """What the worker knows beside the claim: the task's policy, the app's default, and a random number.
 
-    `keeps` is the app's retention of what is done, by queue: only for queues that have no word of their own.
+    `keeps` is the app's retention of what is done, by queue: only for queues without a retention of their own.
     """
 
     backoff: Backoff | None = None
@@ -102,7 +101,7 @@ def conclude(
     if isinstance(outcome, Canceled):
         return _finish(claim, Status.CANCELED, outcome.why, metadata)
     if claim.cancel_requested:
-        return _finish(claim, Status.CANCELED, f"canceled by request; the run ended: {_told(outcome)}", metadata)
+        return _finish(claim, Status.CANCELED, f"canceled by request; the run ended: {_described(outcome)}", metadata)
     match outcome:
         case Expired():
             return _expired(claim, metadata)
@@ -121,43 +120,43 @@ def conclude(
         case Crashed(detail=detail):
             return _crashed(claim, detail, rules, metadata)
         case Lost():
-            return _again(claim, _told(outcome, claim), _curve(claim), metadata)
+            return _again(claim, _described(outcome, claim), _curve(claim), metadata)
         case TimedOut():
-            return _again(claim, _told(outcome), _delay(claim, None, rules) if outcome.retry else None, metadata)
+            return _again(claim, _described(outcome), _delay(claim, None, rules) if outcome.retry else None, metadata)
     return _failed(claim, outcome, rules, metadata)
 
 
 def spent(claim: Claim) -> bool:
-    """Was this the last run of the budget?"""
+    """Whether this was the last attempt."""
     return claim.attempt - claim.base >= claim.budget
 
 
 def expired(claim: Claim) -> bool:
-    """Was the job claimed too late to be started at all? A retry was started in time."""
+    """Whether the job was claimed too late to be started. A retry was started in time."""
     expires = claim.options.expires
     first = claim.attempt - claim.base <= 1
     return expires is not None and first and claim.claimed_at > claim.created_at + expires
 
 
 def accepts(status: Status, *, cancel_requested: bool) -> bool:
-    """May the store apply this settlement? A cancel that arrived meanwhile yields only to success."""
+    """Whether the store may apply this status: after a request to cancel only done and canceled."""
     return not cancel_requested or status in (Status.DONE, Status.CANCELED)
 
 
 def expiry(status: Status, finished_at: Instant, keep: Span | None, keep_done: Span, keep_dead: Span) -> Instant:
-    """Until when a finished job is kept: success by its own wish, else the queue's; the rest by the queue's word."""
+    """Until when a finished job is kept: done jobs by their own `keep`, else the queue's; others by the queue's."""
     if status is Status.DONE:
         return finished_at + (keep_done if keep is None else keep)
     return finished_at + keep_dead
 
 
 def due_again(settlement: Settlement, now: Instant) -> Instant:
-    """When a job that was put back or waits for a retry is due; a handed-back one keeps its place in the queue."""
+    """When a job that was put back or waits for a retry is due; one that was handed back keeps its scheduled time."""
     return now + settlement.after if settlement.due is None else settlement.due
 
 
 def deletes(settlement: Settlement) -> bool:
-    """Does this settlement remove the job instead of finishing it?"""
+    """Whether this settlement removes the job instead of finishing it."""
     return settlement.status is Status.DONE and settlement.keep == 0
 
 
@@ -233,7 +232,7 @@ def _expired(claim: Claim, metadata: dict[str, str] | None) -> Settlement:
 def _again(
     claim: Claim, error: str, delay: Span | None, metadata: dict[str, str] | None, *, crash: bool = False
 ) -> Settlement:
-    """Retrying while the budget and the policy allow it, dead otherwise, with the same words either way."""
+    """Retrying while the budget and the policy allow it, dead otherwise, with the same error text."""
     if delay is None or spent(claim):
         return _finish(claim, Status.DEAD, error, metadata, crash=crash)
     return Settlement(
@@ -265,7 +264,7 @@ def _crashed(claim: Claim, detail: str, rules: Rules, metadata: dict[str, str] |
 
 
 def _curve(claim: Claim) -> Span:
-    """After a death that is probably not the job's own fault only the queue may ask for a wait."""
+    """The wait after a death that is probably not the job's fault: the queue's curve, else none."""
     return claim.curve.delay(claim.attempt) if claim.curve.on else 0
 
 
@@ -288,7 +287,7 @@ def _throttled(claim: Claim, outcome: Throttled, metadata: dict[str, str] | None
 
 
 def _unfit(claim: Claim, why: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
-    """Put back without cost and with a growing delay, until it has gone on for too long."""
+    """Put the job back without using an attempt, with a growing delay, until `unfit_grace` is over."""
     noted = (claim.metadata or {}).get(UNFIT_SINCE, "")
     since = int(noted) if noted.isdecimal() and len(noted) < 20 else claim.claimed_at
     waited = max(0, claim.claimed_at - since)
@@ -310,8 +309,8 @@ def _delay(claim: Claim, own: Span | None, rules: Rules) -> Span | None:
     )
 
 
-def _told(outcome: Outcome, claim: Claim | None = None) -> str:
-    """An outcome in words, for the record."""
+def _described(outcome: Outcome, claim: Claim | None = None) -> str:
+    """Describe an outcome for the record."""
     match outcome:
         case TimedOut(limit=limit, remark=remark):
             return f"timeout: ran longer than {limit / SECOND:g} s" + (f"\n{remark}" if remark else "")

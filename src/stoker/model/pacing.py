@@ -1,7 +1,7 @@
 """Pacing: how much a processor takes at once and how long it rests in between.
 
 Called by the outbox after each turn on a partition. A batch that fails again and again shrinks until the message that
-breaks it stands alone; each success doubles it back to its normal size. Rest follows the ending: more to do means at
+breaks it is alone; each success doubles it back to its normal size. Rest follows the ending: more to do means at
 once, nothing to do means idle, a retry waits longer with each failure in a row.
 """
 
@@ -28,7 +28,7 @@ class Pace(msgspec.Struct, frozen=True):
     """Sizes and rests of one processor.
 
     `batch`: messages in a normal turn · `breath`: least rest between two turns · `idle`: rest when there is nothing to
-    do and nobody wakes us · `retry_base`, `retry_max`: rest after the first and after many failures · `threshold`:
+    do and no wake-up comes · `retry_base`, `retry_max`: rest after the first and after many failures · `threshold`:
     failures in a row before the batch shrinks.
     """
 

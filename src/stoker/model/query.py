@@ -1,6 +1,6 @@
 """The operator's questions and actions as values.
 
-`Query` asks for a page of jobs. `Selection` names the jobs an action is meant for, and `Change` says what to do with
+`Query` asks for a page of jobs. `Selection` names the jobs an action is meant for, and `Change` is what to do with
 them; which statuses allow which change is the table below. Bulk actions are a walk: find a page, alter its ids, go on
 from the page's cursor, so rows that are skipped can neither end the walk early nor make it spin.
 """
@@ -19,7 +19,7 @@ from stoker.model.time import DAY, MINUTE, Instant, Span
 
 LARGEST_PAGE = 1_000
 LONGEST_WALK = 10_000
-"""A page is given up after looking at this many records; it says so and hands out a cursor to go on from."""
+"""A page ends after this many records, with a cursor from which the next page goes on."""
 
 COUNT_LIMIT = 10_000
 """Up to how many scheduled jobs of a queue a census counts one by one before it counts the due ones instead."""
@@ -69,7 +69,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Jobs in the asked order. `cursor` is None at the end; `scanned` says how many records were looked at."""
+    """Jobs in the requested order. `cursor` is None at the end; `scanned` is how many records were read."""
 
     jobs: list[Job]
     cursor: JobId | None
@@ -120,7 +120,7 @@ class Cancel(msgspec.Struct, frozen=True):
     force: bool = False
 
     def note(self) -> dict[str, str]:
-        """What a request to stop leaves in a running job's metadata, for its worker and for people."""
+        """What a request to stop leaves in a running job's metadata, for its worker and for operators."""
         return {CANCEL_REASON: self.reason[:LONGEST_REASON]} if self.reason else {}
 
 
@@ -189,7 +189,7 @@ def allows(change: Change, status: Status, selection: Selection) -> bool:
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """What an action did, job by job, summed up. `created` holds clones; `changed_ids` says whom it touched."""
+    """What an action did, job by job, summed up. `created` holds clones; `changed_ids` are the jobs it changed."""
 
     changed: int = 0
     cancel_requested: int = 0

@@ -51,11 +51,11 @@ WAITING = frozenset({Status.PENDING, Status.RETRYING})
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One stored job: what the draft said, where it is, and what its runs left behind.
+    """One stored job: what the draft held, where it is, and what its runs left behind.
 
     `former` and `former_at` name the owner a running claim was reaped from. `settled` is the status that the last run
     ended in, None before the first end and while the job runs: it recognises a settlement that is sent twice.
-    `unreadable` says what of the stored job cannot be read.
+    `unreadable` names what of the stored job cannot be read.
     """
 
     id: JobId

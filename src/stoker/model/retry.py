@@ -27,7 +27,7 @@ Jitter = Literal["none", "some", "full"]
 """none: exact · some: plus or minus a quarter · full: anywhere between zero and the delay."""
 
 FALLBACK_DELAY: Span = MINUTE
-"""When nobody has an opinion."""
+"""Used where neither job, task, queue nor app sets one."""
 
 DEEPEST_EXPONENT = 30
 
@@ -177,7 +177,7 @@ def worth_retrying(
     give_up_on: Errors | None = None,
     predicate: Callable[[BaseException], bool] | None = None,
 ) -> bool:
-    """May this error pass with time? The never-list is asked first, then the predicate, then the retry-list."""
+    """Whether this error is worth a retry: `give_up_on` decides first, then the predicate, then `retry_on`."""
     if give_up_on is not None and isinstance(error, give_up_on):
         return False
     if predicate is not None:

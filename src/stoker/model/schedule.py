@@ -7,7 +7,7 @@ stored is recorded and the schedule goes on.
 Rule 3: this file knows no clock. The ticker brings the store's time, the engine makes the write atomic.
 
 The life of a schedule: `ensure` (code) or `edit` (an operator) stores it without a next fire; the first tick seeds the
-next fire and starts nothing; from then on each due tick fires and moves on. When an expression fires is told in `cron`.
+next fire and starts nothing; from then on each due tick fires and moves on. `cron` decides when one fires.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span, rfc333
 from stoker.model.unique import Unique, check_text
 
 Misfire: TypeAlias = Literal["once", "skip", "all"]
-"""Occurrences nobody was there to fire: once = one job for all of them, skip = none past the grace, all = one each."""
+"""Missed occurrences: once = one job for all of them, skip = none past the grace, all = one each."""
 
 Overlap: TypeAlias = Literal["allow", "skip"]
 """An occurrence whose predecessor's job is still active: start it beside, or leave it out."""
@@ -103,7 +103,7 @@ class Action(enum.StrEnum):
 class Tick(msgspec.Struct, frozen=True):
     """One decision. `seen`, `expression` and `tz` are what it rests on, the rest is what to store.
 
-    `fires` holds the instants to make jobs for; `missed` says how many due occurrences got none.
+    `fires` holds the instants to make jobs for; `missed` is how many due occurrences got none.
     """
 
     name: str
@@ -138,7 +138,7 @@ def ensure(stored: Schedule | None, declared: Schedule, now: Instant, *, keep_ed
 
 
 def edit(stored: Schedule, wanted: Schedule, now: Instant) -> Schedule:
-    """What an operator asks for. Switching off is always possible, also for a schedule that cannot be read."""
+    """A change by an operator. Switching off is always possible, also for a schedule that cannot be read."""
     if wanted.enabled or (wanted.expression, wanted.tz) != (stored.expression, stored.tz):
         check(wanted, now)
     return _carried(stored, msgspec.structs.replace(wanted, edited=True))
@@ -166,12 +166,12 @@ def next_after(schedule: Schedule, at: Instant) -> Instant | None:
 
 
 def upcoming(schedule: Schedule, after: Instant, count: int) -> list[Instant]:
-    """The next few occurrences, for people who want to see what they wrote."""
+    """The next few occurrences, to check an expression."""
     return list(islice(_occurrences(parse(schedule.expression, schedule.tz), after), count))
 
 
 def tick(schedule: Schedule, now: Instant, *, active: bool = False) -> Tick:
-    """Decide about one schedule. `active` tells whether a job of an earlier occurrence is still to be finished."""
+    """Decide about one schedule. `active`: whether a job of an earlier occurrence is still to be finished."""
     decision = Tick(
         schedule.name, schedule.expression, schedule.tz, schedule.next_fire, Action.IDLE, schedule.next_fire
     )

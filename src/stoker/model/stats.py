@@ -75,7 +75,7 @@ def width_for(window: Span, wanted: Span = BUCKET) -> Span:
 def coarsen(points: Iterable[Point], start: Instant, end: Instant, width: Span) -> list[Point]:
     """Merge points of [start, end) into buckets of `width` from `start` on.
 
-    Counts add up; medians are weighted by how many jobs were completed; for p95 and p99 the worst part stands.
+    Counts add up; medians are weighted by how many jobs were completed; for p95 and p99 the worst part counts.
     """
     if width < BUCKET:
         raise InvalidOption("width", width, "must be at least one minute")

@@ -2,7 +2,7 @@
 
 Called by the outbox before anything is stored, by the sequencer, and by the vacuum. The rule it keeps: inside one
 partition numbers start at 1 and have neither gap nor repetition, and one key always meets the same partition, so what
-was committed for a key is delivered in that order. What delivery decides is told in `delivery`, when it happens in
+was committed for a key is delivered in that order. What delivery decides is in `delivery`, when it happens in
 `pacing`, and where the undeliverable goes in `letters`.
 """
 
@@ -54,7 +54,7 @@ def register(stored: Stream | None, wanted: Stream) -> Stream:
 
 
 def known(stored: Stream | None, name: str) -> Stream:
-    """The stream, or an error that says how to get one."""
+    """The stream, or an error that names the way to get one."""
     if stored is None:
         raise NotFound(f"stream {name!r} is not registered. Nothing was stored. Open an Outbox for it first.")
     return stored

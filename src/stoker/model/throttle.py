@@ -5,7 +5,7 @@ window counts: the settlement carries the count its claim saw, and the store cha
 count is still that one and the window is not open. The next window is longer, until a success well after the last
 deadline (`DECAY_GRACE`) clears the count.
 
-*Budgets.* A token bucket per name. The store reads the bucket, asks `spend`, and writes what it answers in one step.
+*Budgets.* A token bucket per name. The store reads the bucket, calls `spend` and writes its result in one step.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def cooldown_delay(curve: Curve, count: int, retry_after: Span | None) -> Span:
     return FLAT_COOLDOWN if retry_after is None else retry_after
 
 
-def cooled(now: Instant, state: Cooldown, wish: Cool) -> Cooldown:
+def cooled(now: Instant, state: Cooldown, cool: Cool) -> Cooldown:
     """The window after a settlement that applied. Unchanged state means: nothing to write."""
-    if wish.delay is None:
+    if cool.delay is None:
         return OPEN if _decayed(now, state) else state
-    if state.count != wish.seen or state.shut(now):
+    if state.count != cool.seen or state.shut(now):
         return state
-    return Cooldown(now + wish.delay, min(state.count + 1, MOST_EVENTS))
+    return Cooldown(now + cool.delay, min(state.count + 1, MOST_EVENTS))
 
 
 def _decayed(now: Instant, state: Cooldown) -> bool:
@@ -74,7 +74,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a request for tokens; a refusal says how long to wait before asking again."""
+    """The result of a request for tokens; a refusal carries how long to wait before the next."""
 
     granted: bool
     wait: Span = 0
@@ -102,7 +102,7 @@ def spend(bucket: Bucket, n: int, now: Instant) -> tuple[Bucket, Grant]:
 
 
 def drained(bucket: Bucket, now: Instant) -> Bucket:
-    """Empty: the real limiter refused although we thought there was room."""
+    """An empty bucket: the real limiter refused although the bucket had tokens."""
     return Bucket(bucket.capacity, bucket.rate, 0.0, max(now, bucket.refilled_at))
 
 
@@ -113,7 +113,7 @@ def retuned(bucket: Bucket, capacity: float, rate: float) -> Bucket:
 
 
 def wait_hint(rate: float | None) -> Span:
-    """Two tokens' worth of refill, between a second and a minute; a minute when the rate says nothing."""
+    """Two tokens' worth of refill, between a second and a minute; a minute when there is no rate."""
     if rate is None or not math.isfinite(rate) or rate <= 0:
         return MINUTE
     return round(min(max(2 / rate, 1), 60) * SECOND)

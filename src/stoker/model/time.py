@@ -1,6 +1,6 @@
-"""Time in the house: integers of microseconds, an instant counted from 1970 UTC.
+"""Time as integers of microseconds; an instant counts from 1970 UTC.
 
-Integers are exact, compare alike on every engine and never drift. People give seconds, `timedelta` or zoned
+Integers are exact, compare alike on every engine and never drift. Users give seconds, `timedelta` or zoned
 `datetime`; the conversions below are the only border. No function here reads a clock: instants come in as arguments.
 """
 
@@ -19,7 +19,7 @@ Span: TypeAlias = int
 """A duration in microseconds."""
 
 Seconds: TypeAlias = int | float | timedelta
-"""A duration as people write it."""
+"""A duration as users write it."""
 
 MILLISECOND: Span = 1_000
 SECOND: Span = 1_000_000
@@ -55,7 +55,7 @@ def span(value: Seconds, field: str = "duration") -> Span:
 
 
 def instant(value: datetime, field: str = "at") -> Instant:
-    """Read a moment; a datetime without a zone is refused because nobody knows which moment it means."""
+    """Read a moment; a datetime without a zone is refused because it is ambiguous."""
     if not isinstance(value, datetime):
         raise InvalidInput(field, value, "must be a datetime")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -74,5 +74,5 @@ def rfc3339(at: Instant) -> str:
 
 
 def seconds(value: Span) -> float:
-    """A span as people read it."""
+    """A span as text for users."""
     return value / SECOND

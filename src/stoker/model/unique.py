@@ -2,7 +2,7 @@
 
 The key is held by its pending or running job. While that job waits for a retry it holds the key *weakly*: a newcomer
 ends it dead ("superseded") and takes the key, in one step. `hold="retrying"` makes the wait strong as well. Every step
-that makes a keyed job active (insert, requeue, clone, schedule, move) asks `meet`, so a claim never has to.
+that makes a keyed job active (insert, requeue, clone, schedule, move) calls `meet`, so a claim never has to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUPERSEDED = "superseded by a newer job with the same unique key"
 class Unique(msgspec.Struct, frozen=True, gc=False):
     """A key and what to do when it is taken.
 
-    `existing` answers with the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
+    `existing` returns the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
     whole call.
     """
 
@@ -67,9 +67,9 @@ def check_text(field: str, value: str) -> None:
 
 
 class Holder(enum.Enum):
-    """How firmly the key is held right now."""
+    """The state of the job that holds the key now."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     PENDING = "pending"
     RUNNING = "running"
     WEAK = "retrying, weak"
@@ -77,18 +77,18 @@ class Holder(enum.Enum):
 
 
 class Meeting(enum.Enum):
-    """What a newcomer does about the holder."""
+    """What a draft does about the holder of its key."""
 
     TAKE = "take the key"
     SUPERSEDE = "end the holder and take the key"
-    EXISTING = "stay away, the holder's id is the answer"
+    EXISTING = "keep the holder and return its id"
     REPLACE = "overwrite the holder"
     REFUSE = "raise Duplicate"
 
 
 def meet(holder: Holder, mode: Mode) -> Meeting:
     """Decide for a draft that wants the key."""
-    if holder is Holder.NOBODY:
+    if holder is Holder.NONE:
         return Meeting.TAKE
     if holder is Holder.WEAK:
         return Meeting.SUPERSEDE

@@ -1,4 +1,4 @@
-"""Why a job does not run: what its record, its queue and the workers that show themselves tell."""
+"""Explains why a job does not run, from its record, its queue and the live workers."""
 
 from __future__ import annotations
 
