@@ -164,7 +164,7 @@ class Stoker(Registry):
         """The same without a loop. With the user's own synchronous handle no loop is involved at all."""
         if tx is None:
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
-        from stoker.engines.sql.handles import drive
+        from stoker.engines.sql.user_handles.handles import drive
 
         with self._naming_the_holder():
             [receipt] = drive(_coroutine(self._pool.any_open().insert([draft], tx=tx)))

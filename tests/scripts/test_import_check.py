@@ -40,4 +40,4 @@ def test_connection_may_import_the_driver(tmp_path: Path) -> None:
 
 def test_types_only_imports_and_our_own_modules_are_free(tmp_path: Path) -> None:
     source = "if TYPE_CHECKING:\n    import sqlite3\nfrom . import redis\nfrom stoker.engines import redis\n"
-    assert complaints(tmp_path, "engines/sql/handles.py", source) == []
+    assert complaints(tmp_path, "engines/sql/user_handles/handles.py", source) == []

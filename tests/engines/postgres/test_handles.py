@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine, marks
-from stoker.engines.sql.handles import drive
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.errors import Duplicate, EngineRefused
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict

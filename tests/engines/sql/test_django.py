@@ -21,7 +21,7 @@ from django.test import RequestFactory
 
 from stoker import Stoker, sync
 from stoker.engines.base import Engine
-from stoker.engines.sql.handles import drive
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
 from stoker.model import ids
 from stoker.model.errors import Duplicate, EngineBusy, EngineRefused

@@ -16,7 +16,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_async
 from sqlalchemy.pool import NullPool
 
-from stoker.engines.sql.handles import describe_handle, dialect_of, drive, run, run_many, sqlite_file
+from stoker.engines.sql.user_handles.handles import describe_handle, dialect_of, drive, run, run_many, sqlite_file
 from stoker.model.errors import EngineRefused
 from tests.engines.sql.openers import (
     OPENERS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.sql.handles import drive
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.engines.sqlite.engine import SqliteEngine
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import Duplicate, EngineBusy, EngineRefused

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres.notify import PAUSES
-from stoker.engines.sql.handles import drive
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.errors import EngineReadOnly, EngineRefused, EngineUnavailable
 from stoker.model.job import Demand, Draft
 from stoker.registry import mint

@@ -1,7 +1,7 @@
 """Other people's transactions: inserts and settlements that exist if and only if somebody commits.
 
 `Own` is the engine's own transaction, on a connection of its own. A handle of the user's runs the same doors through
-`engines.sql.handles`; what crosses there is plain: ids as text, everything else as any driver of Postgres takes it.
+`engines.sql.user_handles.handles`; what crosses there is plain: ids as text, everything else as any driver of Postgres takes it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stoker.engines.postgres.insert import admit
 from stoker.engines.postgres.refusals import translated
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit
-from stoker.engines.sql import commits, handles
 from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
 from stoker.model.job import Draft, Receipt, Settlement, Verdict
 
@@ -153,7 +153,7 @@ async def _on_theirs(store: Store, line: Line, handle: Any, make: Callable[[Unit
             raise translated(error, where) from error
         raise
     if unit.woken:
-        commits.after_commit(handle, lambda delay: _committed(store, line, unit, delay))
+        after_commit.after_commit(handle, lambda delay: _committed(store, line, unit, delay))
     return answer
 
 

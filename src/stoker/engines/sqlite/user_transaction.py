@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoker.engines.sql import handles
 from stoker.engines.sql.steps import Many, Steps
+from stoker.engines.sql.user_handles import handles
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
 from stoker.engines.sqlite.statements import sql

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stoker.engines.sql.adapters import Adapter, Parameters, Rows, commits_each, describe_handle, outside
+from stoker.engines.sql.user_handles.drivers import Adapter, Parameters, Rows, commits_each, describe_handle, outside
 from stoker.model.errors import EngineRefused
 
 

@@ -13,7 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from stoker.engines.sql.adapters import BEGIN, Adapter, Parameters, Rows, commits_each, outside, pyformat, refused
+from stoker.engines.sql.user_handles.drivers import (
+    BEGIN,
+    Adapter,
+    Parameters,
+    Rows,
+    commits_each,
+    outside,
+    pyformat,
+    refused,
+)
 
 
 @contextmanager

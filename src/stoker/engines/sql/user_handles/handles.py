@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from stoker.engines.sql.adapters import (
+from stoker.engines.sql.user_handles.django import Django
+from stoker.engines.sql.user_handles.drivers import (
     Adapter,
     AioSqlite,
     Asyncpg,
@@ -24,8 +25,7 @@ from stoker.engines.sql.adapters import (
     Rows,
     describe_handle,
 )
-from stoker.engines.sql.alchemy import Alchemy, AlchemySession, AsyncAlchemy, AsyncAlchemySession
-from stoker.engines.sql.django import Django
+from stoker.engines.sql.user_handles.sqlalchemy import Alchemy, AlchemySession, AsyncAlchemy, AsyncAlchemySession
 from stoker.model.errors import EngineRefused
 
 __all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file", "suspends"]
