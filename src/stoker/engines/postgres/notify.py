@@ -22,7 +22,7 @@ from stoker.engines.postgres import questions
 from stoker.engines.postgres.listening import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.ends import OVER, Ends, Interest, Word, topics_of
-from stoker.engines.sql.waiting import Hub
+from stoker.engines.shared.waiters import Hub
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
 

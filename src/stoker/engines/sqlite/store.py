@@ -21,8 +21,8 @@ import msgspec
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import warn_once
 from stoker.engines.shared.ends import Ends, Interest, Word, topics_of
+from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sql.waiting import Hub
 from stoker.engines.sqlite import claim, file_checks, find, leases, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from stoker.engines.base import CONTROL
-from stoker.engines.sql.waiting import Hub
+from stoker.engines.shared.waiters import Hub
 
 SOON = 10.0
 
