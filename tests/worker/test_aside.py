@@ -12,7 +12,7 @@ from stoker.engines.base import Transaction
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
-from stoker.worker import Worker, aside, exchange
+from stoker.worker import Worker, aside, store_loop
 from tests.rig import until, working
 
 
@@ -96,7 +96,7 @@ async def test_what_needs_the_same_key_joins_it_and_is_not_sent_with_others(app:
 async def test_a_store_that_fails_meanwhile_loses_nothing(
     app: Stoker, store: Holding, trouble: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(store_loop, "LONGEST_PAUSE", 0.05)
     async with app, working(app) as worker:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         await until(lambda: len(store.asked) > 1)
@@ -141,7 +141,7 @@ async def test_a_worker_that_stops_tries_to_write_it(app: Stoker, store: Holding
 async def test_a_worker_that_stops_says_what_it_could_not_write(
     app: Stoker, store: Holding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(exchange, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(store_loop, "LAST_WORDS", 0.2)
     async with app:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:

@@ -19,7 +19,7 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Transition, Window
 from stoker.model.job import Status
-from stoker.worker import Worker, exchange, keeper
+from stoker.worker import Worker, keeper, store_loop
 from tests.rig import ENGINES, becomes, drain, until, working
 
 CALLS = ("insert", "claim", "settle", "renew", "note", "reap", "beat", "record", "expire")
@@ -76,7 +76,7 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path, weather: Weather) 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(store_loop, "LONGEST_PAUSE", 0.1)
 
 
 @pytest.mark.spec("WORKER-22")
@@ -168,7 +168,7 @@ async def test_an_outcome_whose_answer_was_lost_is_written_and_told_once(app: St
 async def test_a_stop_during_an_outage_ends_and_what_was_not_written_runs_again(
     app: Stoker, weather: Weather, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(exchange, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(store_loop, "LAST_WORDS", 0.2)
     started = asyncio.Event()
 
     @app.task

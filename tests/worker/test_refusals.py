@@ -14,7 +14,7 @@ from stoker.engines.base import Engine
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
-from stoker.worker import exchange, parking
+from stoker.worker import parking, store_loop
 from tests.rig import becomes, drain, until, working
 
 
@@ -47,7 +47,7 @@ class Picky:
 
 @pytest.fixture
 def picky(jobs: Stoker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Picky:
-    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(store_loop, "LONGEST_PAUSE", 0.05)
     return Picky(engine, monkeypatch)
 
 

@@ -30,7 +30,6 @@ from stoker.worker import janitor
 from stoker.worker.alarm import Alarm
 from stoker.worker.chores import Chores
 from stoker.worker.custody import Custody
-from stoker.worker.exchange import Exchange
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper
@@ -38,6 +37,7 @@ from stoker.worker.outage import Outage
 from stoker.worker.settler import Settler
 from stoker.worker.shares import Shares
 from stoker.worker.slots import Slots
+from stoker.worker.store_loop import Exchange
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
