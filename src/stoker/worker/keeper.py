@@ -23,7 +23,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.query import CANCEL_REASON
 from stoker.model.time import SECOND, Span
-from stoker.worker import custody
+from stoker.worker import running
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
@@ -92,7 +92,7 @@ class Keeper:
         self._nudge = asyncio.Event()
         try:
             await self._engine.open()
-            asked_at = custody.lease_clock()
+            asked_at = running.lease_clock()
             await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
             self._worker.custody.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before anybody listens.
@@ -148,7 +148,7 @@ class Keeper:
         held = list(worker.custody.held.copy().items())
         asked = worker.id
         fresh = worker.next_id()
-        asked_at = custody.lease_clock()
+        asked_at = running.lease_clock()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:

@@ -29,11 +29,11 @@ from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
 from stoker.worker.alarm import Alarm
 from stoker.worker.chores import Chores
-from stoker.worker.custody import Custody
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.keeper import Keeper
 from stoker.worker.outage import Outage
+from stoker.worker.running import Custody
 from stoker.worker.settler import Settler
 from stoker.worker.shares import Shares
 from stoker.worker.slots import Slots
