@@ -184,7 +184,7 @@ def _alone(app: Stoker, queues: dict[str, int] | None, order: Order, drain: bool
     from stoker.model.errors import StokerError
     from stoker.supervisor.child import SWITCH_INTERVAL
     from stoker.worker import Worker
-    from stoker.worker.conductor import run_worker
+    from stoker.worker.main import run_worker
 
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:

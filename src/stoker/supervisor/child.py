@@ -20,7 +20,7 @@ from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
 from stoker.supervisor import messages
-from stoker.worker.conductor import Conductor
+from stoker.worker.main import Conductor
 from stoker.worker.worker import LAST_WAIT, Worker
 
 EXIT_START = 1

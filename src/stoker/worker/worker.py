@@ -342,7 +342,7 @@ class Worker:
 
     def run(self) -> None:
         """Run in a script, blocking, until interrupted; Ctrl-C drains."""
-        from stoker.worker.conductor import run_worker
+        from stoker.worker.main import run_worker
 
         run_worker(self)
 
