@@ -31,7 +31,7 @@ from stoker.worker.alarm import Alarm
 from stoker.worker.chores import Chores
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
-from stoker.worker.keeper import Keeper
+from stoker.worker.lease_keeper import Keeper
 from stoker.worker.outage import Outage
 from stoker.worker.running import Custody
 from stoker.worker.settler import Settler

@@ -20,7 +20,7 @@ from stoker.model.events import Transition
 from stoker.model.job import Demand, Status
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker, keeper, running
+from stoker.worker import Worker, lease_keeper, running
 from tests.rig import becomes, until, working
 
 
@@ -57,7 +57,7 @@ class Rival:
 async def test_a_handler_that_blocks_the_loop_past_its_lease_keeps_its_job(
     jobs: Stoker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "BLOCKED_AFTER", 0.2)
+    monkeypatch.setattr(lease_keeper, "BLOCKED_AFTER", 0.2)
     runs: list[int] = []
 
     @jobs.task
