@@ -14,7 +14,7 @@ from stoker.engines.base import Engine
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
-from stoker.worker import parking, store_loop
+from stoker.worker import rejected_outcomes, store_loop
 from tests.rig import becomes, drain, until, working
 
 
@@ -77,7 +77,7 @@ async def test_a_refused_outcome_ends_its_job_and_no_other(
 async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
     jobs: Stoker, picky: Picky, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(parking, "AGAIN_EVERY", 0.0)
+    monkeypatch.setattr(rejected_outcomes, "AGAIN_EVERY", 0.0)
 
     @jobs.task
     async def work(n: int) -> int:

@@ -21,8 +21,8 @@ from stoker.model.query import WAITING, Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
 from stoker.worker.advice import Advice
-from stoker.worker.parking import AWAY
 from stoker.worker.reaper import reap
+from stoker.worker.rejected_outcomes import AWAY
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker

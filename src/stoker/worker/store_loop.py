@@ -25,7 +25,7 @@ from stoker.model.outcome import Canceled, HandedBack
 from stoker.worker.aside import Aside
 from stoker.worker.fetcher import Asked, Fetcher
 from stoker.worker.lane import LARGEST
-from stoker.worker.parking import Parking
+from stoker.worker.rejected_outcomes import Parking
 from stoker.worker.settler import Settler
 
 if TYPE_CHECKING:
