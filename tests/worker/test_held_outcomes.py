@@ -12,7 +12,7 @@ from stoker.engines.base import Transaction
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
-from stoker.worker import Worker, aside, store_loop
+from stoker.worker import Worker, held_outcomes, store_loop
 from tests.rig import until, working
 
 
@@ -44,8 +44,8 @@ class Holding(MemoryEngine):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Holding:
-    monkeypatch.setattr(aside, "SHORTEST_PAUSE", 0.005)
-    monkeypatch.setattr(aside, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(held_outcomes, "SHORTEST_PAUSE", 0.005)
+    monkeypatch.setattr(held_outcomes, "LONGEST_PAUSE", 0.02)
     return Holding()
 
 
@@ -111,7 +111,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
 async def test_a_long_wait_is_named_once(
     app: Stoker, store: Holding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(aside, "SAY_AFTER", 0.0)
+    monkeypatch.setattr(held_outcomes, "SAY_AFTER", 0.0)
     async with app, working(app):
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         await until(lambda: len(store.asked) > 3)
