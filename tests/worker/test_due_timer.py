@@ -16,7 +16,7 @@ from stoker.model.outcome import Snooze, Throttle
 from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
-from stoker.worker.alarm import LATER
+from stoker.worker.due_timer import LATER
 from tests.rig import PATIENCE, until, working
 
 NEVER = 3600
