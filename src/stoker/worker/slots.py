@@ -23,7 +23,7 @@ from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import running as keeping
-from stoker.worker.isolated import Isolated, begin
+from stoker.worker.context_vars import Isolated, begin
 from stoker.worker.lane import Lane
 from stoker.worker.runner import Plan
 from stoker.worker.slot import Slot
