@@ -26,7 +26,7 @@ from stoker.model.query import Requeue, Selection
 from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.worker import chores
+from stoker.worker import maintenance
 from tests.rig import becomes, drain, working
 
 
@@ -621,7 +621,7 @@ async def test_current_tells_a_handler_about_its_run(jobs: Stoker) -> None:
 async def test_progress_and_log_lines_are_on_the_record_also_of_a_quick_job(
     jobs: Stoker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "TEND_EVERY", 0.05)
+    monkeypatch.setattr(maintenance, "TEND_EVERY", 0.05)
     go = asyncio.Event()
 
     @jobs.task

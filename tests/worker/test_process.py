@@ -21,7 +21,7 @@ from stoker.model.errors import JobCanceled, JobFailed, ResultUnavailable
 from stoker.model.job import FINISHED, Status
 from stoker.model.query import Query
 from stoker.records import Job
-from stoker.worker import Worker, chores
+from stoker.worker import Worker, maintenance
 from tests.rig import PATIENCE, until, working
 from tests.worker.apps import risky
 from tests.worker.shell import alive
@@ -34,7 +34,7 @@ HOST = os.getpid()
 async def worker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worker]:
     os.environ["RISKY_MARK"] = str(tmp_path_factory.mktemp("risky") / "mark")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chores, "TEND_EVERY", 0.05)  # what a handler says is on the record sooner
+        patch.setattr(maintenance, "TEND_EVERY", 0.05)  # what a handler says is on the record sooner
         async with risky.jobs, Worker(risky.jobs, {"default": 4}, poll=0.02) as worker:
             yield worker
 

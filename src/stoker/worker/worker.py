@@ -27,11 +27,11 @@ from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
-from stoker.worker.chores import Chores
 from stoker.worker.due_timer import Alarm
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order
 from stoker.worker.lease_keeper import Keeper
+from stoker.worker.maintenance import Chores
 from stoker.worker.outage import Outage
 from stoker.worker.running import Custody
 from stoker.worker.settler import Settler
