@@ -19,7 +19,7 @@ from stoker.worker import lane as lanes
 from stoker.worker import store_loop as exchanges
 from stoker.worker.fetcher import Fetcher
 from tests.rig import until
-from tests.worker.test_lanes import claims
+from tests.worker.test_fetcher import claims
 
 JOBS = 900
 DEEP = 10
