@@ -1,18 +1,178 @@
-"""Turns free slots into a demand, and claims that came back into work for the slots."""
+"""Decides what to claim: turns free slots into demands, and prefetches claims for them.
+
+A lane is a number of slots, the queues they serve and the claims prefetched for them. Usually each queue has a lane of
+its own; under strict or weighted order all queues share one lane and its slots. A lane prefetches as deep as it is fast:
+as many claims as its slots will run within `HORIZON`. So quick jobs are claimed in large batches, which cost the store
+less per job, and slow jobs stay available to other workers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import random
 from typing import Literal, NamedTuple, TypeAlias
 
+from stoker.model.control import Presence, Queue, share_of
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand
-from stoker.worker.lane import Lane
-from stoker.worker.shares import Shares
+
+HORIZON = 0.05
+"""Seconds of work a lane takes in advance."""
+
+BATCH_HORIZON = 0.02
+"""Seconds of work that are worth a call, unless the size of a batch was set."""
+
+SMALLEST, LARGEST = 100, 500
+"""Jobs that are worth a call of a lane that is slow or new, and most jobs in a call, unless the size was set."""
+
+DEEPEST = 5
+"""Batches of a size that was set which a buffer holds at most."""
+
+DEEPEST_ALONE = 1_000
+"""Jobs that it holds at most otherwise."""
+
+SHORTEST_MEASURE = 0.0005
+"""Seconds over which a lane's speed can be told."""
+
+RESTED = 0.05
+"""Seconds without a job after which a lane's speed is measured anew."""
+
+
+class Lane:
+    """Some slots and what they will run next."""
+
+    def __init__(self, queues: tuple[str, ...], slots: int, batch: int | None = None) -> None:
+        self.queues = queues
+        self.slots = slots
+        self.most = batch or LARGEST
+        self.batch = batch or SMALLEST
+        """So many are worth a call while there is something to run."""
+        self.deepest = DEEPEST * batch if batch else DEEPEST_ALONE
+        self.buffer: deque[Claim] = deque()
+        self.idle: deque[asyncio.Future[None]] = deque()
+        self.busy = 0
+        self.asked = 0
+        self.hungry = True
+        self.woken = False
+        self.since = 0.0
+        self._fed = 0
+        self._finished = 0
+        self._measured_at = 0.0
+        self._rate = 0.0
+        self._adapts = batch is None
+
+    def wanted(self) -> int:
+        """How many claims would be welcome now, beside those that were asked for already."""
+        ahead = min(int(self._rate * HORIZON), self.deepest)
+        return self.slots - self.busy + ahead - len(self.buffer) - self.asked
+
+    def received(self, claims: list[Claim], asked: int, number: int, now: float) -> None:
+        """Claims came in; a short answer means that the queue has no more, unless it was woken since it was asked.
+
+        Nor does it mean so when a question that was asked later (of a higher number) found plenty.
+        """
+        self.asked -= asked
+        if len(claims) >= asked:
+            self.hungry, self._fed = True, max(self._fed, number)
+        elif number > self._fed:
+            self.hungry = self.woken
+        if not self.buffer:
+            self.since = now
+            if not self.busy and now - self._measured_at > RESTED:  # rest says nothing about how fast the lane is
+                self._finished, self._measured_at = 0, now
+        self.buffer.extend(claims)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Wake an idle slot if there is a claim for it. It wakes the next one when its handler begins to wait.
+
+        Handlers that never wait are run by one slot, one after the other: the others would only find nothing left.
+        """
+        while self.buffer and self.idle:
+            sleeper = self.idle.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+
+    async def rest(self) -> None:
+        """A slot with nothing to do waits for claims."""
+        sleeper = asyncio.get_running_loop().create_future()
+        self.idle.append(sleeper)
+        await sleeper
+
+    def measure(self, finished: int, now: float) -> None:
+        """Learn how fast the lane is; called whenever outcomes are written."""
+        self._finished += finished
+        elapsed = now - self._measured_at
+        if elapsed >= SHORTEST_MEASURE:
+            fresh = self._finished / elapsed
+            self._rate = fresh if elapsed > 1 else (self._rate + fresh) / 2
+            self._finished, self._measured_at = 0, now
+            if self._adapts:
+                self.batch = min(max(int(self._rate * BATCH_HORIZON), SMALLEST), LARGEST)
+
+    def wake_all(self) -> None:
+        """Let every idle slot look around: the worker is stopping."""
+        for sleeper in self.idle:
+            if not sleeper.done():
+                sleeper.set_result(None)
+        self.idle.clear()
+
+
+class Shares:
+    """`caps`: slots of this worker by queue, for queues that are limited. `running` counts the runs of a queue here."""
+
+    def __init__(self, running: Callable[[str], int]) -> None:
+        self.caps: dict[str, int] = {}
+        self._cut: set[str] = set()
+        self._running = running
+
+    def learn(self, worker: str, queues: Iterable[Queue], presences: Sequence[Presence]) -> bool:
+        """Take in what people tuned and who is there; answers whether anything changed."""
+        found = {queue.name: share_of(worker, queue, presences) for queue in queues}
+        before, self.caps = self.caps, {name: share for name, share in found.items() if share is not None}
+        self._cut &= self.caps.keys()
+        return self.caps != before
+
+    def portions(self, lane: Lane, room: int, queues: Iterable[str]) -> list[tuple[str, int]]:
+        """How much of each queue to ask for, no more than its share leaves; queues with nothing left are left out."""
+        if not self.caps:
+            return [(queue, room) for queue in queues]
+        found = [(queue, min(room, self._left(lane, queue, room))) for queue in queues]
+        self._cut.difference_update(lane.queues)
+        self._cut.update(queue for queue, n in found if n < room)
+        return [(queue, n) for queue, n in found if n > 0]
+
+    def eased(self, lane: Lane) -> bool:
+        """May more be asked of a queue of this lane than its share left room for the last time?"""
+        return any(self._left(lane, queue, 0) > 0 for queue in self._cut.intersection(lane.queues))
+
+    def surplus(self, lanes: Iterable[Lane]) -> list[Claim]:
+        """Claims that wait here beyond their queue's share; taken out of the buffers."""
+        found: list[Claim] = []
+        for lane in lanes:
+            for queue in self.caps.keys() & set(lane.queues):
+                while self._left(lane, queue, 0) < 0 and (claim := _last(lane, queue)) is not None:
+                    lane.buffer.remove(claim)
+                    found.append(claim)
+        return found
+
+    def _left(self, lane: Lane, queue: str, room: int) -> int:
+        cap = self.caps.get(queue)
+        if cap is None:
+            return room
+        waiting = sum(claim.queue == queue for claim in lane.buffer)
+        return cap - self._running(queue) - waiting - lane.asked
+
+
+def _last(lane: Lane, queue: str) -> Claim | None:
+    return next((claim for claim in reversed(lane.buffer) if claim.queue == queue), None)
+
 
 Order: TypeAlias = Literal["own", "strict", "weighted"]
 """own: every queue has its own slots · strict: shared slots, queues served in the order given · weighted: shared slots,

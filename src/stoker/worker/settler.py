@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement
-from stoker.worker.lane import SMALLEST
+from stoker.worker.fetcher import SMALLEST
 
 
 class Settler:

@@ -24,7 +24,7 @@ from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import running as keeping
 from stoker.worker.context_vars import Isolated, begin
-from stoker.worker.lane import Lane
+from stoker.worker.fetcher import Lane
 from stoker.worker.runner import Plan
 from stoker.worker.slot import Slot
 

@@ -22,9 +22,8 @@ from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
-from stoker.worker.fetcher import Asked, Fetcher
+from stoker.worker.fetcher import LARGEST, Asked, Fetcher
 from stoker.worker.held_outcomes import Aside
-from stoker.worker.lane import LARGEST
 from stoker.worker.rejected_outcomes import Parking
 from stoker.worker.settler import Settler
 

@@ -29,13 +29,12 @@ from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
 from stoker.worker.due_timer import Alarm
 from stoker.worker.failures import FailureLog
-from stoker.worker.fetcher import Fetcher, Order
+from stoker.worker.fetcher import Fetcher, Order, Shares
 from stoker.worker.lease_keeper import Keeper
 from stoker.worker.maintenance import Chores
 from stoker.worker.outage import Outage
 from stoker.worker.running import Custody
 from stoker.worker.settler import Settler
-from stoker.worker.shares import Shares
 from stoker.worker.slots import Slots
 from stoker.worker.store_loop import Exchange
 
