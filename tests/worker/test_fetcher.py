@@ -10,7 +10,7 @@ import pytest
 
 from stoker.model.job import Claim
 from stoker.worker.fetcher import DEEPEST_ALONE, HORIZON, LARGEST, SMALLEST, STALE_AFTER, Fetcher, Lane
-from stoker.worker.settler import Settler
+from stoker.worker.store_loop import Settler
 
 numbers = itertools.count(1)
 

@@ -23,7 +23,7 @@ from stoker.model.job import Status
 from stoker.model.outcome import Snooze
 from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
-from stoker.worker import running, slot
+from stoker.worker import running
 from tests.rig import PATIENCE, becomes, drain, until, working
 
 Next = Callable[[Context], Awaitable[Any]]
@@ -33,7 +33,7 @@ Next = Callable[[Context], Awaitable[Any]]
 def insistent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interruptions follow one another quickly, so that handlers are given up soon."""
     monkeypatch.setattr(running, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(slot, "MOST_TRIES", 3)
+    monkeypatch.setattr(running, "MOST_TRIES", 3)
 
 
 # --- timeouts ---------------------------------------------------------------------------------------------------

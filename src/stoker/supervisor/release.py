@@ -16,7 +16,7 @@ from stoker.model.job import LEASE, Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import HandedBack, Lost
 from stoker.worker.failures import FailureLog
-from stoker.worker.reaper import reap
+from stoker.worker.maintenance import reap
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

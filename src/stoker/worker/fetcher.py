@@ -1,9 +1,9 @@
 """Decides what to claim: turns free slots into demands, and prefetches claims for them.
 
 A lane is a number of slots, the queues they serve and the claims prefetched for them. Usually each queue has a lane of
-its own; under strict or weighted order all queues share one lane and its slots. A lane prefetches as deep as it is fast:
-as many claims as its slots will run within `HORIZON`. So quick jobs are claimed in large batches, which cost the store
-less per job, and slow jobs stay available to other workers.
+its own; under strict or weighted order all queues share one lane and its slots. A lane prefetches as deep as it is
+fast: as many claims as its slots will run within `HORIZON`. So quick jobs are claimed in large batches, which cost the
+store less per job, and slow jobs stay available to other workers.
 """
 
 from __future__ import annotations

@@ -6,26 +6,54 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import random
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.base import Feature
+from stoker.engines.base import Engine, Feature
 from stoker.model import ids
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Note
+from stoker.model.job import LONGEST_LOG, Claim, Note, Settlement, Verdict
+from stoker.model.lifecycle import Rules, conclude
+from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING, Retention
 from stoker.model.time import MINUTE, SECOND
 from stoker.worker import janitor
 from stoker.worker.advice import Advice
-from stoker.worker.reaper import reap
 from stoker.worker.rejected_outcomes import AWAY
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
+
+
+RulesOf = Callable[[str], Rules]
+
+
+async def reap(
+    engine: Engine,
+    by: str,
+    rules_of: RulesOf,
+    *,
+    limit: int,
+    dead: Sequence[str] = (),
+    crash: str | None = None,
+) -> tuple[list[Claim], list[Settlement], list[Verdict]]:
+    """One pass. `dead` are workers whose death was witnessed; `crash` says how they died."""
+    claims = await engine.reap(by, limit, dead=dead)
+    if not claims:
+        return [], [], []
+    settlements = [_settlement(claim, rules_of(claim.kind), dead, crash) for claim in claims]
+    return claims, settlements, (await engine.settle(settlements)).verdicts
+
+
+def _settlement(claim: Claim, rules: Rules, dead: Sequence[str], crash: str | None) -> Settlement:
+    witnessed = crash is not None and claim.former in dead
+    outcome: Outcome = Crashed(f"{crash} (worker {claim.former})") if witnessed else Lost()
+    return conclude(claim, outcome, msgspec.structs.replace(rules, roll=random()))
+
 
 logger = logging.getLogger("stoker.worker")
 

@@ -1,21 +1,40 @@
-"""What running jobs of one kind takes: the handler with its middleware, its time limit and its rules."""
+"""Runs jobs in slots: long-lived coroutines, each running job after job.
+
+This is the hot path. No Task is made per job, not even for a timeout; what a job that simply succeeds does not need is
+done only where it is needed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from random import random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from stoker.context import Context
+from stoker.executors.choose import is_suspect
+from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result, outcome_of_unfit
 from stoker.hooks import compose, name_of
-from stoker.model.job import Claim
-from stoker.model.lifecycle import Rules
+from stoker.model.errors import InvalidPayload
+from stoker.model.job import Claim, Settlement, Status
+from stoker.model.lifecycle import Rules, conclude, expired
+from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND, Span
+from stoker.worker import running as keeping
+from stoker.worker.context_vars import Isolated, begin
+from stoker.worker.fetcher import Lane
+from stoker.worker.running import Slot
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.executors import Executors
     from stoker.task import Task
+    from stoker.worker.worker import Worker
 
 
 logger = logging.getLogger("stoker.worker")
@@ -71,3 +90,134 @@ def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
         return awaitable
 
     return call
+
+
+QUANTUM = 0.002
+"""Seconds a slot may run jobs that never suspend before it lets the loop breathe."""
+
+
+class Slots:
+    """What every slot of a worker does, and what it knows about the tasks."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._custody = worker.custody
+        self._plans: dict[str, Plan] = {}
+        self._grace = worker.settings.unknown_task_grace
+        self._strangers = Rules(default=worker.app.backoff, unfit_grace=self._grace)
+
+    async def serve(self, lane: Lane) -> None:
+        """Be a slot of this lane until the worker stops."""
+        me = asyncio.current_task()
+        assert me is not None
+        slot = Slot(me)
+        worker, buffer, clock = self._worker, lane.buffer, time.monotonic
+        waiting, most, exchange = worker.settler.settlements, worker.settler.most, worker.exchange
+        custody, lease_clock = self._custody, keeping.lease_clock
+        breath = clock()
+        while True:
+            while not buffer or len(waiting) >= most:
+                if worker.state != "running":
+                    return
+                if waiting:
+                    exchange.bell.set()
+                await self._idle(slot, lane)
+                breath = clock()
+            if lease_clock() >= custody.safe_until:
+                custody.lapsed()
+                continue
+            claim = buffer.popleft()
+            lane.since = breath
+            lane.busy += 1
+            settlement = await self._run(slot, lane, claim)
+            if slot.abandoned:
+                return
+            lane.busy -= 1
+            full = exchange.finished(claim, settlement, last=not buffer)
+            if slot.shaken:
+                await slot.calm_down()
+            if full or clock() - breath > QUANTUM:
+                await asyncio.sleep(0)
+                breath = clock()
+
+    async def _idle(self, slot: Slot, lane: Lane) -> None:
+        """Wait for claims. A cancel that a handler left behind for its Task hits nobody and is forgotten."""
+        try:
+            await lane.rest()
+        except asyncio.CancelledError:
+            if self._worker.going_down or self._worker.state != "running":
+                raise
+            slot.recover()
+
+    async def _run(self, slot: Slot, lane: Lane, claim: Claim) -> Settlement:
+        """One job, from claim to settlement."""
+        options = claim.options
+        if options.expires is not None and expired(claim):
+            return conclude(claim, Expired())
+        plan = self._plans.get(claim.kind) or self._plan_for(claim.kind)
+        if plan is None:
+            return self._unfit(claim, None)
+        try:
+            call = plan.task.signature.decode(claim.payload)
+        except InvalidPayload as error:
+            return self._unfit(claim, error)
+        limit = plan.limit if options.timeout is None else options.timeout / SECOND
+        context = Context(claim, self._worker, call, limit)
+        run, slot.on_loop = plan.call, plan.on_loop
+        if (claim.crashes or options.isolation) and slot.on_loop and is_suspect(claim):
+            apart = plan.apart(claim)
+            if apart is not None:
+                run, slot.on_loop = apart, False
+        slot.context, slot.cause, slot.tries = context, None, 0
+        custody = self._custody
+        custody.runs[claim.id] = slot
+        if limit is not None and context.began + limit < custody.alarm_at:
+            custody.set_alarm(context.began + limit)
+        variables = copy_context()
+        rules = plan.rules
+        outcome: Outcome
+        try:
+            steps, value = variables.run(begin, run, context)
+            if steps is not None:
+                lane.rouse()
+                value = await Isolated(steps, value, variables)
+            outcome = outcome_of_result(plan.task, value, context)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
+            outcome = self._judge(error, slot, plan, context)
+            rules = msgspec.structs.replace(rules, roll=random())
+        finally:
+            if custody.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
+                del custody.runs[claim.id]
+            slot.context = None
+            if slot.task.cancelling():
+                slot.recover()
+        return conclude(claim, outcome, rules, context.executed())
+
+    def _judge(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
+        cause = Cause.SHUTDOWN if slot.cause is None and self._worker.going_down else slot.cause
+        outcome = outcome_of_error(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
+        if isinstance(outcome, Canceled) and context.cancel.reason is not None:
+            return Canceled(context.cancel.reason)
+        if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt
+            self._worker.ask_stop()
+        return outcome
+
+    def _plan_for(self, kind: str) -> Plan | None:
+        worker = self._worker
+        task = worker.app.find_task(kind)
+        if task is None:
+            return None
+        plan = self._plans[kind] = Plan(worker.app, task, worker.executors, self._grace, worker.keeps)
+        return plan
+
+    def rules_of(self, kind: str) -> Rules:
+        """How a job of this kind is to be concluded; a stranger's by the app's defaults."""
+        plan = self._plans.get(kind) or self._plan_for(kind)
+        return self._strangers if plan is None else plan.rules
+
+    def _unfit(self, claim: Claim, error: InvalidPayload | None) -> Settlement:
+        outcome = outcome_of_unfit(claim, error)
+        settlement = conclude(claim, outcome, self._strangers)
+        if settlement.status is Status.PENDING:
+            self._worker.failures.put_back(claim, outcome.why, settlement)
+        return settlement

@@ -33,10 +33,9 @@ from stoker.worker.fetcher import Fetcher, Order, Shares
 from stoker.worker.lease_keeper import Keeper
 from stoker.worker.maintenance import Chores
 from stoker.worker.outage import Outage
+from stoker.worker.runner import Slots
 from stoker.worker.running import Custody
-from stoker.worker.settler import Settler
-from stoker.worker.slots import Slots
-from stoker.worker.store_loop import Exchange
+from stoker.worker.store_loop import Exchange, Settler
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
