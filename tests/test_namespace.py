@@ -101,9 +101,9 @@ async def test_two_workers_with_different_functions_under_one_kind_both_say_so_o
     billing.task(name="same")(send)
     async with working(shop, ["default"]) as one, working(billing, ["default"]) as two:
         for worker in (one, two):
-            await worker.chores.attune()
+            await worker.maintenance.show_and_tune()
         for worker in (one, two, one, two):
-            await worker.chores.advice.look()
+            await worker.maintenance.advice.look()
         here, there = (app.tasks["send"].path for app in (shop, billing))
         assert [(f"{here} here" in line, f"{there} here" in line) for line in _told(caplog)] == [
             (True, False),

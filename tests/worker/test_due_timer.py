@@ -25,7 +25,7 @@ NEVER = 3600
 
 def set_to(worker: Worker, seconds: float) -> bool:
     """Is the alarm set to this time from now, give or take what the test itself needs?"""
-    left = worker.alarm.rings_in
+    left = worker.due_timer.rings_in
     return left is not None and seconds - PATIENCE < left <= seconds + LATER
 
 
@@ -106,7 +106,7 @@ async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: py
     await work.enqueue()
     counting = Counting(engine, monkeypatch)
     async with working(jobs, poll=0.01) as worker:
-        await until(lambda: worker.alarm.open == frozenset())
+        await until(lambda: worker.due_timer.open == frozenset())
         claims, looks = counting.claims, counting.looks
         await until(lambda: counting.looks > looks + 3)
         assert counting.claims == claims
@@ -130,7 +130,7 @@ async def test_a_job_that_cannot_be_had_is_asked_for_less_and_less(
     engine = await jobs.engine()
     counting = Counting(engine, monkeypatch)
     async with working(jobs, poll=NEVER) as worker:
-        monkeypatch.setattr(worker.shares, "portions", lambda *_: [])
+        monkeypatch.setattr(worker.limits, "portions", lambda *_: [])
         await work.enqueue()
         await until(lambda: counting.looks > 5)
-        assert worker.alarm.pause >= LATER * 8
+        assert worker.due_timer.pause >= LATER * 8

@@ -66,27 +66,27 @@ def app(store: Holding) -> Stoker:
 async def test_a_held_outcome_waits_alone_and_the_store_is_not_away(app: Stoker, store: Holding) -> None:
     async with app, working(app) as worker:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
-        await until(lambda: len(worker.exchange.aside))
+        await until(lambda: len(worker.store_loop.held_outcomes))
         others = [await app.enqueue(app.draft("work", {"n": n})) for n in range(1, 51)]
         assert [await handle.result(5) for handle in others] == list(range(1, 51))
         assert worker.ready
         assert (await held.refresh()).status is Status.RUNNING
         store.slots = set()
         assert await held.result(5) == 0
-        assert not len(worker.exchange.aside)
-        await until(lambda: not worker.custody.held)
+        assert not len(worker.store_loop.held_outcomes)
+        await until(lambda: not worker.running_jobs.held)
 
 
 @pytest.mark.spec("WORKER-34")
 async def test_what_needs_the_same_key_joins_it_and_is_not_sent_with_others(app: Stoker, store: Holding) -> None:
     async with app, working(app) as worker:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
-        await until(lambda: len(worker.exchange.aside))
+        await until(lambda: len(worker.store_loop.held_outcomes))
         handles = [
             await app.enqueue(app.draft("work", {"n": 100 * n, "key": "k" if n % 2 else "free"})) for n in range(1, 11)
         ]
         assert [await handle.result(5) for handle in handles[1::2]] == [100 * n for n in range(2, 11, 2)]
-        await until(lambda: len(worker.exchange.aside) == 6)
+        await until(lambda: len(worker.store_loop.held_outcomes) == 6)
         store.slots = set()
         assert [await handle.result(5) for handle in handles] == [100 * n for n in range(1, 11)]
 
@@ -102,7 +102,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
         await until(lambda: len(store.asked) > 1)
         store.trouble = [trouble]
         await until(lambda: not store.trouble)
-        await until(lambda: len(worker.exchange.aside))
+        await until(lambda: len(worker.store_loop.held_outcomes))
         store.slots = set()
         assert await held.result(5) == 0
 
@@ -128,7 +128,7 @@ async def test_a_worker_that_stops_tries_to_write_it(app: Stoker, store: Holding
     async with app:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
-            await until(lambda: len(worker.exchange.aside))
+            await until(lambda: len(worker.store_loop.held_outcomes))
             left = len(store.asked)
             worker.ask_stop()
             await until(lambda: worker.state == "stopping" and len(store.asked) > left + 2)
@@ -145,7 +145,7 @@ async def test_a_worker_that_stops_says_what_it_could_not_write(
     async with app:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
-            await until(lambda: len(worker.exchange.aside))
+            await until(lambda: len(worker.store_loop.held_outcomes))
     assert "1 outcomes could not be written before the end" in caplog.text
 
 

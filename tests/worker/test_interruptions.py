@@ -216,8 +216,8 @@ async def test_an_abandoned_run_does_not_disturb_the_next_one_of_the_same_job(jo
     job = await work.using(timeout=5).enqueue()
     async with working(jobs, {"default": 1}) as worker:
         await until(lambda: worker.runs == 1)
-        [running] = worker.custody.runs.values()
-        worker.custody.interrupt(running, Cause.TIMEOUT, "test")
+        [running] = worker.running_jobs.runs.values()
+        worker.running_jobs.interrupt(running, Cause.TIMEOUT, "test")
         await until(lambda: runs == [1, 2])
         await asyncio.sleep(0.02)
         assert worker.runs == 1, "the second run is still in custody after the first one ended"
@@ -394,7 +394,7 @@ async def test_a_cancel_from_anywhere_reaches_a_running_handler_at_once(jobs: St
         with pytest.raises(JobCanceled, match="was canceled: wrong customer"):
             await job.result(5)
         assert time.monotonic() - began < 2, "by a wake-up, not by the next renewal"
-        assert worker.custody.held == {}
+        assert worker.running_jobs.held == {}
     assert reasons == ["wrong customer"]
     record = await job.refresh()
     assert (record.attempts, record.last_error) == (1, "wrong customer")
@@ -457,7 +457,7 @@ async def test_a_forced_cancel_takes_the_claim_away_and_stops_the_handler(
         assert (await job.refresh()).status is Status.CANCELED
         await asyncio.wait_for(stopped.wait(), 5)
         await until(lambda: worker.lost == 1)
-        assert worker.custody.held == {}
+        assert worker.running_jobs.held == {}
     assert "lease lost" in caplog.text
     assert job.id in caplog.text
     assert (await job.refresh()).last_error == "enough"
@@ -479,7 +479,7 @@ async def test_a_job_that_waits_in_the_buffer_can_be_canceled_too(jobs: Stoker) 
     async with working(jobs, {"default": 1}) as worker:
         worker.lanes[0]._rate = 1_000.0  # so fast so far that the lane takes in advance
         worker.fetcher.wake()
-        worker.exchange.bell.set()
+        worker.store_loop.wakeup.set()
         await until(lambda: len(worker.lanes[0].buffer) == 1)
         assert await handles[1].cancel()
         record = await becomes(handles[1], Status.CANCELED)

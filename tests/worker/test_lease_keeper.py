@@ -121,7 +121,7 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
 
         await engine.settle([conclude(mine, Lost())])
         assert await job.result(5) == worker.id, "and it works as before"
-        await until(lambda: not worker.custody.held)
+        await until(lambda: not worker.running_jobs.held)
     assert reasons == ["the worker's lease was lost"]
 
 
@@ -141,7 +141,7 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back(timed_jobs: Stoker, 
         await engine.wake([CONTROL])
         record = await becomes(job, Status.PENDING)
         assert record.attempts == 0
-        assert worker.custody.held == {}
+        assert worker.running_jobs.held == {}
     assert claim.attempt == 1
 
 
@@ -203,8 +203,8 @@ async def test_a_worker_without_a_lease_does_not_start() -> None:
     with pytest.raises(EngineUnavailable):
         await worker.start()
     assert (worker.state, worker.ready) == ("new", False)
-    worker.keeper._thread.join(5)
-    assert not worker.keeper._thread.is_alive()
+    worker.lease_keeper._thread.join(5)
+    assert not worker.lease_keeper._thread.is_alive()
     await app.close()
 
 
@@ -241,11 +241,11 @@ async def test_orphans_are_left_alone_while_a_claim_is_under_way(engine: Engine)
             from stoker.model.job import Renewal
 
             [claim] = await (await app.engine()).claim(Demand(worker.id, (("elsewhere", 1),)))
-            worker.exchange.asking = True
-            worker.custody.renewed(Renewal(True, orphaned=[claim]))
-            assert len(worker.settler) == 0
-            worker.exchange.asking = False
-            worker.custody.renewed(Renewal(True, orphaned=[claim]))
+            worker.store_loop.asking = True
+            worker.running_jobs.renewed(Renewal(True, orphaned=[claim]))
+            assert len(worker.outcomes) == 0
+            worker.store_loop.asking = False
+            worker.running_jobs.renewed(Renewal(True, orphaned=[claim]))
             await becomes(job, Status.PENDING)
     assert ids.text(claim.id) == job.id
 

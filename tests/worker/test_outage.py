@@ -105,7 +105,7 @@ async def test_an_outage_loses_nothing_and_shows(
         assert worker.state == "running", "an outage is not the end"
         weather.away = False
         assert [await handle.result(10) for handle in handles] == list(range(30))
-        await until(lambda: worker.ready and worker.custody.held == {})
+        await until(lambda: worker.ready and worker.running_jobs.held == {})
     assert set(runs.values()) == {1}
     assert (await handles[3].refresh()).log == ("run 3",)
     assert caplog.text.count("the store does not answer") == 1, "said once per outage"
@@ -132,12 +132,12 @@ async def test_a_lease_that_cannot_be_renewed_turns_readiness_red_and_claims_not
     async with working(app, lease=15) as worker:
         await until(lambda: worker.runs == 1)
         weather.away = True
-        worker.keeper._loop.call_soon_threadsafe(worker.keeper._wake)  # type: ignore[union-attr]
+        worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
         await until(lambda: not worker.healthy)
         assert not worker.ready
         assert not worker.taking
         weather.away = False
-        worker.keeper._loop.call_soon_threadsafe(worker.keeper._wake)  # type: ignore[union-attr]
+        worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
         await until(lambda: worker.ready)
         go.set()
         assert await job.result(5) == "finished"
@@ -216,7 +216,7 @@ async def test_a_stop_in_the_middle_of_a_call_does_not_lose_its_answer(app: Stok
     await asyncio.wait_for(slow.wait(), 5)
     await worker.stop(0)
     assert (await job.refresh()).status is Status.DONE
-    assert (worker.counts[Status.DONE], worker.lost, worker.custody.held) == (1, 0, {})
+    assert (worker.counts[Status.DONE], worker.lost, worker.running_jobs.held) == (1, 0, {})
 
 
 @pytest.mark.spec("WORKER-22")

@@ -86,19 +86,19 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
     bad = await work.enqueue(0)
     picky.refused, picky.plain = {bad._id}, True
     async with working(jobs) as worker:
-        await until(lambda: worker.exchange.parking.parked)
+        await until(lambda: worker.store_loop.rejected_outcomes.parked)
         good = [await work.enqueue(n) for n in range(1, 9)]
         assert [await handle.result(5) for handle in good] == list(range(1, 9))
         assert f"refuses every outcome of job {bad.id} (work): this cannot be stored." in caplog.text
-        assert not worker.exchange.away
+        assert not worker.store_loop.away
         assert (await bad.refresh()).status is Status.RUNNING
-        await worker.exchange.parking.try_again()
-        assert len(worker.exchange.parking.parked) == 1
+        await worker.store_loop.rejected_outcomes.try_again()
+        assert len(worker.store_loop.rejected_outcomes.parked) == 1
         picky.refused = set()
-        await worker.exchange.parking.try_again()
-        assert worker.exchange.parking.parked == []
+        await worker.store_loop.rejected_outcomes.try_again()
+        assert worker.store_loop.rejected_outcomes.parked == []
         assert await bad.result(5) == 0
-        assert worker.custody.held == {}
+        assert worker.running_jobs.held == {}
 
 
 @pytest.mark.spec("WORKER-28")
@@ -112,7 +112,7 @@ async def test_a_store_that_refuses_everything_is_away(
     handles = [await work.enqueue(n) for n in range(30)]
     picky.refused, picky.plain = {handle._id for handle in handles}, True
     async with working(jobs) as worker:
-        await until(lambda: worker.exchange.away)
+        await until(lambda: worker.store_loop.away)
         asked = picky.calls
         picky.refused = set()
         assert [await handle.result(5) for handle in handles[3:]] == list(range(3, 30))
@@ -130,8 +130,8 @@ async def test_a_store_that_goes_away_meanwhile_loses_nothing(jobs: Stoker, pick
     picky.refused, picky.plain = {handles[0]._id}, True
     async with working(jobs) as worker:
         picky.errors.append(EngineUnavailable("gone for a moment."))
-        await until(lambda: worker.exchange.away)
-        assert worker.exchange.parking.parked == []
+        await until(lambda: worker.store_loop.away)
+        assert worker.store_loop.rejected_outcomes.parked == []
         picky.refused = set()
         assert [await handle.result(5) for handle in handles] == list(range(5))
 

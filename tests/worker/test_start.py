@@ -57,8 +57,8 @@ async def test_a_queue_without_workers_is_named_once(jobs: Stoker, caplog: pytes
     async with working(jobs, ["default"]) as worker:
         await work.using(queue="maill").enqueue()
         await work.using(queue="later", delay=60).enqueue()
-        await worker.chores.advice.look()
-        await worker.chores.advice.look()
+        await worker.maintenance.advice.look()
+        await worker.maintenance.advice.look()
         assert told(caplog) == [
             "queue 'maill' has 1 jobs that are due and no worker serves it: start one with -q maill"
         ]

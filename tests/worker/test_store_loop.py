@@ -16,7 +16,7 @@ from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Settled, Settlement, Status
 from stoker.worker import Worker
 from stoker.worker import fetcher as lanes
-from stoker.worker import store_loop as exchanges
+from stoker.worker import store_loop as store_loops
 from stoker.worker.fetcher import Fetcher
 from tests.rig import until
 from tests.worker.test_fetcher import claims
@@ -101,18 +101,18 @@ async def test_a_whole_batch_waits_for_the_call_before_it_only_where_calls_do_no
     assert worker.counts[Status.DONE] == JOBS
     assert (engine.most > 1) == (kind is Far)
     assert engine.most <= engine.parallel_calls
-    assert worker.exchange.asking == 0
+    assert worker.store_loop.asking == 0
     assert all(lane.asked == 0 for lane in worker.lanes)
 
 
 @pytest.mark.spec("WORKER-31")
 async def test_calls_whose_answers_are_lost_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchanges, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(store_loops, "SHORTEST_PAUSE", 0.001)
     engine = Far()
     ran, worker = await drained(engine, lose=2)
     assert set(ran) == set(range(JOBS))
     assert worker.counts[Status.DONE] == JOBS
-    assert not worker.settler.in_flight
+    assert not worker.outcomes.in_flight
     assert all(lane.asked == 0 for lane in worker.lanes)
 
 
@@ -150,14 +150,14 @@ async def test_an_outcome_that_rang_while_a_claim_was_under_way_is_written_when_
     async with app, Worker(app, {"default": 5}, poll=60.0) as worker:
         await long.enqueue()
         await short.enqueue()
-        await until(lambda: worker.runs == 2 and not worker.exchange.under_way)
+        await until(lambda: worker.runs == 2 and not worker.store_loop.under_way)
         engine.through.clear()
         asked = engine.asked
         worker.fetcher.wake()
-        worker.exchange.bell.set()
+        worker.store_loop.wakeup.set()
         await until(lambda: engine.asked > asked)
         end.set()
-        await until(lambda: len(worker.settler) == 1 and not worker.exchange.bell.is_set())
+        await until(lambda: len(worker.outcomes) == 1 and not worker.store_loop.wakeup.is_set())
         engine.through.set()
         await until(lambda: worker.counts[Status.DONE] == 1)
         ended.set()
@@ -174,10 +174,10 @@ async def test_what_a_claim_brings_while_the_worker_stops_is_handed_back() -> No
     async with app:
         worker = Worker(app, {"default": 5}, poll=60.0)
         await worker.start()
-        await until(lambda: engine.asked > 0 and not worker.exchange.under_way)
+        await until(lambda: engine.asked > 0 and not worker.store_loop.under_way)
         engine.through.clear()
         handle = await work.enqueue()
-        await until(lambda: worker.exchange.under_way)
+        await until(lambda: worker.store_loop.under_way)
         stopping = asyncio.create_task(worker.stop(grace=0))
         await until(lambda: worker.state == "stopping")
         engine.through.set()

@@ -46,7 +46,7 @@ async def attuned(*workers: Worker) -> None:
     """As after a few seconds: each has heard of the others."""
     for _ in range(2):
         for worker in workers:
-            await worker.chores.attune()
+            await worker.maintenance.show_and_tune()
 
 
 @pytest.mark.spec("WORKER-27")
@@ -74,7 +74,7 @@ async def test_workers_share_the_slots_of_a_limited_queue(jobs: Stoker) -> None:
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(working(jobs, {"default": 5})) for _ in range(2)]
         await attuned(*workers)
-        assert sorted(worker.shares.caps["default"] for worker in workers) == [1, 2]
+        assert sorted(worker.limits.caps["default"] for worker in workers) == [1, 2]
         await until(lambda: crowded.now >= 3)
         crowded.gate.set()
         await until(lambda: crowded.ended >= 10)
@@ -83,12 +83,12 @@ async def test_workers_share_the_slots_of_a_limited_queue(jobs: Stoker) -> None:
         assert crowded.most <= 3, "since both know of each other"
         await workers[1].stop()
         await attuned(workers[0])
-        assert workers[0].shares.caps == {"default": 3}, "who has stopped has no share"
+        assert workers[0].limits.caps == {"default": 3}, "who has stopped has no share"
         await engine.tune("default", Tuning(workers=0))
         await attuned(workers[0])
         await crowded.put(1)
         workers[0].fetcher.wake()
-        await workers[0].exchange.turn()
+        await workers[0].store_loop.turn()
         assert (await engine.census()).by_status()[Status.PENDING] == 1, "no slot at all is a pause"
 
 
@@ -101,7 +101,7 @@ async def test_a_share_that_shrinks_hands_back_what_waits(jobs: Stoker) -> None:
         [lane] = worker.lanes
         lane._rate = 1_000.0  # so fast so far that the lane takes in advance
         worker.fetcher.wake()
-        worker.exchange.bell.set()
+        worker.store_loop.wakeup.set()
         await until(lambda: len(lane.buffer) == 6)
         await engine.tune("default", Tuning(workers=4))
         await attuned(worker)

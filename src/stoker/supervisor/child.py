@@ -20,7 +20,7 @@ from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
 from stoker.supervisor import messages
-from stoker.worker.main import Conductor
+from stoker.worker.main import MainLoop
 from stoker.worker.worker import LAST_WAIT, Worker
 
 EXIT_START = 1
@@ -41,32 +41,32 @@ class SupervisedWorker:
     def __init__(self, parent: Parent, worker: Worker) -> None:
         self._parent = parent
         self._worker = worker
-        self._conductor = Conductor(worker, self._report)
+        self._main_loop = MainLoop(worker, self._report)
         worker.on_identity = lambda identity: parent.send(messages.encode(messages.Identity(identity)))
 
     def run(self) -> int:
         """Work until asked to stop; returns the exit code."""
         self._parent.listen(self._received, self._orphaned)
         self._parent.outlive()
-        self._conductor.run()
-        asked = self._conductor.asked or self._worker.draining
+        self._main_loop.run()
+        asked = self._main_loop.asked or self._worker.draining
         self._parent.send(messages.encode(messages.Finished(asked, self._counts())))
         return 0 if asked else EXIT_BROKEN
 
     def _received(self, line: bytes) -> None:
-        conductor = self._conductor
-        calls = {messages.Drain: conductor.drain, messages.Hurry: conductor.hurry, messages.Quiet: conductor.quiet}
+        main_loop = self._main_loop
+        calls = {messages.Drain: main_loop.drain, messages.Hurry: main_loop.hurry, messages.Quiet: main_loop.quiet}
         self._on_loop(calls[type(messages.read_order(line))])
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         try:
-            self._conductor.loop.call_soon_threadsafe(call)
+            self._main_loop.loop.call_soon_threadsafe(call)
         except RuntimeError:  # the loop is closed: on the way out already
             return
 
     def _orphaned(self) -> None:
         """Drain without a supervisor; end the process even if a handler blocks the loop."""
-        self._on_loop(self._conductor.drain)
+        self._on_loop(self._main_loop.drain)
         time.sleep(self._worker.settings.shutdown_grace / SECOND + 2 * LAST_WAIT)
         os._exit(EXIT_BROKEN)
 

@@ -30,7 +30,7 @@ def begin(call: Callable[[Context], Awaitable[Any]], context: Context) -> tuple[
         return None, stop.value
 
 
-class Isolated:
+class InOwnContext:
     """Awaiting it goes on with a run that has begun, every step inside the run's own context."""
 
     __slots__ = ("_steps", "_variables", "_waiting")

@@ -27,7 +27,7 @@ LATER = 0.001
 """Seconds the alarm rings behind the due time, because a claim that comes too early finds nothing."""
 
 
-class Alarm:
+class DueTimer:
     """When to look for work that nobody announces."""
 
     def __init__(self, worker: Worker) -> None:
@@ -66,7 +66,7 @@ class Alarm:
                 if self._rang:
                     self._rang = False
                     self._worker.fetcher.wake()
-                    await self._worker.exchange.answer()
+                    await self._worker.store_loop.answer()
                     pause = SETTLE_DOWN  # the next job may be due right behind this one
                 await asyncio.sleep(pause)
                 await self._ask()
@@ -74,7 +74,7 @@ class Alarm:
             self._disarm()
 
     async def _ask(self) -> None:
-        queues = [queue for lane in self._worker.lanes if not lane.hungry for queue in lane.queues]
+        queues = [queue for lane in self._worker.lanes if not lane.may_have_more for queue in lane.queues]
         if not queues:
             return  # whoever is hungry asks for work anyway, and comes back here when there is none
         if not self._rang:

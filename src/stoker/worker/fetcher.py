@@ -57,7 +57,7 @@ class Lane:
         self.idle: deque[asyncio.Future[None]] = deque()
         self.busy = 0
         self.asked = 0
-        self.hungry = True
+        self.may_have_more = True
         self.woken = False
         self.since = 0.0
         self._fed = 0
@@ -78,17 +78,17 @@ class Lane:
         """
         self.asked -= asked
         if len(claims) >= asked:
-            self.hungry, self._fed = True, max(self._fed, number)
+            self.may_have_more, self._fed = True, max(self._fed, number)
         elif number > self._fed:
-            self.hungry = self.woken
+            self.may_have_more = self.woken
         if not self.buffer:
             self.since = now
             if not self.busy and now - self._measured_at > RESTED:  # rest says nothing about how fast the lane is
                 self._finished, self._measured_at = 0, now
         self.buffer.extend(claims)
-        self.rouse()
+        self.wake_slot()
 
-    def rouse(self) -> None:
+    def wake_slot(self) -> None:
         """Wake an idle slot if there is a claim for it. It wakes the next one when its handler begins to wait.
 
         Handlers that never wait are run by one slot, one after the other: the others would only find nothing left.
@@ -124,7 +124,7 @@ class Lane:
         self.idle.clear()
 
 
-class Shares:
+class QueueLimits:
     """`caps`: slots of this worker by queue, for queues that are limited. `running` counts the runs of a queue here."""
 
     def __init__(self, running: Callable[[str], int]) -> None:
@@ -194,7 +194,7 @@ class Fetcher:
     """The lanes of one worker."""
 
     def __init__(
-        self, queues: Mapping[str, int], order: Order, batch: int | None = None, shares: Shares | None = None
+        self, queues: Mapping[str, int], order: Order, batch: int | None = None, limits: QueueLimits | None = None
     ) -> None:
         if not queues:
             raise InvalidInput("queues", queues, "must name at least one queue")
@@ -209,20 +209,20 @@ class Fetcher:
             self.lanes = [Lane(tuple(queues), sum(queues.values()), batch)]
         self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
         self._numbers = itertools.count(1)
-        self.shares = shares or Shares(lambda _queue: 0)
+        self.limits = limits or QueueLimits(lambda _queue: 0)
 
     def ask(self, worker: str) -> Asked | None:
         """What to ask the store for now; None when nothing is wanted or nothing is to be had."""
         wanted: list[tuple[str, int]] = []
         rooms: dict[Lane, int] = {}
         for lane in self.lanes:
-            hungry = lane.hungry or (self.shares.caps and self.shares.eased(lane))
-            room = min(lane.wanted(), lane.most) if hungry else 0
+            may_have_more = lane.may_have_more or (self.limits.caps and self.limits.eased(lane))
+            room = min(lane.wanted(), lane.most) if may_have_more else 0
             if room <= 0 or (room < lane.batch and len(lane.buffer) > lane.batch // 2):
                 continue
-            portions = self.shares.portions(lane, room, self._sequence(lane))
+            portions = self.limits.portions(lane, room, self._sequence(lane))
             if not portions:
-                lane.hungry = bool(lane.busy or lane.buffer)  # without any share there is nothing to be had
+                lane.may_have_more = bool(lane.busy or lane.buffer)  # without any share there is nothing to be had
                 continue
             room = min(room, sum(n for _, n in portions))
             rooms[lane] = room
@@ -241,7 +241,7 @@ class Fetcher:
     @property
     def wants_batch(self) -> bool:
         """Is there room for a whole batch that nobody has asked for yet?"""
-        return any(lane.hungry and lane.wanted() >= lane.batch for lane in self.lanes)
+        return any(lane.may_have_more and lane.wanted() >= lane.batch for lane in self.lanes)
 
     def _sequence(self, lane: Lane) -> Iterable[str]:
         if self._order != "weighted" or len(lane.queues) == 1:
@@ -264,7 +264,7 @@ class Fetcher:
     def wake(self, queues: Iterable[str] | None = None) -> None:
         """There may be work: ask again."""
         for lane in self.lanes if queues is None else {self._lane_of[q] for q in queues if q in self._lane_of}:
-            lane.hungry = lane.woken = True
+            lane.may_have_more = lane.woken = True
 
     def stale(self) -> list[Claim]:
         """Claims that wait behind slow handlers, no slot having taken one for too long; taken out of the buffers."""

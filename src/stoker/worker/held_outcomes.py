@@ -32,7 +32,7 @@ SAY_AFTER = 5.0
 """Seconds an outcome waits before a warning names its job: most locks are gone by then."""
 
 
-class Aside:
+class HeldOutcomes:
     """`settled` receives what was written after all; what is held again comes back here."""
 
     def __init__(self, worker: Worker, settled: Settled) -> None:
@@ -94,19 +94,19 @@ class Aside:
         """One call with what waits. What fails for another reason than a lock goes the usual way."""
         batch = self._waiting[:LARGEST_BATCH]
         claims, settlements = [claim for claim, _ in batch], [settlement for _, settlement in batch]
-        settler = self._worker.settler
-        settler.flying.append(claims)
+        outcomes = self._worker.outcomes
+        outcomes.flying.append(claims)
         verdicts: list[Verdict] | None = None
         try:
             verdicts = (await self._worker.engine.settle(settlements)).verdicts
         except Exception:  # noqa: BLE001 - the exchange meets it again, and knows what to do about it
-            settler.put_back(claims, settlements)
+            outcomes.put_back(claims, settlements)
         finally:
-            settler.flying[:] = [others for others in settler.flying if others is not claims]
+            outcomes.flying[:] = [others for others in outcomes.flying if others is not claims]
         del self._waiting[: len(batch)]
         if verdicts is not None:
             await self._settled(claims, settlements, verdicts)
-        self._worker.exchange.bell.set()
+        self._worker.store_loop.wakeup.set()
 
     def _name_one(self) -> None:
         if not self._waiting or self._named or time.monotonic() - self._since < SAY_AFTER:

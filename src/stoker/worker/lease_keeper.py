@@ -37,7 +37,7 @@ AGAIN_AFTER = 1.0
 """Seconds after which a renewal that failed is tried again, unless the next one is due before."""
 
 
-class Keeper:
+class LeaseKeeper:
     """One thread, one loop, one twin of the engine."""
 
     def __init__(self, worker: Worker, engine: Engine, lease: Span) -> None:
@@ -84,7 +84,7 @@ class Keeper:
         try:
             self._loop.run_until_complete(self._keep())
         except BaseException as error:  # noqa: BLE001 - the worker must hear of it, whatever it is
-            self._tell(self._worker.keeper_failed, error)
+            self._tell(self._worker.lease_keeper_failed, error)
         finally:
             self._loop.close()
 
@@ -94,7 +94,7 @@ class Keeper:
             await self._engine.open()
             asked_at = running.lease_clock()
             await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
-            self._worker.custody.safe_until = self._end_of(asked_at)
+            self._worker.running_jobs.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before anybody listens.
             await self._engine.wait([CONTROL], 0)
         except BaseException as error:  # noqa: BLE001 - start() raises it
@@ -129,7 +129,7 @@ class Keeper:
         due = time.monotonic() + pause
         while True:
             try:
-                nap = BLOCKED_AFTER if self._worker.custody.runs else IDLE_NAP
+                nap = BLOCKED_AFTER if self._worker.running_jobs.runs else IDLE_NAP
                 async with asyncio.timeout(min(max(0.0, due - time.monotonic()), nap)):
                     await self._nudge.wait()
             except TimeoutError:
@@ -145,25 +145,25 @@ class Keeper:
 
     async def _renew(self) -> bool:
         worker = self._worker
-        held = list(worker.custody.held.copy().items())
+        held = list(worker.running_jobs.held.copy().items())
         asked = worker.id
         fresh = worker.next_id()
         asked_at = running.lease_clock()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:
-                worker.custody.safe_until = -inf  # what waits in the buffers belongs to others
+                worker.running_jobs.safe_until = -inf  # what waits in the buffers belongs to others
                 await self._engine.renew(fresh, [], lease=self._lease, first=True)
             reasons = await self._reasons(renewal)
         except StokerError as error:
-            self._tell(worker.custody.renewal_failed, error)
+            self._tell(worker.running_jobs.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
         if renewal.known:
-            worker.custody.safe_until = self._end_of(asked_at)
-            self._tell(worker.custody.renewed, renewal, reasons)
+            worker.running_jobs.safe_until = self._end_of(asked_at)
+            self._tell(worker.running_jobs.renewed, renewal, reasons)
         else:
-            self._tell(worker.custody.expelled, asked, fresh, self._end_of(asked_at))
+            self._tell(worker.running_jobs.lease_lost, asked, fresh, self._end_of(asked_at))
         return True
 
     def _end_of(self, asked_at: float) -> float:
@@ -187,7 +187,7 @@ class Keeper:
     def _watch_loop(self) -> None:
         """Ask the worker's loop for a sign; one that is not answered means that something holds the loop up."""
         if self._asked_at is None:
-            if not self._worker.custody.runs:
+            if not self._worker.running_jobs.runs:
                 return
             self._asked_at = time.monotonic()
             self._tell(self._answered, None)

@@ -29,10 +29,10 @@ logger = logging.getLogger("stoker.worker")
 def run_worker(worker: Worker) -> None:
     """Run a worker in a script until a signal stops it, or until it has drained."""
     worker.executors.check(worker.app.tasks.values())
-    Conductor(worker).run()
+    MainLoop(worker).run()
 
 
-class Conductor:
+class MainLoop:
     """One worker, one loop, one thread that owns both."""
 
     def __init__(self, worker: Worker, beside: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -67,7 +67,7 @@ class Conductor:
             except (SystemExit, KeyboardInterrupt) as leak:
                 if main.done():
                     raise
-                self.loop.call_soon(condemn, self.worker, leak)
+                self.loop.call_soon(end_as_panic, self.worker, leak)
 
     async def _serve(self) -> None:
         worker = self.worker
@@ -133,13 +133,13 @@ class Conductor:
 
 
 @contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, conductor: Conductor) -> Iterator[None]:
+def _signals(loop: asyncio.AbstractEventLoop, main_loop: MainLoop) -> Iterator[None]:
     """Listen to signals while the worker runs; only the main thread can."""
     wanted = {
-        signal.SIGTERM: conductor.stop_signal,
-        signal.SIGINT: conductor.stop_signal,
-        signal.SIGHUP: conductor.stop_signal,
-        signal.SIGTSTP: conductor.quiet,
+        signal.SIGTERM: main_loop.stop_signal,
+        signal.SIGINT: main_loop.stop_signal,
+        signal.SIGHUP: main_loop.stop_signal,
+        signal.SIGTSTP: main_loop.quiet,
     }
     if threading.current_thread() is not threading.main_thread():
         wanted = {}
@@ -155,14 +155,14 @@ def _signals(loop: asyncio.AbstractEventLoop, conductor: Conductor) -> Iterator[
                 signal.signal(number, previous)
 
 
-def condemn(worker: Worker, leak: BaseException) -> None:
+def end_as_panic(worker: Worker, leak: BaseException) -> None:
     """SystemExit left the loop, because a Task that a handler spawned raised it: that job is dead, the worker lives."""
     context = culprit(leak)
-    slot = None if context is None else worker.custody.runs.get(context.claim.id)
+    slot = None if context is None else worker.running_jobs.runs.get(context.claim.id)
     if context is None or slot is None or slot.context is not context:
         logger.error("%s left the event loop, and no running job is to blame; the worker goes on", _name(leak))
         return
-    worker.custody.condemn(slot, leak)
+    worker.running_jobs.end_as_panic(slot, leak)
 
 
 def culprit(leak: BaseException) -> Context | None:

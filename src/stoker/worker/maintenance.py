@@ -67,7 +67,7 @@ PROMPT_REAP = 0.5
 """Seconds between looks for the dead, where the store knows at once who is."""
 
 
-class Turn:
+class Interval:
     """When something that is done every so often is due again, told by one who looks every `nap` seconds."""
 
     def __init__(self, every: float, nap: float, *, first: float = 1.0) -> None:
@@ -84,7 +84,7 @@ class Turn:
         return True
 
 
-class Chores:
+class Maintenance:
     """The loops around the exchange."""
 
     def __init__(self, worker: Worker) -> None:
@@ -112,8 +112,8 @@ class Chores:
         third = self._settings.lease / 3 / SECOND
         pause = min(PROMPT_REAP, third) if Feature.SIGN_OF_LIFE in self._engine.features else third
         nap = min(poll, pause, TEND_EVERY)
-        look, tend = Turn(poll, nap), Turn(TEND_EVERY, nap)
-        reap = Turn(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step
+        look, tend = Interval(poll, nap), Interval(TEND_EVERY, nap)
+        reap = Interval(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step
         while True:
             try:
                 woken = await self._engine.wait(queues, nap)
@@ -121,10 +121,10 @@ class Chores:
                 await asyncio.sleep(nap)
                 woken = frozenset()
             if look.has_come() or woken:
-                self._worker.fetcher.wake(woken or self._worker.alarm.open)
-                await self._worker.exchange.answer()
+                self._worker.fetcher.wake(woken or self._worker.due_timer.open)
+                await self._worker.store_loop.answer()
                 await asyncio.sleep(0)  # the slot that got something goes first
-                self._worker.alarm.reset()
+                self._worker.due_timer.reset()
             if tend.has_come():
                 self._tending.set()
             if reap.has_come():
@@ -141,7 +141,7 @@ class Chores:
     async def _reap_once(self) -> bool:
         worker, limit = self._worker, self._settings.reap_batch
         claims, settlements, verdicts = await reap(self._engine, worker.id, worker.rules_of, limit=limit)
-        worker.exchange.tell(claims, settlements, verdicts)
+        worker.store_loop.tell(claims, settlements, verdicts)
         worker.failures.applied(claims, settlements, verdicts)
         return len(claims) == limit
 
@@ -151,13 +151,13 @@ class Chores:
         while True:
             try:
                 await self.write_notes()
-                self._worker.exchange.hand_back(self._worker.fetcher.stale())
+                self._worker.store_loop.hand_back(self._worker.fetcher.stale())
                 self._name_long_runs()
                 await self._name_deadlocks()
                 self._worker.failures.flush()
-                await self._worker.exchange.parking.try_again()
+                await self._worker.store_loop.rejected_outcomes.try_again()
                 if tick % 5 == 0:
-                    await self.attune()
+                    await self.show_and_tune()
                 if tick % 2 == 0:
                     await self.write_events()
                 if tick % LOOK_FOR_UNSERVED == FIRST_LOOK:
@@ -178,7 +178,7 @@ class Chores:
             except StokerError as error:
                 self._failed("could not remove what is past its time: %s Trying again later.", error)
 
-    async def attune(self) -> None:
+    async def show_and_tune(self) -> None:
         """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""
         worker = self._worker
         await self._engine.beat(janitor.presence(worker))
@@ -190,10 +190,10 @@ class Chores:
             worker.keeps.clear()
             worker.keeps.update(dict.fromkeys(served - own, keep))
         limited = any(queue.workers is not None for queue in queues)
-        if worker.shares.learn(worker.id, queues, await self._engine.workers() if limited else ()):
-            worker.exchange.hand_back(worker.shares.surplus(worker.lanes))
+        if worker.limits.learn(worker.id, queues, await self._engine.workers() if limited else ()):
+            worker.store_loop.hand_back(worker.limits.surplus(worker.lanes))
             worker.fetcher.wake()
-            worker.exchange.bell.set()
+            worker.store_loop.wakeup.set()
 
     def _failed(self, text: str, error: StokerError) -> None:
         """Log a chore that failed; that the store is away is said once, where jobs are claimed and settled."""
@@ -210,7 +210,7 @@ class Chores:
 
     def _name_long_runs(self) -> None:
         limit = self._settings.long_running / SECOND
-        for job, slot in list(self._worker.custody.runs.items()):
+        for job, slot in list(self._worker.running_jobs.runs.items()):
             context = slot.context
             if context is not None and job not in self._warned and context.elapsed > limit:
                 self._warned.add(job)
@@ -220,14 +220,14 @@ class Chores:
                     context.kind,
                     limit,
                 )
-        self._warned.intersection_update(self._worker.custody.runs)
+        self._warned.intersection_update(self._worker.running_jobs.runs)
 
     async def _name_deadlocks(self) -> None:
         """Warn of a run that waits for a job which needs the very slots that are all taken, once per pair of kinds."""
         for lane in self._worker.lanes:
             if lane.busy < lane.slots:
                 continue
-            runs = [slot.context for slot in self._worker.custody.runs.values()]
+            runs = [slot.context for slot in self._worker.running_jobs.runs.values()]
             waiting = {
                 job: run for run in runs if run is not None and run.queue in lane.queues for job in list(run.awaited)
             }

@@ -45,7 +45,7 @@ AGAIN_EVERY = 30.0
 """Seconds between two tries of what is parked."""
 
 
-class Parking:
+class RejectedOutcomes:
     """`settled` hears of everything that was written after all."""
 
     def __init__(self, worker: Worker, settled: Settled) -> None:
@@ -62,9 +62,9 @@ class Parking:
         """
         if not settlements or isinstance(error, AWAY):
             return False
-        settler, waiting = self._worker.settler, list(zip(claims, settlements, strict=True))
-        del settler.claims[: len(claims)], settler.settlements[: len(claims)]
-        settler.flying.append(claims)
+        outcomes, waiting = self._worker.outcomes, list(zip(claims, settlements, strict=True))
+        del outcomes.claims[: len(claims)], outcomes.settlements[: len(claims)]
+        outcomes.flying.append(claims)
         refused: list[tuple[Claim, Settlement, Exception]] = []
         accepted = 0
         try:
@@ -79,9 +79,9 @@ class Parking:
         except AWAY:
             return False
         finally:
-            settler.flying[:] = [others for others in settler.flying if others is not claims]
+            outcomes.flying[:] = [others for others in outcomes.flying if others is not claims]
             waiting += self._park(refused, others=accepted > 0)
-            settler.put_back([claim for claim, _ in waiting], [settlement for _, settlement in waiting])
+            outcomes.put_back([claim for claim, _ in waiting], [settlement for _, settlement in waiting])
         return not waiting or accepted > 0
 
     async def _settle(self, claim: Claim, settlement: Settlement) -> Exception | None:

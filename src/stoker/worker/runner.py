@@ -26,7 +26,7 @@ from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND, Span
 from stoker.worker import running as keeping
-from stoker.worker.context_vars import Isolated, begin
+from stoker.worker.context_vars import InOwnContext, begin
 from stoker.worker.fetcher import Lane
 from stoker.worker.running import Slot
 
@@ -96,12 +96,12 @@ QUANTUM = 0.002
 """Seconds a slot may run jobs that never suspend before it lets the loop breathe."""
 
 
-class Slots:
+class Runner:
     """What every slot of a worker does, and what it knows about the tasks."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._custody = worker.custody
+        self._running_jobs = worker.running_jobs
         self._plans: dict[str, Plan] = {}
         self._grace = worker.settings.unknown_task_grace
         self._strangers = Rules(default=worker.app.backoff, unfit_grace=self._grace)
@@ -112,19 +112,19 @@ class Slots:
         assert me is not None
         slot = Slot(me)
         worker, buffer, clock = self._worker, lane.buffer, time.monotonic
-        waiting, most, exchange = worker.settler.settlements, worker.settler.most, worker.exchange
-        custody, lease_clock = self._custody, keeping.lease_clock
+        waiting, most, store_loop = worker.outcomes.settlements, worker.outcomes.most, worker.store_loop
+        running_jobs, lease_clock = self._running_jobs, keeping.lease_clock
         breath = clock()
         while True:
             while not buffer or len(waiting) >= most:
                 if worker.state != "running":
                     return
                 if waiting:
-                    exchange.bell.set()
+                    store_loop.wakeup.set()
                 await self._idle(slot, lane)
                 breath = clock()
-            if lease_clock() >= custody.safe_until:
-                custody.lapsed()
+            if lease_clock() >= running_jobs.safe_until:
+                running_jobs.lapsed()
                 continue
             claim = buffer.popleft()
             lane.since = breath
@@ -133,7 +133,7 @@ class Slots:
             if slot.abandoned:
                 return
             lane.busy -= 1
-            full = exchange.finished(claim, settlement, last=not buffer)
+            full = store_loop.finished(claim, settlement, last=not buffer)
             if slot.shaken:
                 await slot.calm_down()
             if full or clock() - breath > QUANTUM:
@@ -169,25 +169,25 @@ class Slots:
             if apart is not None:
                 run, slot.on_loop = apart, False
         slot.context, slot.cause, slot.tries = context, None, 0
-        custody = self._custody
-        custody.runs[claim.id] = slot
-        if limit is not None and context.began + limit < custody.alarm_at:
-            custody.set_alarm(context.began + limit)
+        running_jobs = self._running_jobs
+        running_jobs.runs[claim.id] = slot
+        if limit is not None and context.began + limit < running_jobs.timer_at:
+            running_jobs.set_timer(context.began + limit)
         variables = copy_context()
         rules = plan.rules
         outcome: Outcome
         try:
             steps, value = variables.run(begin, run, context)
             if steps is not None:
-                lane.rouse()
-                value = await Isolated(steps, value, variables)
+                lane.wake_slot()
+                value = await InOwnContext(steps, value, variables)
             outcome = outcome_of_result(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
             outcome = self._judge(error, slot, plan, context)
             rules = msgspec.structs.replace(rules, roll=random())
         finally:
-            if custody.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
-                del custody.runs[claim.id]
+            if running_jobs.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
+                del running_jobs.runs[claim.id]
             slot.context = None
             if slot.task.cancelling():
                 slot.recover()

@@ -94,7 +94,7 @@ lease_clock: Callable[[], float] = functools.partial(
 NO_REASONS: Mapping[JobId, str] = MappingProxyType({})
 
 
-class Custody:
+class RunningJobs:
     """`held`: every claim of this worker by id with its token. `runs`: the slots that are running one.
 
     `safe_until`: by `lease_clock`, the end of the lease that the last successful renewal gave. Written by the keeper.
@@ -107,8 +107,8 @@ class Custody:
         self.runs: dict[JobId, Slot] = {}
         self.safe_until = inf
         self.unstarted: frozenset[tuple[JobId, int]] = frozenset()
-        self.alarm_at = inf
-        self._alarm: asyncio.TimerHandle | None = None
+        self.timer_at = inf
+        self._timer: asyncio.TimerHandle | None = None
 
     def count(self, queue: str) -> int:
         """How many jobs of a queue are running."""
@@ -116,22 +116,22 @@ class Custody:
 
     # --- time limits --------------------------------------------------------------------------------------------
 
-    def set_alarm(self, deadline: float) -> None:
+    def set_timer(self, deadline: float) -> None:
         """One timer serves all runs: it rings at the earliest deadline. Most jobs end before theirs, for free."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self.alarm_at = deadline
-        self._alarm = asyncio.get_running_loop().call_at(deadline, self._ring)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.timer_at = deadline
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._ring)
 
-    def stop_alarm(self) -> None:
+    def stop_timer(self) -> None:
         """The loop this alarm belongs to has served its time."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm, self.alarm_at = None, inf
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self.timer_at = None, inf
 
     def _ring(self) -> None:
         """Interrupt the runs whose time is up, and wait for the next of them."""
-        self._alarm, self.alarm_at = None, inf
+        self._timer, self.timer_at = None, inf
         now, earliest = time.monotonic(), inf
         for slot in list(self.runs.values()):
             context = slot.context
@@ -142,8 +142,8 @@ class Custody:
                 earliest = min(earliest, deadline)
             elif slot.cause is not Cause.TIMEOUT:
                 self.interrupt(slot, Cause.TIMEOUT, f"ran longer than {context.limit:g} s")
-        if earliest < self.alarm_at:
-            self.set_alarm(earliest)
+        if earliest < self.timer_at:
+            self.set_timer(earliest)
 
     # --- interrupting -------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Custody:
         )
         self._worker.replace_slot(claim, settlement)
 
-    def condemn(self, slot: Slot, error: BaseException) -> None:
+    def end_as_panic(self, slot: Slot, error: BaseException) -> None:
         """End a run as a panic, whatever it is doing: something it left behind tried to end the whole worker."""
         context = slot.context
         if context is None or slot.abandoned:
@@ -213,7 +213,7 @@ class Custody:
             return
         if cause is Cause.CANCEL:
             settlement = conclude(claim, Canceled(reason))
-            self._worker.exchange.finished(claim, settlement, last=True)
+            self._worker.store_loop.finished(claim, settlement, last=True)
         else:
             self.held.pop(job, None)
 
@@ -222,16 +222,16 @@ class Custody:
     def renewed(self, renewal: Renewal, reasons: Mapping[JobId, str] = NO_REASONS) -> None:
         """The lease is good; some claims may not be. `reasons` say why a job is to stop, where somebody did."""
         self._worker.store_answers()
-        in_flight = self._worker.settler.in_flight
+        in_flight = self._worker.outcomes.in_flight
         for job, token in renewal.lost:
             if job not in in_flight and self.held.get(job) == token:
                 self.drop(job, Cause.LOST, "its claim was lost")
         for job, token in renewal.canceling:
             if self.held.get(job) == token:
                 self.drop(job, Cause.CANCEL, reasons.get(job, "a cancel was requested"))
-        if not self._worker.exchange.asking:  # else they may be on their way here; there is a next renewal
+        if not self._worker.store_loop.asking:  # else they may be on their way here; there is a next renewal
             orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
-            self._worker.exchange.hand_back(orphans)
+            self._worker.store_loop.hand_back(orphans)
 
     def renewal_failed(self, error: StokerError) -> None:
         """The lease could not be renewed: take nothing new, let handlers run, show it."""
@@ -255,9 +255,9 @@ class Custody:
         )
         self._worker.healthy = False
         self.unstarted = frozenset((claim.id, claim.token) for claim in waiting)
-        self._worker.exchange.hand_back(waiting)
+        self._worker.store_loop.hand_back(waiting)
 
-    def expelled(self, former: str, fresh: str, safe_until: float) -> None:
+    def lease_lost(self, former: str, fresh: str, safe_until: float) -> None:
         """Others took this worker for dead: its claims are theirs now. Stop the handlers, go on under a new id.
 
         `safe_until` is the end of the new lease.

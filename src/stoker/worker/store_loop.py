@@ -23,15 +23,15 @@ from stoker.model.job import LARGEST_BATCH, Claim, Settled, Settlement, Status, 
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
 from stoker.worker.fetcher import LARGEST, SMALLEST, Asked, Fetcher
-from stoker.worker.held_outcomes import Aside
-from stoker.worker.rejected_outcomes import Parking
+from stoker.worker.held_outcomes import HeldOutcomes
+from stoker.worker.rejected_outcomes import RejectedOutcomes
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
     from stoker.worker.worker import Worker
 
 
-class Settler:
+class OutcomeBuffer:
     """Outcomes that are decided and not written yet. `most`: with so many the slots should stop making more.
 
     The two lists stay the same objects for ever: the slots hold on to them. `flying` are the claims of each write that
@@ -96,51 +96,51 @@ LAST_WORDS = 10.0
 """Seconds a worker that stops tries to write what is left."""
 
 
-class Exchange:
+class StoreLoop:
     """Rings, takes, sends, hands out."""
 
-    def __init__(self, worker: Worker, fetcher: Fetcher, settler: Settler) -> None:
+    def __init__(self, worker: Worker, fetcher: Fetcher, outcomes: OutcomeBuffer) -> None:
         self._worker = worker
         self._app = worker.app
         self._fetcher = fetcher
-        self._settler = settler
+        self._outcomes = outcomes
         self._pause = SHORTEST_PAUSE
         self._armed = False
         self._closing = False
         self._turns = 0
         self._rung = False
-        self._at_bell = asyncio.Lock()
+        self._wakeup_lock = asyncio.Lock()
         self.away = False
         self.asking = 0
-        self.bell = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self.engine: Engine = worker.engine
-        self.parking = Parking(worker, self._settled)
-        self.aside = Aside(worker, self._settled)
+        self.rejected_outcomes = RejectedOutcomes(worker, self._settled)
+        self.held_outcomes = HeldOutcomes(worker, self._settled)
         self._parallel_calls = worker.engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
         """A slot is done with a job. Answers whether a whole batch can go, so that the slot lets the loop turn."""
-        settler = self._settler
-        settler.claims.append(claim)
-        settler.settlements.append(settlement)
-        full = len(settler.settlements) >= settler.batch
+        outcomes = self._outcomes
+        outcomes.claims.append(claim)
+        outcomes.settlements.append(settlement)
+        full = len(outcomes.settlements) >= outcomes.batch
         if last or full:
-            self.bell.set()
+            self.wakeup.set()
         elif not self._armed:
             self._armed = True
-            asyncio.get_running_loop().call_later(FLUSH_AFTER, self._ring_late)
+            asyncio.get_running_loop().call_later(FLUSH_AFTER, self._wake_late)
         return full and self._turns < self._parallel_calls
 
-    def _ring_late(self) -> None:
+    def _wake_late(self) -> None:
         self._armed = False
-        self.bell.set()
+        self.wakeup.set()
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Return what was never started, free of charge."""
         for claim in claims:
-            self._settler.put(claim, conclude(claim, HandedBack()))
+            self._outcomes.put(claim, conclude(claim, HandedBack()))
         if claims:
-            self.bell.set()
+            self.wakeup.set()
 
     async def pump(self) -> None:
         """Exchange whenever the bell rings, until `finish`."""
@@ -150,11 +150,13 @@ class Exchange:
 
     async def _pump(self) -> None:
         while True:
-            async with self._at_bell:  # one of them hears it, and makes way for the next while its call is under way
-                await self.bell.wait()
+            async with (
+                self._wakeup_lock
+            ):  # one of them hears it, and makes way for the next while its call is under way
+                await self.wakeup.wait()
                 if self._closing:
                     return
-                self.bell.clear()
+                self.wakeup.clear()
             if self._turns == 0 or self._worth_another:
                 await self._round()
             else:
@@ -165,28 +167,28 @@ class Exchange:
         if self._turns == 0 and not self._closing:
             await self._round()
         else:
-            self.bell.set()
+            self.wakeup.set()
 
     async def _round(self) -> None:
         """One call, and the bell again if it rang meanwhile or there is enough for another one."""
         await self.turn()
-        if self._rung or self._settler.full or (len(self._settler) and self._fetcher.busy == 0):
+        if self._rung or self._outcomes.full or (len(self._outcomes) and self._fetcher.busy == 0):
             self._rung = False
-            self.bell.set()
+            self.wakeup.set()
 
     @property
     def under_way(self) -> int:
         """How many calls are not back yet."""
-        return len(self._settler.flying)
+        return len(self._outcomes.flying)
 
     @property
     def _worth_another(self) -> bool:
         """May one more call go out before the last one is back? Only with a whole batch, to a store that answers."""
-        return not self.away and (self._settler.full or (self._worker.taking and self._fetcher.wants_batch))
+        return not self.away and (self._outcomes.full or (self._worker.taking and self._fetcher.wants_batch))
 
     async def turn(self) -> None:
         """One call to the store, if there is anything to say or to ask."""
-        claims, settlements = self.aside.sift(*self._settler.take())
+        claims, settlements = self.held_outcomes.sift(*self._outcomes.take())
         asked = self._fetcher.ask(self._worker.id) if self._worker.taking else None
         if not settlements and asked is None:
             self._worker.notice_drained()
@@ -195,7 +197,7 @@ class Exchange:
         try:
             settled = await self._call(claims, settlements, asked)
         except Exception as error:
-            if not await self.parking.sort_out(claims, settlements, error):
+            if not await self.rejected_outcomes.sort_out(claims, settlements, error):
                 if not isinstance(error, StokerError):
                     raise
                 await self._store_is_away(error)
@@ -214,17 +216,17 @@ class Exchange:
 
     async def _call(self, claims: list[Claim], settlements: list[Settlement], asked: Asked | None) -> Settled:
         """The call itself. If it raises, the settlements are kept: whether they were written shows when sent again."""
-        flying, demand = self._settler.flying, None if asked is None else asked.demand
+        flying, demand = self._outcomes.flying, None if asked is None else asked.demand
         flying.append(claims)
         self.asking += asked is not None
         try:
             if settlements:
-                await self._worker.chores.write_notes(claims)
+                await self._worker.maintenance.write_notes(claims)
                 return await self.engine.settle(settlements, demand=demand)
             assert demand is not None
             return Settled([], await self.engine.claim(demand))
         except BaseException:
-            self._settler.put_back(claims, settlements)
+            self._outcomes.put_back(claims, settlements)
             if asked is not None:
                 self._fetcher.withdraw(asked)
             raise
@@ -241,15 +243,15 @@ class Exchange:
     async def finish(self) -> None:
         """Let the pump end its call, then write what is left, for as long as it is worth waiting for the store."""
         self._closing = True
-        self.bell.set()
+        self.wakeup.set()
         end = time.monotonic() + LAST_WORDS
         pump = self._worker.pump
         await asyncio.wait([pump], timeout=LAST_WORDS)
         pump.cancel()
         await asyncio.gather(pump, return_exceptions=True)
-        while len(self._settler) and time.monotonic() < end:
+        while len(self._outcomes) and time.monotonic() < end:
             await self.turn()
-        left = await self.aside.finish(end) + len(self._settler)
+        left = await self.held_outcomes.finish(end) + len(self._outcomes)
         if left:
             logger.error("%d outcomes could not be written before the end; their jobs will run again", left)
 
@@ -257,7 +259,7 @@ class Exchange:
         if claims and claims[0].worker != self._worker.id:
             self._fetcher.withdraw(asked)
             return  # claimed under an id that was taken for dead meanwhile: they are others' by now
-        held = self._worker.custody.held
+        held = self._worker.running_jobs.held
         for claim in claims:
             held[claim.id] = claim.token
         if claims and self._app.timeline is not None:
@@ -270,14 +272,14 @@ class Exchange:
             self.hand_back(claims)
             return
         self._fetcher.distribute(asked, claims)
-        hungry = [lane.hungry for lane in self._fetcher.lanes]
-        if any(hungry):
-            self.bell.set()
-        if not all(hungry):
-            self._worker.alarm.reset()
+        may_have_more = [lane.may_have_more for lane in self._fetcher.lanes]
+        if any(may_have_more):
+            self.wakeup.set()
+        if not all(may_have_more):
+            self._worker.due_timer.reset()
 
     async def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
-        held, counts, more = self._worker.custody.held, self._worker.counts, self._worker.draining
+        held, counts, more = self._worker.running_jobs.held, self._worker.counts, self._worker.draining
         if Verdict.REPEATED in verdicts:
             # Written by a call whose answer was lost: nobody has heard of it yet.
             verdicts = [Verdict.APPLIED if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
@@ -291,19 +293,19 @@ class Exchange:
                 if settlement.status is not _DONE or (settlement.metadata and RESULT_WARNING in settlement.metadata):
                     self._worker.failures.settled(claim, settlement)
                 if settlement.after:
-                    self._worker.alarm.expect(settlement.after)
+                    self._worker.due_timer.expect(settlement.after)
                 if settlement.followups:
                     more = True
         self._fetcher.measure(claims)
         # A write that goes early is worth it only where another call can be under way at the same time.
-        self._settler.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
+        self._outcomes.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
         self.tell(claims, settlements, verdicts, await self._stored(settlements, verdicts))
         if more:
             self._fetcher.wake()
-            self.bell.set()
+            self.wakeup.set()
         for lane in self._fetcher.lanes:
             if lane.buffer and lane.idle:  # slots that rested because too much waited for the store
-                lane.rouse()
+                lane.wake_slot()
 
     async def _stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
         """Which follow-ups with a key were stored: the others met the holder of theirs."""
@@ -329,11 +331,11 @@ class Exchange:
             self._say_lost(claim, settlement)
             return False
         if verdict is Verdict.HELD:
-            self.aside.put(claim, settlement)
+            self.held_outcomes.put(claim, settlement)
             return True
         why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
-        self._settler.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))
-        self.bell.set()
+        self._outcomes.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))
+        self.wakeup.set()
         return True
 
     def tell(
@@ -360,7 +362,7 @@ class Exchange:
 
     def _say_lost(self, claim: Claim, settlement: Settlement) -> None:
         self._worker.lost += 1
-        if (claim.id, claim.token) in self._worker.custody.unstarted:
+        if (claim.id, claim.token) in self._worker.running_jobs.unstarted:
             return  # it never ran here: there is no outcome that could be refused
         logger.warning(
             "lease lost: the store refused the outcome (%s) of job %s (%s), because the claim has passed to another "
@@ -380,4 +382,4 @@ class Exchange:
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         await asyncio.sleep(pause)
         self._fetcher.wake()
-        self.bell.set()
+        self.wakeup.set()

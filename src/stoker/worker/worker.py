@@ -27,15 +27,15 @@ from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker import janitor
-from stoker.worker.due_timer import Alarm
+from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
-from stoker.worker.fetcher import Fetcher, Order, Shares
-from stoker.worker.lease_keeper import Keeper
-from stoker.worker.maintenance import Chores
+from stoker.worker.fetcher import Fetcher, Order, QueueLimits
+from stoker.worker.lease_keeper import LeaseKeeper
+from stoker.worker.maintenance import Maintenance
 from stoker.worker.outage import Outage
-from stoker.worker.runner import Slots
-from stoker.worker.running import Custody
-from stoker.worker.store_loop import Exchange, Settler
+from stoker.worker.runner import Runner
+from stoker.worker.running import RunningJobs
+from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -79,13 +79,13 @@ class Worker:
         self.keeps: dict[str, Span] = {}
         self.failures = FailureLog()
         self.outage = Outage()
-        self.custody = Custody(self)
-        self.shares = Shares(self.custody.count)
-        self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.shares)
+        self.running_jobs = RunningJobs(self)
+        self.limits = QueueLimits(self.running_jobs.count)
+        self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.limits)
         self.lanes = self.fetcher.lanes
-        self.settler = Settler(self.settings.settle_batch)
+        self.outcomes = OutcomeBuffer(self.settings.settle_batch)
         self.executors = Executors(self.settings)
-        self.slots = Slots(self)
+        self.runner = Runner(self)
         self._quiet = False
         self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -122,12 +122,12 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Is the worker at work, with a lease and a store that answers?"""
-        return self.healthy and self.state == "running" and not self.exchange.away
+        return self.healthy and self.state == "running" and not self.store_loop.away
 
     @property
     def runs(self) -> int:
         """How many jobs are running."""
-        return len(self.custody.runs)
+        return len(self.running_jobs.runs)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -149,19 +149,19 @@ class Worker:
         self.on_identity(self.id)
         self.healthy = True
         self.state = "running"
-        self.pump = self._spawn(self.exchange.pump(), "pump")
+        self.pump = self._spawn(self.store_loop.pump(), "pump")
         self._loops = [
             self.pump,
-            self._spawn(self.chores.listen(), "listen"),
-            self._spawn(self.alarm.run(), "alarm"),
-            self._spawn(self.chores.tend(), "tend"),
-            self._spawn(self.chores.clean(), "clean"),
-            self._spawn(self.exchange.aside.serve(), "aside"),
+            self._spawn(self.maintenance.listen(), "listen"),
+            self._spawn(self.due_timer.run(), "alarm"),
+            self._spawn(self.maintenance.tend(), "tend"),
+            self._spawn(self.maintenance.clean(), "clean"),
+            self._spawn(self.store_loop.held_outcomes.serve(), "aside"),
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
-                self._spawn(self.slots.serve(lane), "slot")
-        self.exchange.bell.set()
+                self._spawn(self.runner.serve(lane), "slot")
+        self.store_loop.wakeup.set()
         served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes)
         logger.info(
             "worker %s is at work on %s %s; queues and slots %s; %d tasks; stoker %s",
@@ -173,7 +173,7 @@ class Worker:
             janitor.version(),
         )
         with suppress(StokerError):  # advice only: a store that is away is noticed elsewhere
-            await self.chores.advice.look_at_start()
+            await self.maintenance.advice.look_at_start()
         if self._stop_asked:
             self.ask_stop()
 
@@ -182,22 +182,22 @@ class Worker:
         if again:
             self.id = self.next_id()
             self.executors = Executors(self.settings)
-            self.slots = Slots(self)
+            self.runner = Runner(self)
             self.stopping = Stopping()
             self._quiet = False
         self.executors.check(self.app.tasks.values())
         self.engine: Engine = await self.app.engine()
-        self.exchange = Exchange(self, self.fetcher, self.settler)
-        self.chores = Chores(self)
-        self.alarm = Alarm(self)
+        self.store_loop = StoreLoop(self, self.fetcher, self.outcomes)
+        self.maintenance = Maintenance(self)
+        self.due_timer = DueTimer(self)
         self.fetcher.wake()
         self._lifespans = AsyncExitStack()
         try:
             for lifespan in self.app.lifespans:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
-            await self.chores.attune()
-            self.keeper = Keeper(self, self.app.new_engine(), self.settings.lease)
-            await self.keeper.start()
+            await self.maintenance.show_and_tune()
+            self.lease_keeper = LeaseKeeper(self, self.app.new_engine(), self.settings.lease)
+            await self.lease_keeper.start()
         except BaseException:
             await self._lifespans.aclose()
             raise
@@ -231,8 +231,8 @@ class Worker:
         )
         self.state = "stopped"
         self.healthy = False
-        self.custody.stop_alarm()
-        self.keeper.let_go()
+        self.running_jobs.stop_timer()
+        self.lease_keeper.let_go()
         for lane in self.lanes:
             lane.wake_all()
         self._stopped.set()
@@ -261,12 +261,12 @@ class Worker:
     async def _end(self, grace: float | None) -> None:
         limit = self.settings.shutdown_grace / SECOND if grace is None else grace
         try:
-            self.exchange.hand_back(self.fetcher.empty())
+            self.store_loop.hand_back(self.fetcher.empty())
             await self._rest(limit)
-            self.custody.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down")
+            self.running_jobs.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down")
             await self._rest(LAST_WAIT)
-            for slot in list(self.custody.runs.values()):
-                self.custody.abandon(slot)
+            for slot in list(self.running_jobs.runs.values()):
+                self.running_jobs.abandon(slot)
             await self._farewell()
         finally:
             self.state = "stopped"
@@ -276,12 +276,12 @@ class Worker:
 
     def hurry(self) -> None:
         """A second request to stop: do not wait for running jobs any longer."""
-        self.custody.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down in a hurry")
+        self.running_jobs.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down in a hurry")
 
     def quiet(self) -> None:
         """Claim nothing more but stay: what runs may finish."""
         self._quiet = True
-        self.exchange.hand_back(self.fetcher.empty())
+        self.store_loop.hand_back(self.fetcher.empty())
 
     async def _rest(self, limit: float) -> None:
         """Wait for running jobs, no longer than `limit`."""
@@ -293,7 +293,7 @@ class Worker:
         """Write what is left, give the lease back, close what was opened; one that fails does not keep the others."""
         for lane in self.lanes:
             lane.wake_all()
-        await self.exchange.calm()
+        await self.store_loop.calm()
         while left := [loop for loop in self._loops[1:] if not loop.done()]:
             # Again if need be: before Python 3.12 `wait_for`, in whatever library, may swallow a cancellation.
             for loop in left:
@@ -301,14 +301,14 @@ class Worker:
             await asyncio.wait(left, timeout=0.5)
         await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
-            for step in (self.exchange.finish, self.chores.write_notes, self.keeper.stop, self._leave):
+            for step in (self.store_loop.finish, self.maintenance.write_notes, self.lease_keeper.stop, self._leave):
                 try:
                     await step()
                 except StokerError as error:
                     logger.warning("could not say good-bye to the store: %s The reaper remains the safety net.", error)
         finally:
             self.failures.flush(everything=True)
-            self.custody.stop_alarm()
+            self.running_jobs.stop_timer()
             await self.executors.close()
             await self._lifespans.aclose()
             self.states.clear()
@@ -316,7 +316,7 @@ class Worker:
     async def _leave(self) -> None:
         await self.engine.renew(self.id, [], lease=0)
         await self.engine.beat(msgspec.structs.replace(janitor.presence(self), state="stopped"))
-        await self.chores.write_events()
+        await self.maintenance.write_events()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -348,25 +348,25 @@ class Worker:
 
     def rules_of(self, kind: str) -> Rules:
         """How a job of this kind is to be concluded; a stranger's by the app's defaults."""
-        return self.slots.rules_of(kind)
+        return self.runner.rules_of(kind)
 
     def replace_slot(self, claim: Claim, settlement: Settlement) -> None:
         """A slot was abandoned with its handler: settle the job without it and put a new slot in its place."""
         lane = self.fetcher.lane_of(claim.queue)
         lane.busy -= 1
-        self.exchange.finished(claim, settlement, last=True)
+        self.store_loop.finished(claim, settlement, last=True)
         if self.state == "running":
-            self._spawn(self.slots.serve(lane), "slot")
+            self._spawn(self.runner.serve(lane), "slot")
 
     # --- what the others ask ------------------------------------------------------------------------------------
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """A handler wants something on its record."""
-        self.chores.note(claim, progress, lines)
+        self.maintenance.note(claim, progress, lines)
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """A handler begins to wait for another job, or ends."""
-        slot = self.custody.runs.get(claim.id)
+        slot = self.running_jobs.runs.get(claim.id)
         context = None if slot is None else slot.context
         if context is not None:
             others = tuple(other for other in context.awaited if other != job)
@@ -376,9 +376,9 @@ class Worker:
         """In drain mode: stop when a look at the store found nothing and nothing is running."""
         if not self.draining or self.state != "running":
             return
-        exchange = self.exchange
-        resting = not (self.fetcher.busy or len(self.settler) or exchange.under_way or len(exchange.aside))
-        if resting and all(not lane.hungry and not lane.buffer for lane in self.lanes):
+        store_loop = self.store_loop
+        resting = not (self.fetcher.busy or len(self.outcomes) or store_loop.under_way or len(store_loop.held_outcomes))
+        if resting and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 
     def store_answers(self) -> None:
@@ -387,7 +387,7 @@ class Worker:
             self.healthy = True
             self.outage.over("the store answers again; claiming goes on")
             self.fetcher.wake()
-            self.exchange.bell.set()
+            self.store_loop.wakeup.set()
 
     def rename(self, fresh: str) -> None:
         """Go on under a new id: the old one was taken for dead."""
@@ -395,7 +395,7 @@ class Worker:
         self.healthy = False
         self.on_identity(fresh)
 
-    def keeper_failed(self, error: BaseException) -> None:
+    def lease_keeper_failed(self, error: BaseException) -> None:
         """The keeper's thread died: without it nothing may be claimed."""
         logger.critical("the keeper died: %r; the worker stops", error, exc_info=error)
         self.healthy = False

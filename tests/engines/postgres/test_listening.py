@@ -230,13 +230,13 @@ async def test_a_cancel_reaches_the_keeper_of_a_loop_that_is_blocked(database: s
 
         @jobs.task
         async def blocks() -> None:
-            before = worker.keeper.renewed_at
+            before = worker.lease_keeper.renewed_at
             canceling = threading.Thread(target=asyncio.run, args=(cancel(database, current().id),))
             canceling.start()
             deadline = time.monotonic() + SOON
-            while worker.keeper.renewed_at == before and time.monotonic() < deadline:
+            while worker.lease_keeper.renewed_at == before and time.monotonic() < deadline:
                 time.sleep(0.005)
-            heard.append(worker.keeper.renewed_at > before)
+            heard.append(worker.lease_keeper.renewed_at > before)
             canceling.join(SOON)
 
         await (await jobs.engine()).wait(["mail"], 0)
