@@ -14,6 +14,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.cli.logs import Json, Plain
 from stoker.engines.memory import MemoryEngine
+from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
@@ -83,6 +84,10 @@ async def test_every_way_to_fail_is_logged_once(
     async def typed(n: int) -> None: ...
 
     jobs.declare("elsewhere")
+    producer = Stoker("memory://")  # knows only the name of the task, as another program might
+    producer.declare("typed")
+    unfit = producer.draft("typed", {"n": "seven"})
+    await (await jobs.engine()).insert([unfit])
     expired = await late.enqueue()
     clock.advance(61)
     told = {
@@ -92,8 +97,7 @@ async def test_every_way_to_fail_is_logged_once(
         expired.id: "was not started: expired: not started within 60 s. It is canceled.",
         (await jobs.enqueue(jobs.draft("elsewhere"))).id: "no task named 'elsewhere' is registered in this worker. "
         "It is put back and tried again in 1 s.",
-        (await jobs.enqueue(jobs.draft("typed", {"n": "seven"}))).id: "What is stored is unchanged. "
-        "It is put back and tried again in 1 s.",
+        ids.text(unfit.id): "What is stored is unchanged. It is put back and tried again in 1 s.",
     }
     await drain(jobs)
     found = Counter(getattr(one, "job", None) for one in lines(caplog))
