@@ -1,7 +1,8 @@
 """Other people's transactions: inserts and settlements that exist if and only if somebody commits.
 
 `Own` is the engine's own transaction, on a connection of its own. A handle of the user's runs the same doors through
-`engines.sql.user_handles.handles`; what crosses there is plain: ids as text, everything else as any driver of Postgres takes it.
+`engines.sql.user_handles.handles`; what crosses there is plain: ids as text, everything else as any
+driver of Postgres takes it.
 """
 
 from __future__ import annotations
