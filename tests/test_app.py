@@ -279,9 +279,9 @@ async def test_jobs_by_name_need_a_registered_or_declared_task(app: Stoker) -> N
     with pytest.raises(InvalidName):
         app.declare("no spaces")
     with pytest.raises(InvalidOption, match="did you mean queue"):
-        app.declare("other", quue="x")
+        app.declare("other", quue="x")  # type: ignore[call-arg]
     with pytest.raises(InvalidOption, match="did you mean priority"):
-        app.draft("add", prioritty=1)
+        app.draft("add", prioritty=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.spec("API-10")

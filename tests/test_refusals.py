@@ -92,7 +92,7 @@ def test_an_option_of_another_system_gets_a_hint(app: Stoker, name: str, hint: s
     for refuse in (
         lambda: wrong.task(**given)(print),
         lambda: work.using(**given),  # type: ignore[arg-type]
-        lambda: app.draft("work", **given),
+        lambda: app.draft("work", **given),  # type: ignore[arg-type]
         lambda: app.declare("other", **given),  # type: ignore[arg-type]
         lambda: wrong.__class__("memory://", **given),
     ):

@@ -33,10 +33,10 @@ from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
 from stoker.model.retry import Backoff
 from stoker.model.time import SECOND, Seconds
+from stoker.options import parse
 from stoker.records import Receipt
 from stoker.registry import Registry, Router, inside, mint
 from stoker.settings import TimelineSettings, check_known, resolve
-from stoker.task import wishes
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Stoker(Registry):
         if namespace is not None:
             check_name("namespace", namespace)
         queue = queue or inside(namespace, DEFAULT_QUEUE)
-        defaults = wishes(queue=queue, attempts=attempts, backoff=backoff, timeout=timeout, keep=keep)
+        defaults = parse({"queue": queue, "attempts": attempts, "backoff": backoff, "timeout": timeout, "keep": keep})
         super().__init__(defaults, namespace=namespace, modules=modules, router=router, tenant=tenant, mint=mint)
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)

@@ -11,21 +11,20 @@ import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
 import uuid_utils
 
 from stoker.codec.signature import Signature, encode_payload
+from stoker.keys import KeyFunction
 from stoker.lifespan import Lifespan
 from stoker.model.errors import DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Isolation, Options, check_name
+from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Options, check_name
 from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
-from stoker.model.time import Seconds
-from stoker.model.unique import Unique
-from stoker.settings import check_known
-from stoker.task import AsyncTask, SyncTask, Task, Wishes, is_async_function, merged, packed, wishes
+from stoker.options import CallOptions, JobOptions, TaskOptions, parse
+from stoker.task import AsyncTask, SyncTask, Task, is_async_function
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -37,7 +36,6 @@ T = TypeVar("T")
 Router = Callable[[str], str | None]
 
 POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate")
-OPTIONS = tuple(Wishes.__struct_fields__)
 
 
 def inside(namespace: str | None, name: str) -> str:
@@ -55,7 +53,7 @@ class Registry:
 
     def __init__(
         self,
-        defaults: Wishes,
+        defaults: JobOptions,
         *,
         namespace: str | None = None,
         modules: Iterable[str] = (),
@@ -72,7 +70,7 @@ class Registry:
         self._router = _as_router(router)
         self._tenant = tenant
         self._tasks: dict[str, Task[..., Any]] = {}
-        self._declared: dict[str, Wishes] = {}
+        self._declared: dict[str, JobOptions] = {}
         self._imported = False
         self._importing: set[int] = set()
 
@@ -91,22 +89,13 @@ class Registry:
         self,
         *,
         name: str | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        attempts: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: Seconds | None = None,
         retry_on: Errors | None = None,
         give_up_on: Errors | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
-        unique: str | Unique | Callable[..., str | Unique | None] | None = None,
-        expires: Seconds | None = None,
-        keep: Seconds | None = None,
-        metadata: Mapping[str, str] | None = None,
-        isolation: Isolation | None = None,
         crashes: int | None = 3,
         validate: bool = True,
         replace: bool = False,
+        **options: Unpack[TaskOptions[KeyFunction]],
     ) -> _Decorator: ...
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Register a handler: `@jobs.task`, `@jobs.task(queue="mail")`, or a call for a function you cannot decorate.
@@ -124,10 +113,10 @@ class Registry:
             raise DuplicateTask(task.name, _where(known.fn), _where(task.fn))
         self._tasks[task.name] = task
 
-    def declare(self, kind: str, *, queue: str | None = None, **options: Any) -> None:
+    def declare(self, kind: str, **options: Unpack[CallOptions[KeyFunction]]) -> None:
         """Announce a task whose code lives elsewhere, so that this producer may enqueue it by name."""
         check_name("task name", kind)
-        self._declared[kind] = _wishes({"queue": queue, **options})
+        self._declared[kind] = parse(options)
 
     @property
     def tasks(self) -> dict[str, Task[..., Any]]:
@@ -166,39 +155,50 @@ class Registry:
 
     # --- options ------------------------------------------------------------------------------------------------
 
-    def resolve(self, kind: str, given: Wishes) -> tuple[str, int, int, Options]:
+    def resolve(self, kind: str, given: JobOptions) -> tuple[str, int, int, Options]:
         """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app.
 
         The app's backoff and retention do not travel with the job: a queue's own have the word before them.
         """
         queue = given.queue or self._router(kind) or self.defaults.queue or DEFAULT_QUEUE
-        wish = merged(given, self.defaults)
-        attempts = DEFAULT_ATTEMPTS if wish.attempts is None else wish.attempts
-        own = msgspec.structs.replace(wish, backoff=given.backoff, keep=given.keep)
-        return queue, wish.priority or 0, attempts, packed(own)
+        chosen = given.over(self.defaults)
+        attempts = DEFAULT_ATTEMPTS if chosen.attempts is None else chosen.attempts
+        own = msgspec.structs.replace(chosen, backoff=given.backoff, keep=given.keep)
+        return queue, chosen.priority or 0, attempts, own.to_stored()
 
     def current_tenant(self) -> str | None:
         """The tenant hook's answer; None without a hook."""
         return None if self._tenant is None else self._tenant()
 
-    def draft(self, kind: str, payload: Any = None, **options: Any) -> Draft:
+    def draft(self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]) -> Draft:
         """A job by name: an object means keywords, a list positionals, None no arguments, `Raw` JSON as it is."""
         self._import()
         task = self._tasks.get(kind)
         if task is None and kind not in self._declared:
             raise UnknownTask(kind, (*self._tasks, *self._declared))
         base = task.options if task is not None else self._declared[kind]
-        wish = merged(_wishes(options), base)
-        queue, priority, attempts, rest = self.resolve(kind, wish)
-        unique = wish.unique
+        chosen = parse(options).over(base)
+        queue, priority, attempts, rest = self.resolve(kind, chosen)
+        unique = chosen.unique
         if callable(unique):
             raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
-        tenant = self.current_tenant() if wish.tenant is None else wish.tenant
+        tenant = self.current_tenant() if chosen.tenant is None else chosen.tenant
         encoded = encode_payload(payload)
         if task is not None and task.validate:
             task.signature.check(encoded)
-        delay = wish.delay or 0
-        return Draft(self.mint(), kind, encoded, queue, priority, delay, wish.at, attempts, unique, tenant, rest)
+        return Draft(
+            self.mint(),
+            kind,
+            encoded,
+            queue=queue,
+            priority=priority,
+            delay=chosen.delay or 0,
+            at=chosen.at,
+            attempts=attempts,
+            unique=unique,
+            tenant=tenant,
+            options=rest,
+        )
 
 
 class _Decorator:
@@ -223,7 +223,7 @@ class _Decorator:
         signature = Signature(fn, name)
         maker = AsyncTask if is_async_function(fn) else SyncTask
         more = ("name", "replace", *POLICY)
-        task: Task[..., Any] = maker(self.app, fn, name, _wishes(options, more), signature=signature, **policy)
+        task: Task[..., Any] = maker(self.app, fn, name, parse(options, more), signature=signature, **policy)
         self.app.register(task, replace=replace)
         return task
 
@@ -280,9 +280,3 @@ def _name(fn: Any) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
-
-
-def _wishes(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Wishes:
-    """Options given by keyword, each of them known; `more` are those that somebody else has read already."""
-    check_known(options, (*OPTIONS, *more), "the job option")
-    return wishes(**options)

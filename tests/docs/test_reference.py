@@ -19,7 +19,8 @@ from stoker.engines.base import Control, Engine, Feature, Jobs, Operator, Timeli
 from stoker.model import errors
 from stoker.model.job import LEASE, Status
 from stoker.model.time import SECOND
-from stoker.registry import OPTIONS, POLICY
+from stoker.options import OPTIONS
+from stoker.registry import POLICY
 
 ROOT = doc_tables.ROOT
 DOCS = ROOT / "docs"

@@ -33,6 +33,10 @@ def send(to: str) -> bool:
     return bool(to)
 
 
+@jobs.task(unique=lambda image, width=1: f"img:{image}:{width}")
+def crop(image: int, width: int = 1) -> None: ...
+
+
 def plain(n: float) -> list[float]:
     return [n]
 
@@ -60,6 +64,8 @@ async def main() -> None:
     assert_type(await other.enqueue(7), JobHandle[str])
     assert_type(await other(7), str)
     await resize.using(unique=lambda image, *, width=800: Unique(f"img:{image}")).enqueue(7)
+    await crop.using(unique=lambda image, width=1: f"{image}").enqueue(7)
+    await jobs.enqueue(jobs.draft("crop", {"image": 7}, priority=1, delay=timedelta(minutes=1), metadata={"by": "me"}))
     await jobs.enqueue_many(resize.draft(n) for n in range(3))
 
     def by_any_name(task: Task[..., Any]) -> str:

@@ -48,5 +48,7 @@ async def main() -> None:
     pool.state.length  # E: attr-defined | reportAttributeAccessIssue
     stoker.Wroker(jobs)  # E: attr-defined | reportAttributeAccessIssue
     print(width, sent, number, size)
+    jobs.draft("resize", prioritty=1)  # E: call-arg | reportCallIssue
+    jobs.declare("elsewhere", attempts="three")  # E: arg-type | reportArgumentType
     jobs.task(atempts=3)  # E: call-overload | reportCallIssue
     jobs.task(attempts="three")  # E: call-overload | reportArgumentType
