@@ -220,7 +220,7 @@ class Pruner:
         self._tidying: asyncio.Task[int] | None = None
 
     async def __aenter__(self) -> None:
-        self._tidying = asyncio.create_task(janitor.tidy(self._engine, Retention()))
+        self._tidying = asyncio.create_task(janitor.clean(self._engine, Retention()))
         await asyncio.sleep(0.05)
 
     async def __aexit__(self, *exc: object) -> None:

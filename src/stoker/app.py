@@ -36,6 +36,7 @@ from stoker.model.time import SECOND, Seconds
 from stoker.options import parse
 from stoker.records import Receipt
 from stoker.registry import Registry, Router, inside, mint
+from stoker.services import Services
 from stoker.settings import TimelineSettings, check_known, resolve
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class Stoker(Registry):
         self._tenant_scope = tenant_scope
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
+        self.services = Services()
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
     def __repr__(self) -> str:

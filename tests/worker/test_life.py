@@ -506,7 +506,7 @@ async def test_long_cleaning_holds_up_no_other_chore(jobs: Stoker, monkeypatch: 
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(janitor, "tidy", endless)
+    monkeypatch.setattr(janitor, "clean", endless)
     async with cleaner(jobs):
         await asyncio.wait_for(cleaning.wait(), 10)
         job = await work.enqueue()
@@ -530,5 +530,5 @@ async def test_between_two_batches_the_store_is_left_alone(monkeypatch: pytest.M
 
     monkeypatch.setattr(janitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(janitor, "asyncio", SimpleNamespace(sleep=rest))
-    assert await janitor.tidy(Slow(), Retention(limit=10)) == 23
+    assert await janitor.clean(Slow(), Retention(limit=10)) == 23
     assert pauses == [0.5, 0.5]

@@ -10,7 +10,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.model.control import Tuning
 from stoker.worker import Worker
-from stoker.worker.janitor import version
+from stoker.worker.presence import version
 from tests.rig import drain, working
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stoker.model.control import Presence, clashes
 from stoker.model.job import ACTIVE
 from stoker.model.waiting import unserved
-from stoker.worker import janitor
+from stoker.worker import presence
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
@@ -43,7 +43,7 @@ class Advice:
         self._named = set(found)
 
     def _name_clashes(self, presences: Sequence[Presence]) -> None:
-        for clash in clashes(janitor.kinds(self._worker), presences):
+        for clash in clashes(presence.kinds(self._worker), presences):
             if (clash.kind, clash.there) not in self._clashed:
                 self._clashed.add((clash.kind, clash.there))
                 logger.warning(

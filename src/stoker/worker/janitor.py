@@ -1,61 +1,42 @@
-"""A worker's presence in the store, and the removal of what is past its retention."""
+"""The janitor: a service that removes jobs, events and presences past their retention."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
-from functools import cache
-from typing import TYPE_CHECKING
+from random import random
 
 from stoker.engines.base import Engine
-from stoker.model.control import Presence
 from stoker.model.query import Retention
-
-if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+from stoker.model.time import MINUTE, SECOND
+from stoker.services import ServiceContext
+from stoker.settings import RetentionSettings
 
 logger = logging.getLogger("stoker.worker")
 
 REST = 2.0
-"""For so many times as long as a batch took, the next one waits: most of the time the store belongs to the work."""
+"""The janitor pauses for so many times as long as its last batch took: jobs need the store more."""
 
 
-@cache
-def version() -> str:
-    """Stoker's own version. Looked up when it is shown: a process that only runs handlers never needs it."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+class Janitor:
+    """Cleans every `clean_every` seconds at most; a random pause keeps workers from cleaning in step."""
 
-    try:
-        return installed("stoker")
-    except PackageNotFoundError:  # running from a bare checkout
-        return "unknown"
+    name = "janitor"
 
+    def __init__(self, settings: RetentionSettings) -> None:
+        self._pause = settings.clean_every / SECOND
+        self._retention = Retention(events=settings.keep_events, points=settings.keep_points, presences=MINUTE)
 
-def kinds(worker: Worker) -> dict[str, str]:
-    """The kinds a worker can run, each with the path of its function."""
-    return {kind: task.path for kind, task in worker.app.tasks.items()}
-
-
-def presence(worker: Worker) -> Presence:
-    """The worker as it shows itself now."""
-    return Presence(
-        worker=worker.id,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
-        kinds=kinds(worker),
-        running=worker.runs,
-        version=version(),
-        state=worker.state,
-    )
+    async def run(self, context: ServiceContext) -> None:
+        """Clean again and again."""
+        while True:
+            await asyncio.sleep(self._pause * (0.5 + 0.5 * random()))
+            await clean(context.engine, self._retention)
 
 
-async def tidy(engine: Engine, retention: Retention) -> int:
-    """Remove what is past its time, batch by batch; answers how many jobs went."""
+async def clean(engine: Engine, retention: Retention) -> int:
+    """Remove what is past its retention, batch by batch; returns how many jobs were removed."""
     removed = 0
     while True:
         began = time.monotonic()

@@ -19,9 +19,10 @@ from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
-from stoker.model.query import WAITING, Retention
-from stoker.model.time import MINUTE, SECOND
-from stoker.worker import janitor
+from stoker.model.query import WAITING
+from stoker.model.time import SECOND
+from stoker.services import Service, ServiceContext
+from stoker.worker import presence
 from stoker.worker.advice import Advice
 from stoker.worker.rejected_outcomes import AWAY
 
@@ -65,6 +66,38 @@ LOOK_FOR_UNSERVED, FIRST_LOOK = 120, 10
 
 PROMPT_REAP = 0.5
 """Seconds between looks for the dead, where the store knows at once who is."""
+
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a service that failed starts again: twice as long after each failure, unless it ran well between."""
+
+
+async def keep_running(service: Service, context: ServiceContext) -> None:
+    """Run a service until it returns or is canceled; start it again after an error, with a pause."""
+    pause = SHORTEST_PAUSE
+    while True:
+        began = time.monotonic()
+        try:
+            await service.run(context)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            error: BaseException = StokerError("it canceled itself.")
+        except Exception as raised:  # noqa: BLE001 - one service must not stop the worker nor the other services
+            error = raised
+        else:
+            return
+        if time.monotonic() - began > LONGEST_PAUSE:
+            pause = SHORTEST_PAUSE
+        delay = pause * (0.5 + random())  # so that workers do not start it in step
+        level = logging.DEBUG if isinstance(error, AWAY) else logging.WARNING
+        trace = None if isinstance(error, StokerError) else error
+        logger.log(
+            level, "service %s failed: %s It starts again in %.1f s.", service.name, error, delay, exc_info=trace
+        )
+        await asyncio.sleep(delay)
+        pause = min(pause * 2, LONGEST_PAUSE)
 
 
 class Interval:
@@ -168,20 +201,10 @@ class Maintenance:
             await self._tending.wait()
             self._tending.clear()
 
-    async def clean(self) -> None:
-        """Now and then remove what is past its time; it may take long, so nobody waits for it."""
-        pause = self._worker.retention.clean_every / SECOND
-        while True:
-            await asyncio.sleep(pause * (0.5 + 0.5 * random()))  # so that workers do not clean in step
-            try:
-                await janitor.tidy(self._engine, self._retention())
-            except StokerError as error:
-                self._failed("could not remove what is past its time: %s Trying again later.", error)
-
     async def show_and_tune(self) -> None:
         """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""
         worker = self._worker
-        await self._engine.beat(janitor.presence(worker))
+        await self._engine.beat(presence.presence(worker))
         served = {queue for lane in worker.lanes for queue in lane.queues}
         queues = [queue for queue in await self._engine.queues() if queue.name in served]
         keep = self._app.defaults.keep
@@ -198,10 +221,6 @@ class Maintenance:
     def _failed(self, text: str, error: StokerError) -> None:
         """Log a chore that failed; that the store is away is said once, where jobs are claimed and settled."""
         logger.log(logging.DEBUG if isinstance(error, AWAY) else logging.WARNING, text, error)
-
-    def _retention(self) -> Retention:
-        kept = self._worker.retention
-        return Retention(events=kept.keep_events, points=kept.keep_points, presences=MINUTE)
 
     async def write_events(self) -> None:
         """Bring the timeline up to date."""

@@ -25,14 +25,16 @@ from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
+from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
-from stoker.worker import janitor
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order, QueueLimits
+from stoker.worker.janitor import Janitor
 from stoker.worker.lease_keeper import LeaseKeeper
-from stoker.worker.maintenance import Maintenance
+from stoker.worker.maintenance import Maintenance, keep_running
 from stoker.worker.outage import Outage
+from stoker.worker.presence import presence, version
 from stoker.worker.runner import Runner
 from stoker.worker.running import RunningJobs
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
@@ -155,8 +157,8 @@ class Worker:
             self._spawn(self.maintenance.listen(), "listen"),
             self._spawn(self.due_timer.run(), "alarm"),
             self._spawn(self.maintenance.tend(), "tend"),
-            self._spawn(self.maintenance.clean(), "clean"),
-            self._spawn(self.store_loop.held_outcomes.serve(), "aside"),
+            self._spawn(self.store_loop.held_outcomes.serve(), "held-outcomes"),
+            *self._services(),
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
@@ -170,7 +172,7 @@ class Worker:
             self.engine.where,
             served,
             len(self.app.tasks),
-            janitor.version(),
+            version(),
         )
         with suppress(StokerError):  # advice only: a store that is away is noticed elsewhere
             await self.maintenance.advice.look_at_start()
@@ -201,6 +203,11 @@ class Worker:
         except BaseException:
             await self._lifespans.aclose()
             raise
+
+    def _services(self) -> list[asyncio.Task[Any]]:
+        context = ServiceContext(self.app, self.engine, lambda: self.id)
+        services = [Janitor(self.retention), *self.app.services]
+        return [self._spawn(keep_running(service, context), f"service-{service.name}") for service in services]
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=f"stoker-{name}")
@@ -315,7 +322,7 @@ class Worker:
 
     async def _leave(self) -> None:
         await self.engine.renew(self.id, [], lease=0)
-        await self.engine.beat(msgspec.structs.replace(janitor.presence(self), state="stopped"))
+        await self.engine.beat(msgspec.structs.replace(presence(self), state="stopped"))
         await self.maintenance.write_events()
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,64 @@
+"""Services: what a worker runs beside jobs, such as cleaning, schedules or relays.
+
+A service is an object with a name and an async `run`; `app.services.add(service)` registers it. Every worker of the app
+runs all services on its event loop. It starts them when it starts, starts one again after an error, with a pause, and
+cancels them when it stops. A service that must run only once per store takes a named lock (`engine.lock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from stoker.model.errors import InvalidInput
+from stoker.model.job import check_name
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+    from stoker.engines.base import Engine
+
+
+class ServiceContext(NamedTuple):
+    """What a service works with. The engine belongs to the worker's event loop."""
+
+    app: Stoker
+    engine: Engine
+    worker_id: Callable[[], str]
+    """Returns the worker's id, which changes when the worker has lost its lease."""
+
+
+class Service(Protocol):
+    """A named activity beside jobs."""
+
+    @property
+    def name(self) -> str:
+        """Names the service in logs; unique within an app."""
+        ...
+
+    async def run(self, context: ServiceContext) -> None:
+        """Work until canceled. Returning ends the service for this worker; raising starts it again after a pause."""
+        ...
+
+
+S = TypeVar("S", bound=Service)
+
+
+class Services:
+    """The services of an app, in the order they were added."""
+
+    def __init__(self) -> None:
+        self._services: dict[str, Service] = {}
+
+    def add(self, service: S) -> S:
+        """Register a service with every worker that starts from now on. Raises when its name is taken."""
+        check_name("service", service.name)
+        if service.name in self._services:
+            raise InvalidInput("service", service.name, "is registered already")
+        self._services[service.name] = service
+        return service
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(tuple(self._services.values()))
+
+    def __len__(self) -> int:
+        return len(self._services)
