@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.postgres.claims import listed
+from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
 from stoker.engines.postgres.listening import CHANNEL

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine, marks
-from stoker.engines.postgres.claims import listed
+from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import DESK, DOORS
 from stoker.engines.postgres.statements import STATEMENTS, placed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stoker.engines.postgres.claims import Lot, Ref
+from stoker.engines.postgres.claim import Lot, Ref
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps

@@ -15,7 +15,7 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
     actions,
     address,
-    claims,
+    claim,
     control,
     describe,
     expiry,
@@ -88,7 +88,7 @@ class PostgresEngine:
         self.history = options.history
         self.call_times = CallTimes()
         self._store = Store(options)
-        self._line = claims.Line(self._store)
+        self._line = claim.Line(self._store)
         self._inbox = inbox.Inbox(self._store)
 
     # --- life ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerE
 from stoker.model.job import Draft, Receipt, Settlement, Verdict
 
 if TYPE_CHECKING:
-    from stoker.engines.postgres.claims import Line
+    from stoker.engines.postgres.claim import Line
     from stoker.engines.postgres.store import Store
 
 T = TypeVar("T")

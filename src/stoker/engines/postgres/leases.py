@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.postgres.claims import Lot, Ref, past_of, settings_of
+from stoker.engines.postgres.claim import Lot, Ref, past_of, settings_of
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.packing import read_options, read_unique

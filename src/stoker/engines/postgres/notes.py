@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.bits import found_refs
-from stoker.engines.postgres.claims import Ref
+from stoker.engines.postgres.claim import Ref
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Steps

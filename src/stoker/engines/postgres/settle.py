@@ -16,7 +16,7 @@ import msgspec
 
 from stoker.engines.postgres import insert
 from stoker.engines.postgres.bits import Item, Masks, located
-from stoker.engines.postgres.claims import Line, Ref
+from stoker.engines.postgres.claim import Line, Ref
 from stoker.engines.postgres.refusals import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import CODES, Unit, queue_of
