@@ -27,8 +27,8 @@ from stoker.engines.postgres import (
     questions,
     records,
     settle,
-    timeline,
 )
+from stoker.engines.postgres import events as event_log
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
 from stoker.model.ahead import Ahead
@@ -255,17 +255,17 @@ class PostgresEngine:
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
-        return await timeline.record(self._store, events, points, now, chunk)
+        return await event_log.record(self._store, events, points, now, chunk)
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
-        return await timeline.events(self._store, window)
+        return await event_log.events(self._store, window)
 
     @timed(write=False)
     async def points(
         self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
     ) -> list[Point]:
-        return await timeline.points(self._store, since, until, metrics, queue)
+        return await event_log.points(self._store, since, until, metrics, queue)
 
     def timings(self) -> Timings:
         return self.call_times.drain()
