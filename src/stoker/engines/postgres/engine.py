@@ -20,13 +20,13 @@ from stoker.engines.postgres import (
     describe,
     expiry,
     inbox,
-    joining,
     leases,
     notes,
     opening,
     questions,
     records,
     settle,
+    user_transaction,
 )
 from stoker.engines.postgres import events as event_log
 from stoker.engines.postgres.connection import Pooler
@@ -111,7 +111,7 @@ class PostgresEngine:
         return twin
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        return joining.own(self._store, self._line.forget)
+        return user_transaction.own(self._store, self._line.forget)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
         return await opening.connected(self._options, opening.plan if plan_only else opening.migrate)
@@ -130,7 +130,7 @@ class PostgresEngine:
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         if tx is not None:
-            return await joining.insert(self._store, self._line, tx, drafts)
+            return await user_transaction.insert(self._store, self._line, tx, drafts)
         receipts = await self._inbox.put(drafts)
         self._line.inserted(drafts)
         return receipts
@@ -149,7 +149,7 @@ class PostgresEngine:
     ) -> Settled:
         check_settlements(settlements)
         if tx is not None:
-            verdicts = await joining.settle(self._store, self._line, tx, settlements)
+            verdicts = await user_transaction.settle(self._store, self._line, tx, settlements)
             return Settled(verdicts, [] if demand is None else await self._line.claim(demand))
         return await settle.exchange(self._store, self._line, settlements, demand)
 
