@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, Self
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
-    actions,
     address,
+    alter,
     claim,
     control,
     describe,
@@ -200,7 +200,7 @@ class PostgresEngine:
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
         try:
-            tally = await actions.alter(self._store, selection, change)
+            tally = await alter.alter(self._store, selection, change)
         finally:
             # Also when only the answer to its commit was lost.
             self._line.forget()
