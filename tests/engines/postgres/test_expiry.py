@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, expiry, folding
+from stoker.engines.postgres import PostgresEngine, expire, folding
 from stoker.model.control import Presence
 from stoker.model.events import Event, EventType
 from stoker.model.ids import JobId, Mint
@@ -78,9 +78,9 @@ def short_sighted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """One call looks at few jobs, as it does in a store of millions."""
 
     def shorten() -> None:
-        monkeypatch.setattr(expiry, "STEP", 4)
-        monkeypatch.setattr(expiry, "OLD_STRETCH", 14)
-        monkeypatch.setattr(expiry, "WHOLE_STRETCH", 7)
+        monkeypatch.setattr(expire, "STEP", 4)
+        monkeypatch.setattr(expire, "OLD_STRETCH", 14)
+        monkeypatch.setattr(expire, "WHOLE_STRETCH", 7)
 
     return shorten
 
@@ -196,7 +196,7 @@ async def test_many_who_fold_at_once_count_nothing_twice(scene: Scene, monkeypat
 
 @pytest.mark.spec("PGOP-11")
 async def test_names_of_reaped_workers_are_forgotten_in_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "OLD_NAMES", 2)
+    monkeypatch.setattr(expire, "OLD_NAMES", 2)
     for n in range(6):
         await scene.engine.renew(f"w{n}", [], first=True)
     scene.pass_time(HOUR)

@@ -18,7 +18,7 @@ from stoker.engines.postgres import (
     claim,
     control,
     describe,
-    expiry,
+    expire,
     inbox,
     leases,
     notes,
@@ -209,7 +209,7 @@ class PostgresEngine:
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
-        return await expiry.expire(self._store, bounded(retention, self.history))
+        return await expire.expire(self._store, bounded(retention, self.history))
 
     # --- settings -----------------------------------------------------------------------------------------------
 
