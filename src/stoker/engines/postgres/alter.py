@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.postgres import keys, moves
-from stoker.engines.postgres.moves import Record
+from stoker.engines.postgres import keys, record_writes
+from stoker.engines.postgres.record_writes import Record
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import (
     CANCELED,
@@ -65,7 +65,7 @@ async def alter(store: Store, selection: Selection, change: Change) -> Tally:
     if not selection.ids:
         return Tally()
     if isinstance(change, Cancel):
-        change = Cancel(moves.storable(change.reason), change.force)
+        change = Cancel(record_writes.storable(change.reason), change.force)
     wanted = change
     return await store.write(lambda unit: Action(unit, selection, wanted).run(), lane="desk")
 
@@ -81,7 +81,7 @@ class Action:
             dict(zip(range(len(selection.ids)), change.ids, strict=True)) if isinstance(change, Clone) else {}
         )
         self._records: dict[JobId, Record] = {}
-        self._places: dict[JobId, moves.Place] = {}
+        self._places: dict[JobId, record_writes.Place] = {}
         self._free: set[JobId] = set()
         self._made: set[JobId] = set()
         self._superseded: dict[JobId, JobId] = {}
@@ -94,7 +94,7 @@ class Action:
 
     def run(self) -> Steps[Tally]:
         """Lock, decide, move."""
-        self._records, self._places = yield from moves.locked(self._selection.ids)
+        self._records, self._places = yield from record_writes.locked(self._selection.ids)
         if isinstance(self._change, Clone):
             yield from self._make_clones()
         if isinstance(self._change, Clone | Requeue):
@@ -260,24 +260,24 @@ class Action:
         match change:
             case Cancel():
                 note = change.note()
-                yield from moves.ask(unit, self._asked, self._places, encode(note).decode() if note else None)
-                yield from moves.leave(touched, self._places)
-                yield from moves.finish(unit, touched, CANCELED, change.reason)
+                yield from record_writes.ask(unit, self._asked, self._places, encode(note).decode() if note else None)
+                yield from record_writes.leave(touched, self._places)
+                yield from record_writes.finish(unit, touched, CANCELED, change.reason)
             case Delete():
-                yield from moves.ask(unit, self._asked, self._places, None)
-                yield from moves.leave(touched, self._places)
-                yield from moves.erase(unit, touched)
+                yield from record_writes.ask(unit, self._asked, self._places, None)
+                yield from record_writes.leave(touched, self._places)
+                yield from record_writes.erase(unit, touched)
             case Requeue():
-                yield from moves.leave(touched, self._places)
-                yield from moves.line_up(unit, touched)
+                yield from record_writes.leave(touched, self._places)
+                yield from record_writes.line_up(unit, touched)
             case Discard():
-                yield from moves.mark(unit, touched, DISCARDED)
+                yield from record_writes.mark(unit, touched, DISCARDED)
             case Clone():
-                yield from moves.mark(unit, touched, RETRIED)
+                yield from record_writes.mark(unit, touched, RETRIED)
                 yield from self._settle_clones()
             case _:
                 placed = [self._records[job] for job in dict.fromkeys(self._changed)]
-                yield from moves.place_anew(placed, on_time=isinstance(change, RunNow))
+                yield from record_writes.place_anew(placed, on_time=isinstance(change, RunNow))
 
     def _settle_clones(self) -> Steps[None]:
         """Copies whose originals may go on stand in line; the others are taken back."""
@@ -287,7 +287,7 @@ class Action:
             )
             for record in self._touched
         ]
-        yield from moves.join(self._unit, fresh)
+        yield from record_writes.join(self._unit, fresh)
         for record in fresh:
             self._unit.count(record.queue, record.kind, ENQUEUED)
         if self._made:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stoker.engines.postgres import folding, moves
+from stoker.engines.postgres import folding, record_writes
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.steps import Row, Steps
@@ -133,4 +133,4 @@ def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Steps[None]:
     for _, queue, kind, status in rows:
         unit.count(queue, kind, status, -1)
     swept.jobs += len(rows)
-    swept.events += yield from moves.erase_bodies([job for job, *_ in rows])
+    swept.events += yield from record_writes.erase_bodies([job for job, *_ in rows])
