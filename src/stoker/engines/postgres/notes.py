@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stoker.engines.postgres.bits import found_refs
 from stoker.engines.postgres.claim import Ref
+from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Steps
