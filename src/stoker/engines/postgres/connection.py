@@ -27,7 +27,7 @@ from asyncpg.exceptions import (
     UniqueViolationError,
 )
 
-from stoker.engines.postgres.refusals import GONE, sqlstate, translated
+from stoker.engines.postgres.errors import GONE, sqlstate, translated
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineError, EngineUnavailable
 

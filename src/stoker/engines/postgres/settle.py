@@ -16,8 +16,8 @@ import msgspec
 
 from stoker.engines.postgres import insert
 from stoker.engines.postgres.claim import Line, Ref
+from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.lease_bits import Item, Masks, located
-from stoker.engines.postgres.refusals import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import CODES, Unit, queue_of
 from stoker.engines.sql.packing import encode, legible

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 from stoker.engines.postgres import opening
 from stoker.engines.postgres import settle as closing
 from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
+from stoker.engines.postgres.errors import translated
 from stoker.engines.postgres.insert import admit
-from stoker.engines.postgres.refusals import translated
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.steps import Row, Steps
