@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from stoker import settings
 from stoker.cli.command import stoker
 from stoker.engines.base import Feature
-from stoker.engines.postgres.address import DEFAULTS as POSTGRES
+from stoker.engines.postgres.url import DEFAULTS as POSTGRES
 from stoker.engines.redis.engine import DEFAULTS as REDIS
 from stoker.engines.url import SCHEMES
 from stoker.model.job import ACTIVE, Status

@@ -19,8 +19,9 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine, address, listening, notify
+from stoker.engines.postgres import PostgresEngine, listening, notify
 from stoker.engines.postgres.connection import Connection
+from stoker.engines.postgres.url import DEFAULTS, read_url
 from stoker.model.ids import JobId
 from stoker.model.query import Cancel, Selection
 from stoker.worker import Worker
@@ -340,7 +341,7 @@ async def test_a_loop_that_ends_without_its_engine_does_not_keep_the_ear(
 ) -> None:
     monkeypatch.setattr(listening, "PULSE", 0.05)
     before, running = listeners(postgres_url), threads()
-    options = address.options(postgres_url, clock=None, given=address.DEFAULTS)
+    options = read_url(postgres_url, clock=None, given=DEFAULTS)
 
     async def left_behind() -> None:
         hearer = listening.Hearer("stoker", "x", lambda _: None)

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.postgres.address import options, shown
 from stoker.engines.postgres.statements import MIGRATIONS, STATEMENTS, placed
+from stoker.engines.postgres.url import read_url, shown
 from stoker.engines.sql.migrations import Migration
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import (
@@ -43,11 +43,11 @@ NOTHING: dict[str, Any] = dict.fromkeys(("schema", "migrate", "pooler", "direct"
 def test_what_is_ours_in_a_url_is_taken_out_of_it() -> None:
     """Keyword before query before default; the driver gets its own parameters and a scheme it knows."""
     url = "postgresql+asyncpg://u:p%40ss@host:1/db?schema=jobs&sslmode=require&timeout=3&pooler=transaction"
-    found = options(url, clock=None, given=NOTHING)
+    found = read_url(url, clock=None, given=NOTHING)
     assert found.url == "postgresql://u:p%40ss@host:1/db?sslmode=require"
     assert (found.schema, found.patience, found.pooler, found.migrate) == ("jobs", 3.0, "transaction", "manual")
     for said in ("mine", "stoker"):
-        assert options(url, clock=None, given={**NOTHING, "schema": said}).schema == said, "the default too, if said"
+        assert read_url(url, clock=None, given={**NOTHING, "schema": said}).schema == said, "the default too, if said"
 
 
 @pytest.mark.spec("PGOPEN-01")

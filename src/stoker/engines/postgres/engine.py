@@ -13,7 +13,6 @@ from typing import ClassVar, Literal, Self
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
-    address,
     alter,
     claim,
     control,
@@ -31,6 +30,7 @@ from stoker.engines.postgres import (
 from stoker.engines.postgres import events as event_log
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
+from stoker.engines.postgres.url import public_url, read_url
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
@@ -81,7 +81,7 @@ class PostgresEngine:
         history: int | None = None,
     ) -> None:
         given = {"schema": schema, "migrate": migrate, "pooler": pooler, "direct": direct, "timeout": timeout}
-        self._furnish(address.options(url, clock=clock, given={**given, "history": history}))
+        self._furnish(read_url(url, clock=clock, given={**given, "history": history}))
 
     def _furnish(self, options: Options) -> None:
         self._options = options
@@ -95,7 +95,7 @@ class PostgresEngine:
 
     @property
     def where(self) -> str:
-        return address.public(self._options)
+        return public_url(self._options)
 
     async def open(self) -> None:
         await self._store.open()

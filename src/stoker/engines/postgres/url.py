@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
 CHOICES = {"migrate": ("auto", "manual"), "pooler": typing.get_args(Pooler)}
 
 
-def options(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Options:
+def read_url(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Options:
     """Options by keyword (None: not given), else from the URL's query, else the default."""
     bare, found = split(url)
     wanted = {**DEFAULTS, **found, **{name: value for name, value in given.items() if value is not None}}
@@ -72,7 +72,7 @@ def shown(url: str) -> str:
     return f"postgres {host}{parts.path}"
 
 
-def public(options: Options) -> str:
+def public_url(options: Options) -> str:
     """The URL of a store without user and password."""
     parts = urlsplit(options.url)
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}?schema={options.schema}"
