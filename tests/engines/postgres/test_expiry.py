@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, expire, folding
+from stoker.engines.postgres import PostgresEngine, counters, expire
 from stoker.model.control import Presence
 from stoker.model.events import Event, EventType
 from stoker.model.ids import JobId, Mint
@@ -176,7 +176,7 @@ async def test_counts_are_the_same_before_and_after_folding(scene: Scene) -> Non
 
 @pytest.mark.spec("PGOP-12")
 async def test_many_who_fold_at_once_count_nothing_twice(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "MOST", 3)
+    monkeypatch.setattr(counters, "MOST", 3)
     twins = [scene.engine.for_loop() for _ in range(3)]
     for twin in twins:
         await twin.open()

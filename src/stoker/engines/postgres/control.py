@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.postgres import folding
+from stoker.engines.postgres import counters
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit, queue_of
 from stoker.engines.sql.steps import Row, Steps
@@ -184,7 +184,7 @@ def _named_lock(name: str) -> Steps[NamedLock | None]:
 async def beat(store: Store, presence: Presence) -> None:
     """Show a worker, stamped with the store's now. Living workers also keep the counters short."""
     await store.write(lambda unit: _beat(unit, presence), lax=True)
-    await store.write(lambda _: folding.fold(), lax=True)
+    await store.write(lambda _: counters.fold(), lax=True)
 
 
 def _beat(unit: Unit, presence: Presence) -> Steps[None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stoker.engines.postgres import folding, record_writes
+from stoker.engines.postgres import counters, record_writes
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit import Unit
 from stoker.engines.sql.steps import Row, Steps
@@ -59,7 +59,7 @@ class Swept:
 async def expire(store: Store, retention: Retention) -> Expired:
     """Remove what is out of date, some of it, and add up the counts."""
     swept = await store.write(lambda unit: _sweep(unit, retention), lane="desk", lax=True)
-    while await store.write(lambda _: folding.fold(), lane="desk", lax=True) >= folding.MOST:
+    while await store.write(lambda _: counters.fold(), lane="desk", lax=True) >= counters.MOST:
         pass
     return swept
 
