@@ -130,7 +130,7 @@ async def test_an_older_schema_is_refused_unless_asked_to_upgrade(
     await (first := PostgresEngine(postgres_url, schema=postgres_schema)).open()
     await first.close()
     later = Migration(MIGRATIONS[-1].number + 1, "later", "CREATE TABLE stoker.later (n int);")
-    monkeypatch.setattr("stoker.engines.postgres.opening.MIGRATIONS", (*MIGRATIONS, later))
+    monkeypatch.setattr("stoker.engines.postgres.schema.MIGRATIONS", (*MIGRATIONS, later))
     with pytest.raises(SchemaMismatch, match=rf"{later}.*stoker migrate"):
         await PostgresEngine(postgres_url, schema=postgres_schema).open()
     engine = PostgresEngine(postgres_url, schema=postgres_schema, migrate="auto")

@@ -21,9 +21,9 @@ from stoker.engines.postgres import (
     inbox,
     leases,
     notes,
-    opening,
     questions,
     records,
+    schema,
     settle,
     user_transaction,
 )
@@ -114,10 +114,10 @@ class PostgresEngine:
         return user_transaction.own(self._store, self._line.forget)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        return await opening.connected(self._options, opening.plan if plan_only else opening.migrate)
+        return await schema.connected(self._options, schema.plan if plan_only else schema.migrate)
 
     async def migration_script(self) -> str:
-        return await opening.connected(self._options, opening.script)
+        return await schema.connected(self._options, schema.script)
 
     async def describe(self) -> Description:
         return await describe.describe(self._store)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from stoker.engines.base import Clock
-from stoker.engines.postgres import opening
+from stoker.engines.postgres import schema
 from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.notify import Ears
 from stoker.engines.postgres.statements import sql, texts
@@ -86,7 +86,7 @@ class Store:
             self._lanes = {lane: asyncio.Semaphore(n) for lane, n in LANES.items()}
             connection = await self.connect("doors")
             try:
-                self.identity = await opening.prepare(connection, self.options)
+                self.identity = await schema.prepare(connection, self.options)
             except BaseException:
                 connection.terminate()
                 raise

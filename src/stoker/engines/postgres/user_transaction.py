@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from stoker.engines.postgres import opening
+from stoker.engines.postgres import schema
 from stoker.engines.postgres import settle as closing
 from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
 from stoker.engines.postgres.errors import translated
@@ -179,9 +179,9 @@ async def _check(store: Store, handle: Any, row: Row) -> None:
         return
     if ours and store.identity is not None:
         if handles.suspends(handle):
-            store.identity = await opening.whereabouts(store.options)
+            store.identity = await schema.whereabouts(store.options)
         else:
-            store.identity = _beside_the_loop(opening.whereabouts(store.options))
+            store.identity = _beside_the_loop(schema.whereabouts(store.options))
         if _is_home(store, row):
             return
     raise EngineRefused(
