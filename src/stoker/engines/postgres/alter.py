@@ -14,7 +14,7 @@ import msgspec
 from stoker.engines.postgres import keys, record_writes
 from stoker.engines.postgres.record_writes import Record
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import (
+from stoker.engines.postgres.unit_of_work import (
     CANCELED,
     DEAD,
     DISCARDED,

@@ -16,7 +16,7 @@ import msgspec
 
 from stoker.engines.postgres.marks import Look, Marks
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import STATUSES
+from stoker.engines.postgres.unit_of_work import STATUSES
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import CorruptRecord, EngineUnavailable

@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.engines.postgres import counters
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import Unit, queue_of
+from stoker.engines.postgres.unit_of_work import Unit, queue_of
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import Unit
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Steps
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.time import Instant

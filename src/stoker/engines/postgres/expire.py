@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres import counters, record_writes
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import Unit
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import PENDING, Unit
+from stoker.engines.postgres.unit_of_work import PENDING, Unit
 from stoker.engines.sql.steps import Steps
 from stoker.model.ids import JobId
 from stoker.model.lifecycle import KEEP_DEAD

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.postgres.claim import Lot, Ref, past_of, settings_of
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import Unit
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ids import JobId

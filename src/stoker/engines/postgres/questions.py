@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.postgres import records
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import CODES, ENQUEUED, PENDING, STATUSES
+from stoker.engines.postgres.unit_of_work import CODES, ENQUEUED, PENDING, STATUSES
 from stoker.engines.sql.packing import read_unique, totals
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead

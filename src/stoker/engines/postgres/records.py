@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import STATUSES
+from stoker.engines.postgres.unit_of_work import STATUSES
 from stoker.engines.sql.packing import details, read_unique
 from stoker.engines.sql.steps import Steps
 from stoker.model.errors import CorruptRecord

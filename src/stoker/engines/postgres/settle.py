@@ -19,7 +19,7 @@ from stoker.engines.postgres.claim import Line, Ref
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.lease_bits import Item, Masks, located
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import CODES, Unit, queue_of
+from stoker.engines.postgres.unit_of_work import CODES, Unit, queue_of
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue

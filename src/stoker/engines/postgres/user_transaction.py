@@ -21,7 +21,7 @@ from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, R
 from stoker.engines.postgres.errors import translated
 from stoker.engines.postgres.insert import admit
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit import Unit
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
