@@ -18,7 +18,7 @@ from stoker.engines.postgres import (
     control,
     describe,
     expire,
-    inbox,
+    insert_batcher,
     leases,
     notes,
     questions,
@@ -89,7 +89,7 @@ class PostgresEngine:
         self.call_times = CallTimes()
         self._store = Store(options)
         self._line = claim.Line(self._store)
-        self._inbox = inbox.Inbox(self._store)
+        self._inbox = insert_batcher.Inbox(self._store)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
