@@ -18,10 +18,10 @@ from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.claim_cursor import FEW, SLACK
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
 from stoker.engines.postgres.listening import CHANNEL
-from stoker.engines.postgres.marks import FEW, SLACK
 from stoker.engines.postgres.notify import PAUSES
 from stoker.model.ids import JobId
 from stoker.model.job import Demand

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.engines.postgres.marks import SELDOM, SLOW, Marks
+from stoker.engines.postgres.claim_cursor import SELDOM, SLOW, Marks
 from stoker.model.job import Claim
 from stoker.model.time import SECOND
 
@@ -71,7 +71,7 @@ ACTS = st.lists(
 
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.engines.postgres.marks.FEW", 1)
+    monkeypatch.setattr("stoker.engines.postgres.claim_cursor.FEW", 1)
 
 
 @pytest.mark.spec("PGRACE-06")

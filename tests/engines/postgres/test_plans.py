@@ -15,7 +15,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, marks
+from stoker.engines.postgres import PostgresEngine, claim_cursor
 from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import DESK, DOORS
 from stoker.engines.postgres.statements import STATEMENTS, placed
@@ -218,10 +218,12 @@ async def test_a_claim_over_many_queues_looks_at_each_place_once(postgres_url: s
     """Twice the queues are twice the work: no queue searches for its places among those of the others."""
     connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
     text = placed(STATEMENTS["claim"], schemas["empty"])
-    where = [listed([number]) for number in (marks.LOWEST, marks.HIGHEST, marks.START, marks.END)]
+    where = [
+        listed([number]) for number in (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)
+    ]
     looked = []
     try:
-        await connection.execute(f"insert into {schemas['empty']}.worker values ('w', {marks.END}, 1)")
+        await connection.execute(f"insert into {schemas['empty']}.worker values ('w', {claim_cursor.END}, 1)")
         for queues in (50, 100):
             names = [f"q{n}" for n in range(queues)]
             values = (None, "w", names, listed([1] * queues), queues, *([one] * queues for one in where))

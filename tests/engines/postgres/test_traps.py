@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, connection, marks
+from stoker.engines.postgres import PostgresEngine, claim_cursor, connection
 from stoker.engines.postgres.claim import listed
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
@@ -28,7 +28,9 @@ from tests.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 
-EVERYWHERE = [[listed([number])] for number in (marks.LOWEST, marks.HIGHEST, marks.START, marks.END)]
+EVERYWHERE = [
+    [listed([number])] for number in (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)
+]
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
@@ -268,8 +270,8 @@ async def test_a_replacement_beside_a_claim_comes_too_late(engine: PostgresEngin
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Marks are used from the first claim on, and heads are not looked at by the clock."""
-    monkeypatch.setattr(marks, "FEW", 1)
-    monkeypatch.setattr(marks, "OFTEN", 1e9)
+    monkeypatch.setattr(claim_cursor, "FEW", 1)
+    monkeypatch.setattr(claim_cursor, "OFTEN", 1e9)
     return monkeypatch
 
 
@@ -302,7 +304,7 @@ async def test_the_head_of_a_line_is_looked_at_again_in_time(
     await twin.insert([urgent])
     passed_over = await take(engine, 2)
     assert urgent.id not in {claim.id for claim in passed_over}
-    eager.setattr(marks, "OFTEN", 0.0)
+    eager.setattr(claim_cursor, "OFTEN", 0.0)
     assert (await take(engine))[0].id == urgent.id
 
 

@@ -2,7 +2,7 @@
 
 A claim's `ref` says where its bit is and what a settlement needs to know of the job, so that ending a run reads
 nothing. It is a `Ref`; claims of one lease share their `Lot`.
-Where in the line is looked for them `marks` knows.
+Where in the line is looked for them `claim_cursor` knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.postgres.marks import Look, Marks
+from stoker.engines.postgres.claim_cursor import Look, Marks
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import STATUSES
 from stoker.engines.sql.packing import read_options, read_unique

@@ -1,5 +1,5 @@
 -- The gates of these queues, and when the first job of each is due. Priorities are found by hopping along the index. What
--- has been due for longer than $3 microseconds is left to claims: they know where in a long line to look (marks.py).
+-- has been due for longer than $3 microseconds is left to claims: they know where in a long line to look (claim_cursor.py).
 WITH RECURSIVE clock AS (SELECT coalesce($2::bigint, stoker.clock()) AS now),
 
 gate AS (
