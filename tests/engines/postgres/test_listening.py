@@ -19,9 +19,10 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine, listening, notify
+from stoker.engines.postgres import PostgresEngine, notify
 from stoker.engines.postgres.connection import Connection
 from stoker.engines.postgres.url import DEFAULTS, read_url
+from stoker.engines.postgres.wakeup import listener
 from stoker.model.ids import JobId
 from stoker.model.query import Cancel, Selection
 from stoker.worker import Worker
@@ -38,7 +39,8 @@ FORKING = """
 import asyncio, os, signal, sys, threading
 from stoker.context import current
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine, listening
+from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres.wakeup import listener
 
 url, schema = sys.argv[1:]
 engine = PostgresEngine(url, schema=schema)
@@ -65,7 +67,7 @@ async def in_the_child():
 
 run(engine.open())
 assert run(hears(engine, engine.for_loop()))
-lock = listening._registry.lock
+lock = listener._registry.lock
 lock.acquire()  # as another thread might in the moment of the fork
 child = os.fork()
 if child == 0:
@@ -121,7 +123,7 @@ def threads() -> set[threading.Thread]:
     return {one for one in threading.enumerate() if one.name == "stoker-listen"}
 
 
-def place(engine: PostgresEngine) -> listening.Hearer:
+def place(engine: PostgresEngine) -> listener.Hearer:
     assert engine._store.ears._place is not None
     return engine._store.ears._place[1]
 
@@ -148,7 +150,7 @@ async def test_a_worker_has_one_connection_that_listens(database: str) -> None:
         async with Worker(jobs, ["mail"]) as worker:
             engine = worker.engine
             assert isinstance(engine, PostgresEngine)
-            [ear] = [ear for ear in listening._registry._ears.values() if ear.address.url == engine._options.url]
+            [ear] = [ear for ear in listener._registry._ears.values() if ear.address.url == engine._options.url]
             await until(lambda: len(ear.hearers) == 2)
             await until(lambda: ear.settled)
             assert len(listeners(database)) == 1
@@ -182,7 +184,7 @@ async def test_engines_on_two_loops_hear_on_one_connection(make: Make, elsewhere
 async def test_whoever_closes_first_the_others_hear_on_the_same_connection(
     make: Make, elsewhere: Elsewhere, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "PULSE", 3 * SOON)
+    monkeypatch.setattr(listener, "PULSE", 3 * SOON)
     monkeypatch.setattr(notify, "LAST_WAIT", SOON)
     before, running = listeners(postgres_url), threads()
     first, speaker = await make(), await make()
@@ -253,7 +255,7 @@ async def test_schemas_share_the_connection_and_do_not_hear_each_other(make: Mak
     said: list[str] = []
     witness = await asyncpg.connect(database)
     try:
-        await witness.add_listener(listening.CHANNEL, lambda *heard: said.append(heard[3]))
+        await witness.add_listener(listener.CHANNEL, lambda *heard: said.append(heard[3]))
         for engine in (one, other):
             await engine.wait(["mail", "post", CONTROL], 0)
         assert len(listeners(database) - {witness.get_server_pid()}) == 1
@@ -278,7 +280,7 @@ async def test_what_a_stranger_says_on_the_channel_harms_nobody(
     await engine.wait(["mail"], 0)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for message in ("", "nonsense", postgres_schema, f"{postgres_schema} ", "  ", f"{postgres_schema} x mail"):
-            connection.execute("select pg_notify(%s, %s)", (listening.CHANNEL, message))
+            connection.execute("select pg_notify(%s, %s)", (listener.CHANNEL, message))
     assert await woken(engine, "mail") == {"mail"}
     assert caplog.records == []
 
@@ -295,7 +297,7 @@ async def test_a_direct_url_that_cannot_be_used_is_reported_once_without_its_pas
         tries.append(url)
         return await connect(url, *rest, **options)
 
-    monkeypatch.setattr(listening, "LONGEST_BACKOFF", 0.01)
+    monkeypatch.setattr(listener, "LONGEST_BACKOFF", 0.01)
     monkeypatch.setattr(Connection, "open", counted)
     assert await engine.wait(["mail"], 0) == frozenset()
     await until(lambda: len(tries) >= 3)
@@ -339,13 +341,13 @@ def test_an_engine_opened_again_on_another_loop_hears_again(postgres_url: str, p
 async def test_a_loop_that_ends_without_its_engine_does_not_keep_the_ear(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "PULSE", 0.05)
+    monkeypatch.setattr(listener, "PULSE", 0.05)
     before, running = listeners(postgres_url), threads()
     options = read_url(postgres_url, clock=None, given=DEFAULTS)
 
     async def left_behind() -> None:
-        hearer = listening.Hearer("stoker", "x", lambda _: None)
-        listening.join(options, hearer)
+        hearer = listener.Hearer("stoker", "x", lambda _: None)
+        listener.join(options, hearer)
         await asyncio.wait_for(hearer.settled.wait(), SOON)
         assert len(threads() - running) == 1
 
@@ -372,7 +374,7 @@ async def test_closing_does_not_wait_for_a_server_that_is_silent(make: Make, pos
 @pytest.mark.spec("PGEAR-07")
 async def test_a_loop_that_is_held_up_is_asked_once_to_fetch_what_was_heard() -> None:
     fetched: list[frozenset[str]] = []
-    hearer = listening.Hearer("stoker", "x", fetched.append)
+    hearer = listener.Hearer("stoker", "x", fetched.append)
     hearer.queues = True
 
     def speak() -> None:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import listening
+from stoker.engines.postgres.wakeup import listener
 from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft
 from stoker.model.time import SECOND
@@ -82,7 +82,7 @@ async def test_many_wake_ups_at_once_are_said_once(make: Make, postgres_url: str
     heard: list[str] = []
     ear = await asyncpg.connect(postgres_url)
     try:
-        await ear.add_listener(listening.CHANNEL, lambda *said: heard.append(said[3]))
+        await ear.add_listener(listener.CHANNEL, lambda *said: heard.append(said[3]))
         for n in range(300):
             await engine.wake([f"queue-{n % 30}"])
 
@@ -134,8 +134,8 @@ async def test_a_listener_nobody_answers_is_given_up(
     make: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket stays open and nothing comes: the pulse notices, and the next connection listens."""
-    assert 2 * listening.PULSE <= 10
-    monkeypatch.setattr(listening, "PULSE", 0.1)
+    assert 2 * listener.PULSE <= 10
+    monkeypatch.setattr(listener, "PULSE", 0.1)
     other = await make()
     with Proxy(postgres_url) as proxy:
         engine = await make(direct=proxy.url)
@@ -156,7 +156,7 @@ async def test_behind_a_pooler_it_is_said_once_in_a_process_that_nobody_can_list
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listening._registry, "_deaf", set())
+    monkeypatch.setattr(listener._registry, "_deaf", set())
     with caplog.at_level(logging.WARNING, "stoker.engines.postgres"):
         earlier = await make(postgres_pooler_url)
         assert await earlier.wait(["mail"], 0) == frozenset()

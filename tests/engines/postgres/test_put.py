@@ -12,7 +12,8 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, listening, notify
+from stoker.engines.postgres import PostgresEngine, notify
+from stoker.engines.postgres.wakeup import listener
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Stored
 from stoker.model.time import HOUR
@@ -51,7 +52,7 @@ async def stranger(url: str, schema: str, found: list[str], look: Any = None) ->
 
     ear = await asyncpg.connect(url)
     try:
-        await ear.add_listener(listening.CHANNEL, heard)
+        await ear.add_listener(listener.CHANNEL, heard)
         yield
     finally:
         await ear.close()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from stoker.engines.postgres import listening
+from stoker.engines.postgres.wakeup import listener
 from tests.faults.postgres.scenes import Make
 from tests.faults.trial import BOUND, Trial
 from tests.proxy import Proxy
@@ -52,7 +52,7 @@ async def test_a_listener_that_was_terminated_listens_again(server: PostgresServ
 async def test_a_listener_whose_connection_is_half_open_is_replaced_and_nothing_waits_for_it(
     server: PostgresServer, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "PULSE", 0.5)
+    monkeypatch.setattr(listener, "PULSE", 0.5)
     with Proxy(server.url) as ears:
         async with Trial(make(direct=ears.url), make(), flow=False, poll=1.0) as running:
             await announced(running)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.base import Description
-from stoker.engines.postgres.listening import CANNOT_LISTEN
 from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.wakeup.listener import CANNOT_LISTEN
 from stoker.engines.sql.steps import Row, Steps
 
 if TYPE_CHECKING:

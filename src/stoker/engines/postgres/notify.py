@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres import questions
-from stoker.engines.postgres.listening import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
 from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
 from stoker.engines.shared.ends import OVER, Ends, Interest, Word, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.model.errors import EngineError

@@ -1,0 +1,1 @@
+"""Wake-ups between processes over LISTEN/NOTIFY: `notifier` sends and waits, `listener` receives."""
