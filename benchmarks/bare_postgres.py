@@ -21,8 +21,8 @@ from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.claim_cursor import FEW, SLACK
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
-from stoker.engines.postgres.notify import PAUSES
 from stoker.engines.postgres.wakeup.listener import CHANNEL
+from stoker.engines.postgres.wakeup.notifier import PAUSES
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
 from stoker.model.time import HOUR

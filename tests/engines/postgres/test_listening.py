@@ -19,10 +19,10 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine, notify
+from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.connection import Connection
 from stoker.engines.postgres.url import DEFAULTS, read_url
-from stoker.engines.postgres.wakeup import listener
+from stoker.engines.postgres.wakeup import listener, notifier
 from stoker.model.ids import JobId
 from stoker.model.query import Cancel, Selection
 from stoker.worker import Worker
@@ -185,7 +185,7 @@ async def test_whoever_closes_first_the_others_hear_on_the_same_connection(
     make: Make, elsewhere: Elsewhere, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "PULSE", 3 * SOON)
-    monkeypatch.setattr(notify, "LAST_WAIT", SOON)
+    monkeypatch.setattr(notifier, "LAST_WAIT", SOON)
     before, running = listeners(postgres_url), threads()
     first, speaker = await make(), await make()
     second = first.for_loop()

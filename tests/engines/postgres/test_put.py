@@ -12,8 +12,8 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, notify
-from stoker.engines.postgres.wakeup import listener
+from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres.wakeup import listener, notifier
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Stored
 from stoker.model.time import HOUR
@@ -77,20 +77,20 @@ async def test_a_trickle_is_told_job_by_job(make: Make, postgres_url: str, postg
     heard: list[str] = []
     messages: list[int] = []
     async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
-        for n in range(notify.BURST):
+        for n in range(notifier.BURST):
             await engine.insert([draft(queue=f"q{n}")])
-        await until(lambda: len(heard) == notify.BURST)
-    assert lanes == ["write"] * notify.BURST, "none of them waited for a message of its own"
-    assert messages == list(range(1, notify.BURST + 1))
+        await until(lambda: len(heard) == notifier.BURST)
+    assert lanes == ["write"] * notifier.BURST, "none of them waited for a message of its own"
+    assert messages == list(range(1, notifier.BURST + 1))
 
 
 @pytest.mark.spec("PGPUT-01")
 async def test_what_comes_too_fast_is_told_together(
     make: Make, postgres_url: str, postgres_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify, "RATE", 0.0)
-    monkeypatch.setattr(notify, "BURST", 3)
-    monkeypatch.setattr(notify, "PAUSES", (0.3,))
+    monkeypatch.setattr(notifier, "RATE", 0.0)
+    monkeypatch.setattr(notifier, "BURST", 3)
+    monkeypatch.setattr(notifier, "PAUSES", (0.3,))
     engine = await make()
     heard: list[str] = []
     messages: list[int] = []
@@ -106,7 +106,7 @@ async def test_what_comes_too_fast_is_told_together(
 
 @pytest.mark.spec("PGPUT-01")
 def test_only_what_exceeds_the_rate_is_merged() -> None:
-    flow, now = notify.Flow(), 100.0
+    flow, now = notifier.Flow(), 100.0
     for _ in range(2_000):  # 200 a second, ten seconds long
         now += 0.005
         assert flow.add(now)
@@ -114,9 +114,9 @@ def test_only_what_exceeds_the_rate_is_merged() -> None:
     for _ in range(1_000):  # 1,000 a second, one second long
         now += 0.001
         at_once += flow.add(now)
-    assert notify.BURST <= at_once <= 2 * notify.BURST
+    assert notifier.BURST <= at_once <= 2 * notifier.BURST
     assert flow.full(now)
-    now += notify.BURST / notify.RATE + 0.01
+    now += notifier.BURST / notifier.RATE + 0.01
     assert not flow.full(now), "a moment later it is over"
     assert flow.add(now)
 

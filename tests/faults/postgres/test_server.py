@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stoker.engines.postgres.notify import PAUSES
+from stoker.engines.postgres.wakeup.notifier import PAUSES
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.errors import EngineReadOnly, EngineRefused, EngineUnavailable
 from stoker.model.job import Demand, Draft

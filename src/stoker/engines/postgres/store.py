@@ -19,9 +19,9 @@ import msgspec
 from stoker.engines.base import Clock
 from stoker.engines.postgres import schema
 from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
-from stoker.engines.postgres.notify import Ears
 from stoker.engines.postgres.statements import sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.postgres.wakeup.notifier import Ears
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
