@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import PostgresEngine, questions
+from stoker.engines.postgres import PostgresEngine
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Settlement, Status
 from stoker.model.query import (
@@ -332,7 +332,7 @@ async def test_workers_and_people_at_once_leave_every_job_in_one_place(
 async def test_a_census_counts_on_where_many_jobs_are_due_and_many_are_not(
     engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "COUNT_LIMIT", 2)
+    monkeypatch.setattr("stoker.engines.postgres.census.COUNT_LIMIT", 2)
     drafts = [(queue, n) for queue, due in (("even", 40), ("few", 1), ("late", 60)) for n in range(due)]
     await engine.insert([Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3) for queue, n in drafts])
     later = [Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3, delay=HOUR) for queue, n in drafts[::2]]

@@ -14,14 +14,15 @@ from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
     alter,
+    census,
     claim,
     control,
     describe,
     expire,
+    find,
     insert_batcher,
     leases,
     notes,
-    questions,
     records,
     schema,
     settle,
@@ -170,7 +171,7 @@ class PostgresEngine:
 
     @timed(write=False)
     async def ahead(self, queues: Sequence[str]) -> Ahead:
-        return await questions.ahead(self._store, queues)
+        return await find.ahead(self._store, queues)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         return await self._store.ears.wait(topics, timeout)
@@ -187,15 +188,15 @@ class PostgresEngine:
 
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await questions.get(self._store, ids)
+        return await find.get(self._store, ids)
 
     @timed(write=False)
     async def find(self, query: Query) -> Page:
-        return await questions.find(self._store, query)
+        return await find.find(self._store, query)
 
     @timed(write=False)
     async def census(self) -> Census:
-        return await questions.census(self._store)
+        return await census.census(self._store)
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres import questions
+from stoker.engines.postgres import find
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
 from stoker.engines.shared.ends import OVER, Ends, Interest, Word, topics_of
@@ -91,7 +91,7 @@ class Ears:
         self._flow = Flow()
         self._turn = 0
         self._closing = asyncio.Event()
-        self.ends = Ends(partial(questions.ended, store), self._attend, self._say, Interest())
+        self.ends = Ends(partial(find.ended, store), self._attend, self._say, Interest())
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

@@ -1,36 +1,25 @@
-"""What people ask: pages of jobs, and all counts at one instant.
+"""Jobs by id and by query, one page at a time, and when the next job is due.
 
-A page is a walk along ids in one snapshot. Which walk is chosen by what the query narrows: a key, the lists of
-unsuccessful jobs, finished jobs, jobs that wait for a retry and active jobs each have an order by id of their own;
-everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by record.
+A page walks along ids in one snapshot. The query decides which walk: a unique key, the lists of unsuccessful jobs,
+finished jobs, jobs waiting for a retry and active jobs each have an index in id order; any other query walks all jobs.
+`query.matches` tests every record for the conditions that the walk does not cover.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.postgres import records
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import CODES, ENQUEUED, PENDING, STATUSES
-from stoker.engines.sql.packing import read_unique, totals
+from stoker.engines.postgres.unit_of_work import CODES, STATUSES
+from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import (
-    COUNT_FURTHER,
-    COUNT_LIMIT,
-    LONGEST_WALK,
-    Census,
-    Count,
-    Page,
-    Query,
-    matches,
-    scheduled_count,
-)
+from stoker.model.query import LONGEST_WALK, Page, Query, matches
 from stoker.model.time import Instant
 from stoker.model.unique import Unique
 
@@ -48,11 +37,6 @@ _ALL, _KEY, _DONE, _LISTED, _RETRYING, _ACTIVE = (
 _AHEAD = sql("ahead")
 _ENDED = sql("ended")
 _QUEUES = sql("queues")
-_COUNTS = sql("census_counts")
-_TROUBLES = sql("census_troubles")
-_LINES = sql("census_lines")
-_SIDES = sql("census_sides")
-_RUNNING = sql("census_running")
 
 
 async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
@@ -63,11 +47,6 @@ async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
 async def find(store: Store, query: Query) -> Page:
     """One page in id order."""
     return await store.read(lambda now: page(query, now))
-
-
-async def census(store: Store) -> Census:
-    """Every count at one instant."""
-    return await store.read(counted)
 
 
 async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
@@ -152,53 +131,3 @@ def _look(row: Row) -> Look:
 
 def _shown(ids: list[JobId]) -> Steps[list[Job]]:
     return [job for job in (yield from records.jobs(ids)) if job is not None]
-
-
-# --- the census -------------------------------------------------------------------------------------------------
-
-
-def counted(now: Instant) -> Steps[Census]:
-    """Every count at this instant, from counters, leases and the heads of the lines."""
-    rows: list[Row] = yield _COUNTS, ()
-    troubles: dict[str, str] = dict((yield _TROUBLES, ()))
-    running: dict[str, Instant] = dict((yield _RUNNING, ()))
-    waiting: Counter[str] = Counter()
-    for queue, _, *numbers in rows:
-        if numbers[PENDING]:
-            waiting[queue] += numbers[PENDING]
-    lines: list[Row] = (yield _LINES, (sorted(waiting), now, COUNT_LIMIT)) if waiting else []
-    scheduled = yield from _scheduled(waiting, lines, now)
-    return Census(
-        at=now,
-        counts=tuple(
-            Count(queue, kind, status, n)
-            for queue, kind, *numbers in rows
-            for status, n in zip(STATUSES, numbers, strict=False)
-            if n
-        ),
-        scheduled={queue: scheduled[queue] for queue, _, _ in lines if scheduled[queue]},
-        oldest_ready={queue: due for queue, _, due in lines if due is not None},
-        oldest_running=running,
-        totals=totals(_sums(rows), troubles),
-    )
-
-
-def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Steps[dict[str, int]]:
-    """How many pending jobs are not due, by queue: those of long lines from the smaller of both sides of now."""
-    found: dict[str, int] = {queue: later for queue, later, _ in lines if later < COUNT_LIMIT}
-    limit = COUNT_LIMIT
-    while left := [queue for queue, _, _ in lines if queue not in found]:
-        for queue, later, due in (yield _SIDES, (left, now, limit)):
-            if (n := scheduled_count(waiting[queue], later, due, limit)) is not None:
-                found[queue] = n
-        limit *= COUNT_FURTHER
-    return found
-
-
-def _sums(rows: list[Row]) -> dict[str, list[int]]:
-    sums: dict[str, list[int]] = {}
-    for _, kind, *numbers in rows:
-        kinds = sums.setdefault(kind, [0] * (len(numbers) - ENQUEUED))
-        for place, n in enumerate(numbers[ENQUEUED:]):
-            kinds[place] += n or 0
-    return sums

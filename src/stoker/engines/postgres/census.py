@@ -1,0 +1,74 @@
+"""The census: every count of the store at one instant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.unit_of_work import ENQUEUED, PENDING, STATUSES
+from stoker.engines.sql.packing import totals
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.query import COUNT_FURTHER, COUNT_LIMIT, Census, Count, scheduled_count
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+_COUNTS = sql("census_counts")
+_TROUBLES = sql("census_troubles")
+_LINES = sql("census_lines")
+_SIDES = sql("census_sides")
+_RUNNING = sql("census_running")
+
+
+async def census(store: Store) -> Census:
+    """Every count at one instant."""
+    return await store.read(counted)
+
+
+def counted(now: Instant) -> Steps[Census]:
+    """Every count at this instant, from counters, leases and the heads of the lines."""
+    rows: list[Row] = yield _COUNTS, ()
+    troubles: dict[str, str] = dict((yield _TROUBLES, ()))
+    running: dict[str, Instant] = dict((yield _RUNNING, ()))
+    waiting: Counter[str] = Counter()
+    for queue, _, *numbers in rows:
+        if numbers[PENDING]:
+            waiting[queue] += numbers[PENDING]
+    lines: list[Row] = (yield _LINES, (sorted(waiting), now, COUNT_LIMIT)) if waiting else []
+    scheduled = yield from _scheduled(waiting, lines, now)
+    return Census(
+        at=now,
+        counts=tuple(
+            Count(queue, kind, status, n)
+            for queue, kind, *numbers in rows
+            for status, n in zip(STATUSES, numbers, strict=False)
+            if n
+        ),
+        scheduled={queue: scheduled[queue] for queue, _, _ in lines if scheduled[queue]},
+        oldest_ready={queue: due for queue, _, due in lines if due is not None},
+        oldest_running=running,
+        totals=totals(_sums(rows), troubles),
+    )
+
+
+def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Steps[dict[str, int]]:
+    """How many pending jobs are not due, by queue: those of long lines from the smaller of both sides of now."""
+    found: dict[str, int] = {queue: later for queue, later, _ in lines if later < COUNT_LIMIT}
+    limit = COUNT_LIMIT
+    while left := [queue for queue, _, _ in lines if queue not in found]:
+        for queue, later, due in (yield _SIDES, (left, now, limit)):
+            if (n := scheduled_count(waiting[queue], later, due, limit)) is not None:
+                found[queue] = n
+        limit *= COUNT_FURTHER
+    return found
+
+
+def _sums(rows: list[Row]) -> dict[str, list[int]]:
+    sums: dict[str, list[int]] = {}
+    for _, kind, *numbers in rows:
+        kinds = sums.setdefault(kind, [0] * (len(numbers) - ENQUEUED))
+        for place, n in enumerate(numbers[ENQUEUED:]):
+            kinds[place] += n or 0
+    return sums
