@@ -1,8 +1,7 @@
-"""Other people's transactions: inserts and settlements that exist if and only if somebody commits.
+"""Transactions that callers see: the engine's own, and a joined transaction of the user.
 
-`Own` is the engine's own transaction, on a connection of its own. A handle of the user's runs the same doors through
-`engines.sql.user_handles.handles`; what crosses there is plain: ids as text, everything else as any
-driver of Postgres takes it.
+`Own` is the engine's own transaction, on its own connection. A transaction of the user runs the same steps through
+`user_handles.handles`. Only plain values cross there: ids as text, everything else as any Postgres driver takes it.
 """
 
 from __future__ import annotations
