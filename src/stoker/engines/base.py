@@ -1,8 +1,8 @@
-"""The contract between the house and a store.
+"""The contract that every engine keeps.
 
-Lists in, lists out; values of `model` only; "nothing to do" is a value, not an exception; a driver's errors are
-translated once, in the engine's `connection.py`. Every docstring below states what is atomic, in which order answers
-come and what the empty case returns. `stoker.testing.conformance` is this file as tests.
+Methods take and return lists of values from `model`; "nothing to do" is a value, not an exception; a driver's errors
+are translated once, in the engine's `connection.py`. Every docstring below states what is atomic, in which order
+results come and what the empty case returns. `stoker.testing.conformance` is this file as tests.
 
 An engine object belongs to one event loop and one process. `for_loop` makes another on the same store, for
 another loop. Time is the store's own: an engine opened with `clock=` uses that instead, so tests move time without
@@ -34,24 +34,24 @@ Transaction: TypeAlias = Any
 """The engine's own `transaction()` handle or a handle of the user's (see each engine)."""
 
 ORPHANED_AFTER: Span = 5 * SECOND
-"""A claim stored under a worker that does not hold it is an orphan only when it is older than this: younger ones may
-still be on their way to the worker."""
+"""A claim stored under a worker that does not hold it is an orphan only when it is older than this: a younger one may
+still be on its way to the worker."""
 
 CORRUPT = "stoker.corrupt"
-"""The metadata key under which a record says what of it could not be read."""
+"""The metadata key that names what of a record could not be read."""
 
 CONTROL = "@control"
-"""The topic that wakes every keeper: a running job was asked to stop."""
+"""The topic that wakes every lease keeper: a user canceled a running job."""
 
 
 class Feature(enum.StrEnum):
-    """What an engine offers beyond the common contract. A case that needs one of these is skipped by name elsewhere."""
+    """What an engine offers beyond the common contract. Cases that need one are skipped on engines without it."""
 
     DURABLE = "an acknowledged write survives the death of the process"
     SHARED = "several processes may use the store at once"
     OWN_TRANSACTION = "its own transaction() groups inserts and settlements"
     USER_TRANSACTION = "inserts and settlements join the user's own database transaction"
-    REPEATED = "a settlement sent twice is told apart from a lost one"
+    REPEATED = "a settlement sent twice is recognised as repeated, not reported as lost"
     SIGN_OF_LIFE = "the death of a worker on this host is known at once, without waiting for its lease"
     ACROSS_QUEUES = "one step reaches all queues: bulk calls, follow-ups into other queues, ids stored in another queue"
     KEYS_ACROSS_QUEUES = "a unique key may be global, and jobs of its kind may go to several queues"
@@ -60,7 +60,7 @@ class Feature(enum.StrEnum):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store really is, read back and never assumed. `warnings` are for people, at start-up and in doctor."""
+    """What the store is, read from it and never assumed. `warnings` are shown at start-up and in doctor."""
 
     engine: str
     version: str
@@ -72,27 +72,27 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Jobs(Protocol):
-    """The three doors and the lease. Held by tasks (insert) and workers (everything)."""
+    """Jobs and leases. Used by tasks (insert) and workers (everything)."""
 
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         """Store drafts as pending jobs, due after their `delay` by the store's clock or at their `at`.
 
         Atomic: all or nothing for one call of up to 1,000 drafts. Order: receipts in the order of the drafts. A draft
-        whose id is stored already answers `existing` with that id, whatever else it says, so a repeated call is
-        harmless. A draft with a unique key obeys `unique.meet` against the current holder, also against drafts before
-        it in the same call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder ends
-        dead in the same step, and the receipt names it. With `tx` the jobs exist if and only if that transaction
-        commits. After the commit one waiter per queue that received a new job that is due, or will be within
-        `ahead.SOON`, is woken. Empty: `[]`.
+        whose id is stored already gets the receipt `existing` with that id, so a repeated call is harmless. A draft
+        with a unique key obeys `unique.meet` against the current holder, also against drafts before it in the same
+        call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder ends dead in the
+        same step, and the receipt names it. With `tx` the jobs exist if and only if that transaction commits. After the
+        commit one waiter per queue that received a new job that is due, or will be within `ahead.SOON`, is woken.
+        Empty: `[]`.
         """
         ...
 
     async def claim(self, demand: Demand) -> list[Claim]:
-        """Hand due jobs to a worker.
+        """Give due jobs to a worker.
 
         Only pending and retrying jobs whose scheduled time is at or before now, of queues that are neither paused nor
         cooling down. Order: queues as demanded; inside a queue by priority (lower first), scheduled time, id. At most
-        the number asked per queue and in total. Atomic: no job goes to two workers; a job is running, with a rising
+        the number requested per queue and in total. Atomic: no job goes to two workers; a job is running, with a rising
         token and one more attempt, when the call returns. Claiming a retrying job makes its key strong again and
         clears a cancel flag of an earlier run. A worker without a live lease gets nothing. Empty: `[]`.
         """
@@ -129,9 +129,9 @@ class Jobs(Protocol):
 
         `first=True` makes the lease of a worker that was never seen. A worker whose lease was reaped is unknown, for
         ever: `known=False`, and nothing is extended. `lost`: held but not stored under this worker and token.
-        `canceling`: held and asked to stop. `orphaned`: stored under this worker for more than `ORPHANED_AFTER`, not
-        held. A lease of 0 lapses at once: a worker's farewell. One that `job.check_lease` refuses raises
-        `InvalidInput` and changes nothing. Empty: `known=True` and empty lists.
+        `canceling`: held, and to be canceled. `orphaned`: stored under this worker for more than `ORPHANED_AFTER`, not
+        held. A lease of 0 lapses at once: a worker releases it so when it stops. One that `job.check_lease` refuses
+        raises `InvalidInput` and changes nothing. Empty: `known=True` and empty lists.
         """
         ...
 
@@ -152,54 +152,54 @@ class Jobs(Protocol):
         ...
 
     async def ahead(self, queues: Sequence[str]) -> Ahead:
-        """Tell how long a worker of these queues may sleep, by the store's clock.
+        """Return how long a worker of these queues may sleep, by the store's clock.
 
-        `open`: those that are neither paused nor cooling down, also when the store has never heard of them. `wait`: the
+        `open`: those that are neither paused nor cooling down, also when the store does not know them. `wait`: the
         time until the next of their jobs is due, 0 when one has been due for less than `ahead.SOON` (longer: it may be
-        told, a claim finds it anyway); of a queue that cools down the time until its deadline. None: nothing will
-        become due before a queue is woken or asked about again. Empty: no queue, None.
+        reported, a claim finds it anyway); of a queue that cools down the time until its deadline. None: nothing will
+        become due before a queue is woken or this is called again. Empty: no queue, None.
         """
         ...
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         """Sleep until one of the topics is woken or `timeout` real seconds have passed.
 
-        A queue's wake-up releases one waiter of this engine, and is remembered once when nobody waits. `CONTROL`
+        A queue's wake-up releases one waiter of this engine, and is remembered once when there is none. `CONTROL`
         reaches every engine on the store and is remembered once by each that ever waited for it. Empty set: timeout.
         """
         ...
 
     async def ended(self, job: JobId, timeout: float) -> bool:
-        """Sleep until a job has ended or is gone, at most `timeout` real seconds; answers whether it has.
+        """Sleep until a job has ended or is gone, at most `timeout` real seconds; return whether it has.
 
-        A hint: the caller looks at the record next. The settlement that ends the job wakes the waiters of every engine
-        on the store; a wake-up that was lost costs half a second. All waiters of an engine share its looks, and
-        settling a job without waiters costs nothing more.
+        The result is a hint: the caller reads the record next. The settlement that ends the job wakes the waiters of
+        every engine on the store; a wake-up that was lost costs half a second. All waiters of an engine share its
+        reads, and settling a job without waiters costs nothing more.
         """
         ...
 
     async def wake(self, topics: Sequence[str]) -> None:
-        """Wake waiters of the topics, on every process that can hear it."""
+        """Wake waiters of the topics, in every process that the engine can reach."""
         ...
 
 
 class Operator(Protocol):
-    """Questions and actions of people. Held by `Admin`."""
+    """Reads and changes by operators. Used by `Admin`."""
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """The records, in the order asked; None where there is none. Empty: `[]`."""
+        """The jobs, in the order of the ids; None where there is none. Empty: `[]`."""
         ...
 
     async def find(self, query: Query) -> Page:
         """One page in id order, starting after the query's cursor.
 
-        Looks at no more than `LONGEST_WALK` records; a page that stops there may hold fewer jobs than asked but
-        carries a cursor. `cursor=None` means: that was all. Empty: an empty page without cursor.
+        Reads no more than `LONGEST_WALK` records; a page that stops there may hold fewer jobs than requested but
+        carries a cursor. `cursor=None`: there are no more. Empty: an empty page without cursor.
         """
         ...
 
     async def census(self) -> Census:
-        """Every count at one instant, from counters; never walks over the jobs."""
+        """Every count at one instant, from counters, without reading the jobs."""
         ...
 
     async def alter(self, selection: Selection, change: Change) -> Tally:
@@ -207,9 +207,9 @@ class Operator(Protocol):
 
         Atomic per call. Each job is judged by the status it has inside the write (`query.allows`) and by the key rule;
         one that is missing, refused or blocked by a key does not hinder the others. A running job that is to be
-        canceled or deleted is asked to stop and `CONTROL` is woken, `Cancel.note()` joining its metadata; a forced
-        cancel ends it at once and its worker's settlement will be lost. Deleting removes the job's events. Jobs that
-        became due wake a waiter of their queue. Empty: a tally of zeros.
+        canceled or deleted is marked, with `Cancel.note()` in its metadata, and `CONTROL` is woken; a forced cancel
+        ends it at once, and its worker's settlement will be lost. Deleting removes the job's events. Jobs that became
+        due wake a waiter of their queue. Empty: a tally of zeros.
         """
         ...
 
@@ -221,7 +221,7 @@ class Operator(Protocol):
 
 
 class Control(Protocol):
-    """Settings and presence. Held by `Admin` and workers."""
+    """Queue settings, budgets, locks and presences. Used by `Admin` and workers."""
 
     async def queues(self) -> list[Queue]:
         """Every queue that was tuned, cooled or used, by name. Empty: `[]`."""
@@ -230,7 +230,7 @@ class Control(Protocol):
     async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
         """Patch a queue (`Tuning`) or set a budget (`Rate`), creating it when new.
 
-        `if_absent` leaves an existing one alone, so that seeding at start-up keeps what people tuned. Answers whether
+        `if_absent` leaves an existing one alone, so that seeding at start-up keeps what users tuned. Returns whether
         anything was written. Resuming a queue wakes a waiter.
         """
         ...
@@ -248,15 +248,15 @@ class Control(Protocol):
         ...
 
     async def lock(self, name: str, owner: str, lease: Span) -> bool:
-        """Take or extend a named lock. False when somebody else has it."""
+        """Take or extend a named lock. False when another owner holds it."""
         ...
 
     async def unlock(self, name: str, owner: str) -> bool:
-        """Release one's own lock. False when it is not one's own."""
+        """Release a named lock. False when `owner` does not hold it."""
         ...
 
     async def beat(self, presence: Presence) -> None:
-        """Show a worker, stamped with the store's now; the same worker's earlier presence is replaced."""
+        """Store a worker's presence with the store's time, in place of its earlier one."""
         ...
 
     async def workers(self) -> list[Presence]:
@@ -265,7 +265,7 @@ class Control(Protocol):
 
 
 class Timeline(Protocol):
-    """What happened and how much. Written by the app's buffer and the janitor, read by `Admin`."""
+    """Events and measured points. Written by the app's event buffer, read by `Admin`."""
 
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
@@ -274,9 +274,9 @@ class Timeline(Protocol):
 
         `now` is the recorder's reading of the clock its events are stamped with; each event is shifted by the
         difference to the store's clock. `chunk` is an id (16 random bytes) of this call: a call with an id that was
-        written within `REMEMBERED` changes nothing and returns 0, so a call whose answer was lost can be repeated.
+        written within `REMEMBERED` changes nothing and returns 0, so a call whose reply was lost can be repeated.
         Events of jobs that are gone are written too, but not those from before an operator deleted the job: deleting
-        removes what is there and keeps out what comes late. Empty: 0.
+        removes stored events and refuses later ones. Empty: 0.
         """
         ...
 
@@ -291,12 +291,12 @@ class Timeline(Protocol):
         ...
 
     def timings(self) -> Timings:
-        """Drain the samples of this engine's own store calls; also calls that raised are timed."""
+        """Return and forget the durations of this engine's store calls, also of those that raised."""
         ...
 
 
 class Engine(Jobs, Operator, Control, Timeline, Protocol):
-    """A store with all its facets, and its life."""
+    """A store with all its facets, and its lifetime."""
 
     name: ClassVar[str]
     features: ClassVar[frozenset[Feature]]
@@ -307,14 +307,14 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
     """Bytes of payload after which a list of drafts is better stored by several calls; None: it makes no difference."""
 
     keep_done: Span
-    """How long done jobs are kept where neither job nor queue nor app says otherwise."""
+    """How long done jobs are kept where neither job nor queue nor app sets it."""
 
     history: int | None
-    """Most finished jobs that stay after an `expire`, whatever that was given; None: any number. An option sets it."""
+    """Most finished jobs that stay after an `expire`, whatever its argument; None: any number. An option sets it."""
 
     @property
     def where(self) -> str:
-        """Return where the store is, for people: an absolute path, or an address without user and password."""
+        """Return where the store is: an absolute path, or an address without user and password."""
         ...
 
     async def open(self) -> None:
@@ -322,7 +322,7 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; what was acknowledged stays. Closing twice is harmless."""
+        """Release everything; what was acknowledged stays. Closing twice is harmless."""
         ...
 
     def for_loop(self) -> Self:
@@ -334,7 +334,7 @@ class Engine(Jobs, Operator, Control, Timeline, Protocol):
         ...
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        """Bring the schema up to date; answers the statements that were (or would be) run. Empty: nothing to do."""
+        """Bring the schema up to date; return the statements that were (or would be) run. Empty: nothing to do."""
         ...
 
     async def migration_script(self) -> str | None:

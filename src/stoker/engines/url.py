@@ -1,6 +1,6 @@
 """From a URL to an engine: `memory://`, `sqlite:///jobs.db`, `postgresql://…`, `redis://…`.
 
-An engine's module, and with it its driver, is imported only when its scheme is asked for. A URL may hold a password, so
+An engine's module, and with it its driver, is imported only when its scheme is used. A URL may hold a password, so
 no error ever shows more of it than the scheme.
 """
 
@@ -121,7 +121,7 @@ def _merged(
 ) -> dict[str, Any]:
     """Options by keyword, else from the query, else from the environment, all of them known to the engine.
 
-    `named` are options that somebody else reads in the query: the environment has no say about those.
+    `named` are options that the engine reads from the query itself: the environment does not set those.
     """
     given = dict(parse_qsl(query, keep_blank_values=True))
     known, is_closed = _known(make)

@@ -1,8 +1,8 @@
-"""The careful path: inserting, settling and altering jobs one by one, with all circumstances, for every engine.
+"""The careful path: insert, settle and alter jobs one by one, with every rule, for all engines.
 
-The functions ask a loaded unit of work and put into it what the model decides; they do no input or output. Engines have
-bulk paths of their own for what is simple and frequent (fresh drafts without keys, plain successes); everything else
-comes here, so a rule about a stored job is written once.
+The functions read from a loaded unit of work and put into it what the model decides; they do no input or output.
+Engines have bulk paths of their own for what is simple and frequent (fresh drafts without keys, plain successes);
+everything else comes here, so a rule about a stored job is written once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stoker.model.unique import Meeting, Mode, Unique, meet
 
 
 def wanted_by_drafts(drafts: Iterable[Draft]) -> Wanted:
-    """What inserting these drafts asks for."""
+    """What inserting these drafts needs."""
     drafts = tuple(drafts)
     return Wanted(
         frozenset(draft.id for draft in drafts),
@@ -55,7 +55,7 @@ def insert(unit: UnitOfWork, drafts: Iterable[Draft]) -> list[Receipt]:
 
 
 def insert_one(unit: UnitOfWork, draft: Draft, mode: Mode | None = None) -> Receipt:
-    """Store one draft, or name the job that stands in its way. `mode` overrides what its key says."""
+    """Store one draft, or name the holder of its key. `mode` overrides that of the key."""
     if unit.get(draft.id) is not None:
         return Receipt(draft.id, Stored.EXISTING)
     met = Receipt(draft.id, Stored.INSERTED)
@@ -101,19 +101,19 @@ def _supersede(unit: UnitOfWork, holder: Record) -> None:
 
 
 def wanted_by_settlements(settlements: Iterable[Settlement]) -> Wanted:
-    """What settling these asks for, follow-ups included."""
+    """What settling these needs, follow-ups included."""
     settlements = tuple(settlements)
     followups = wanted_by_drafts(draft for settlement in settlements for draft in settlement.followups)
     return followups._replace(ids=followups.ids.union(settlement.id for settlement in settlements))
 
 
 def settle(unit: UnitOfWork, settlements: Iterable[Settlement]) -> list[Verdict]:
-    """End claims, each for itself; verdicts in their order."""
+    """End claims, each independently; verdicts in their order."""
     return [settle_one(unit, settlement) for settlement in settlements]
 
 
 def settle_one(unit: UnitOfWork, settlement: Settlement) -> Verdict:
-    """End one claim, if it is still exactly this one."""
+    """End one claim, if worker and token are still its own."""
     record = unit.get(settlement.id)
     if record is None:
         return Verdict.LOST
@@ -159,7 +159,7 @@ def _cool(unit: UnitOfWork, name: str, settlement: Settlement) -> None:
 
 
 def note_one(unit: UnitOfWork, note: Note) -> Verdict:
-    """Write on a running job what its handler noted."""
+    """Write progress, metadata and log lines on a running job."""
     record = unit.get(note.id)
     if record is None or not record.runs_as(note.worker, note.token):
         return Verdict.LOST
@@ -168,7 +168,7 @@ def note_one(unit: UnitOfWork, note: Note) -> Verdict:
 
 
 def set_aside(unit: UnitOfWork, record: Record, why: str, *, started: bool) -> None:
-    """End a job that cannot be read: people can look at it, and no worker meets it again."""
+    """End a job that cannot be read: operators can see it, and no worker claims it again."""
     aside = record.set_aside(why, unit.now, unit.queue(record.queue), started=started)
     unit.put(aside)
     unit.total(aside, "failed")
@@ -185,7 +185,7 @@ def check(selection: Selection, change: Change) -> None:
 
 
 def wanted_by_change(selection: Selection, change: Change) -> Wanted:
-    """What the change asks for."""
+    """What the change needs."""
     ids = frozenset(selection.ids)
     match change:
         case Clone(ids=clones):
@@ -199,7 +199,7 @@ def wanted_by_change(selection: Selection, change: Change) -> Wanted:
 
 
 class Alteration:
-    """A change of selected jobs: each is judged by the status it has in the unit, and hinders no other."""
+    """A change of selected jobs: each is decided by its status in the unit, independently of the others."""
 
     def __init__(self, unit: UnitOfWork, selection: Selection, change: Change) -> None:
         self._unit = unit
@@ -210,7 +210,7 @@ class Alteration:
         """Positions in the selection."""
         self.created: dict[int, JobId] = {}
         self.refused: Counter[Status] = Counter()
-        self.asked = self.blocked = 0
+        self.cancel_requested = self.blocked = 0
 
     def run(self, positions: Iterable[int]) -> None:
         """Change the jobs at these positions of the selection, in this order."""
@@ -267,7 +267,7 @@ class Alteration:
             self._unit.wake(CONTROL)
             if not change.force:
                 self._unit.put(record.asked_to_stop(self._unit.now, change))
-                self.asked += 1
+                self.cancel_requested += 1
                 return
         canceled = record.cancel(change.reason, self._unit.now, self._unit.queue(record.queue))
         self._put(canceled, position)
@@ -277,7 +277,7 @@ class Alteration:
         if record.status is Status.RUNNING:
             self._unit.wake(CONTROL)
             self._unit.put(record.asked_to_stop(self._unit.now))
-            self.asked += 1
+            self.cancel_requested += 1
             return
         self._unit.delete(record)
         self.changed.append(position)
@@ -291,7 +291,7 @@ class Alteration:
             self.created[position] = job
 
     def _key_is_free(self, record: Record) -> bool:
-        """May this job become active? A weak holder of its key is ended on the way."""
+        """Whether this job may become active; a weak holder of its key is ended for it."""
         holder = None if record.slot is None else self._unit.holder(record.slot)
         if holder is None or holder.id == record.id:
             return True
@@ -311,7 +311,7 @@ def tally(selection: Selection, alterations: Sequence[Alteration]) -> Tally:
         refused += one.refused
     return Tally(
         changed=len(changed),
-        cancel_requested=sum(one.asked for one in alterations),
+        cancel_requested=sum(one.cancel_requested for one in alterations),
         missing=len(selection.ids) - sum(one.found for one in alterations),
         blocked=sum(one.blocked for one in alterations),
         refused=dict(refused),

@@ -1,10 +1,10 @@
-"""One transaction in the making: what was loaded, and what shall be written.
+"""One transaction: what was loaded, and what is to be written.
 
 An engine loads records, keys and queues into a unit, the functions of `careful` change them by the model's rules, and
 the engine writes the difference in one atomic step. Counters, keys and wake-ups follow from the records: `put` is the
 only way to change a job, so they cannot disagree with it.
 
-What `Wanted` names must be loaded before it is asked for, and with it what belongs to it: for a key the record of its
+The engine loads what `Wanted` names before it is read, and with it what belongs to it: for a key the record of its
 holder, for a record the settings of its queue.
 """
 
@@ -23,9 +23,9 @@ from stoker.model.time import Instant
 
 
 class Wanted(NamedTuple):
-    """What an operation will ask its unit for: jobs by id, holders of unique keys by slot, queues by name.
+    """What an operation reads from its unit: jobs by id, holders of unique keys by slot, queues by name.
 
-    `revives`: finished jobs may become active again, so the holders of their keys are asked for too.
+    `revives`: finished jobs may become active again, so the holders of their keys are needed too.
     """
 
     ids: frozenset[JobId] = frozenset()
@@ -42,7 +42,7 @@ class Written(NamedTuple):
 
 
 class KeyChange(NamedTuple):
-    """A unique key that changed hands; None: nobody holds it."""
+    """A unique key whose holder changed; None: it has none."""
 
     slot: str
     before: JobId | None
@@ -78,7 +78,7 @@ class UnitOfWork:
     # --- loading: by the engine ---------------------------------------------------------------------------------
 
     def missing(self, wanted: Wanted) -> Wanted:
-        """What of it is not loaded yet."""
+        """The part of `wanted` that is not loaded yet."""
         return Wanted(
             wanted.ids - self._before.keys(),
             wanted.slots - self._holders_before.keys(),
@@ -121,7 +121,7 @@ class UnitOfWork:
         self._touched[record.id] = None
         if (slot := record.held_slot) is not None:
             self._holders[slot] = record.id
-        if self._wakes(record) and not (before is not None and _stood_before(before, record)):
+        if self._wakes(record) and not (before is not None and _waited_before(before, record)):
             self.woken.add(record.queue)
 
     def remove(self, record: Record, *, events: bool) -> None:
@@ -192,6 +192,6 @@ class UnitOfWork:
         return Counter({key: n for key, n in counts.items() if n})
 
 
-def _stood_before(before: Record, record: Record) -> bool:
-    """Did the job wait in this very queue already, due as early as now?"""
+def _waited_before(before: Record, record: Record) -> bool:
+    """Whether the job waited in the same queue already, due no later than now."""
     return before.status in WAITING and before.queue == record.queue and before.scheduled_at <= record.scheduled_at

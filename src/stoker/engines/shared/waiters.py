@@ -1,8 +1,8 @@
-"""Sleeping and waking inside one loop.
+"""Coroutines that wait for a wake-up inside one loop.
 
-A wake-up releases one waiter of its topic, or is remembered once when nobody waits. `CONTROL` releases everybody who
-waits for it and is remembered only where somebody ever did. A waiter that is canceled after it was released passes its
-wake-up on, so none is lost.
+A wake-up releases one waiter of its topic, or is remembered once when there is none. `CONTROL` releases all its waiters
+and is remembered only where one ever waited for it. A waiter that is canceled after it was released passes its wake-up
+on, so none is lost.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _NOTHING = ""
 class Hub:
     """The waiters of one engine."""
 
-    __slots__ = ("_listens", "_remembered", "_waiters")
+    __slots__ = ("_control_waited", "_remembered", "_waiters")
 
     def __init__(self) -> None:
         self._waiters: dict[str, dict[asyncio.Future[str], Sequence[str]]] = {}
         self._remembered: set[str] = set()
-        self._listens = False
+        self._control_waited = False
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         """Sleep until woken; the empty set when time ran out."""
-        self._listens = self._listens or CONTROL in topics
-        if heard := self._remembered.intersection(topics):
-            self._remembered -= heard
-            return frozenset(heard)
+        self._control_waited = self._control_waited or CONTROL in topics
+        if found := self._remembered.intersection(topics):
+            self._remembered -= found
+            return frozenset(found)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[str] = loop.create_future()
         for topic in topics:
@@ -51,25 +51,25 @@ class Hub:
         reached = False
         for future, topics in list(self._waiters.get(topic, {}).items()):
             self._leave(future, topics)
-            # One whose time ran out or who was canceled in this very moment still stands here, but hears no more.
+            # One whose time ran out, or that was canceled just now, is still listed but cannot be released.
             if not future.done():
                 future.set_result(topic)
                 reached = True
                 if topic != CONTROL:
                     return
-        if not reached and (topic != CONTROL or self._listens):
+        if not reached and (topic != CONTROL or self._control_waited):
             self._remembered.add(topic)
 
     def remembers(self, topics: Sequence[str]) -> bool:
-        """Would a wait for these topics return at once?"""
+        """Whether a wait for these topics would return at once."""
         return not self._remembered.isdisjoint(topics)
 
     def waited_for(self) -> list[str]:
-        """The topics somebody waits for right now."""
+        """The topics that have waiters now."""
         return [topic for topic in self._waiters if topic != CONTROL]
 
     def dismiss(self) -> None:
-        """Send everybody home empty-handed: the engine closes."""
+        """Release all waiters without a topic: the engine closes."""
         for waiting in list(self._waiters.values()):
             for future, topics in list(waiting.items()):
                 self._leave(future, topics)

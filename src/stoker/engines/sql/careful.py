@@ -1,4 +1,4 @@
-"""The careful path as statements: load what an operation asks for, decide, write the difference."""
+"""The careful path as statements: load what an operation needs, decide, write the difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SqlUnit(UnitOfWork, ABC):
 
 
 def insert(unit: SqlUnit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
-    """Store drafts; receipts in their order. `Duplicate` leaves the undoing to the transaction."""
+    """Store drafts; receipts in their order. After `Duplicate` the transaction must be rolled back."""
     yield from unit.load(careful.wanted_by_drafts(drafts))
     receipts = careful.insert(unit, drafts)
     yield from unit.write()
@@ -33,7 +33,7 @@ def insert(unit: SqlUnit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
 
 
 def note(unit: SqlUnit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
-    """Write on running jobs what their handlers noted."""
+    """Write progress, metadata and log lines on running jobs."""
     yield from unit.load(Wanted(frozenset(one.id for one in notes)))
     verdicts = [careful.note_one(unit, one) for one in notes]
     yield from unit.write()

@@ -1,7 +1,7 @@
 """Numbered migrations: `NNNN_name.sql`, applied in order, each in one transaction with its own number.
 
 An engine calls `load` once, `pending` for `--plan` and `--sql`, and `advance` inside an exclusive transaction of its
-own until it answers None. The number is read inside that transaction, so two hosts may upgrade at once: the second
+own until it returns None. The number is read inside that transaction, so two hosts may upgrade at once: the second
 one waits and then finds the work done. A crash between two migrations leaves a schema that `advance` goes on from.
 
 Rule: a released migration never changes. Its checksum is stored with its number, and a difference is refused.
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from stoker.model.errors import SchemaMismatch
 
 Execute: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
-"""Runs one statement with positional parameters and answers its rows."""
+"""Runs one statement with positional parameters and returns its rows."""
 
 LEDGER = "stoker_migration"
 FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
@@ -41,7 +41,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Of the text as it stands, whatever the line endings of the checkout."""
+        """The checksum of the text, independent of the line endings of the checkout."""
         return hashlib.sha256("\n".join(self.text.splitlines()).strip().encode()).hexdigest()[:32]
 
     @property
@@ -53,7 +53,7 @@ class Migration:
 
 
 def load(package: str, folder: str = "migrations") -> tuple[Migration, ...]:
-    """The migrations of a package in order. A gap or a number given twice is a mistake of ours: ValueError."""
+    """The migrations of a package in order. A gap or a number given twice raises ValueError."""
     found = []
     for file in files(package).joinpath(folder).iterdir():
         if match := FILE.fullmatch(file.name):
@@ -132,11 +132,11 @@ def advance(execute: Execute, available: Sequence[Migration], table: str = LEDGE
     return todo[0]
 
 
-# --- for people -------------------------------------------------------------------------------------------------
+# --- as text ----------------------------------------------------------------------------------------------------
 
 
 def plan_text(current: int, todo: Sequence[Migration]) -> str:
-    """What `migrate --plan` says."""
+    """The output of `migrate --plan`."""
     if not todo:
         return f"The schema is at version {current}. Nothing to do."
     lines = [f"The schema is at version {current}, this Stoker needs {todo[-1].number}. To apply:"]

@@ -1,4 +1,4 @@
-"""The small packing of a job's rarer fields, the same in every SQL engine; what cannot be read is said, not hidden."""
+"""How the SQL engines pack a job's rarer fields; what cannot be read is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
 
 
 class Packed(Protocol):
-    """A record as far as it is packed."""
+    """The packed columns of a record."""
 
     options: Any
     ukey: str | None
@@ -65,7 +65,7 @@ def read_metadata(stored: bytes | str | None) -> dict[str, str] | None:
 
 
 def salvaged(stored: bytes | str | None) -> dict[str, str]:
-    """What runs noted, as far as it can be read: a run must be able to end whatever stands there."""
+    """What runs noted, as far as it can be read: a run must be able to end whatever is stored."""
     try:
         return read_metadata(stored) or {}
     except CorruptRecord:
@@ -89,7 +89,7 @@ def read_log(stored: bytes | str | None) -> tuple[str, ...]:
 
 
 class Details(NamedTuple):
-    """What of a record is packed, unpacked."""
+    """The packed columns of a record, unpacked."""
 
     options: Options
     unique: Unique | None
@@ -98,7 +98,7 @@ class Details(NamedTuple):
 
 
 def details(record: Packed) -> Details:
-    """What people are shown of it. What cannot be read is left out and said so, so that the job can be removed."""
+    """The packed fields as operators see them; what cannot be read is left out and named."""
     options, unique = PLAIN, None
     metadata: dict[str, str] = {}
     log: tuple[str, ...] = ()
@@ -127,5 +127,5 @@ def totals(sums: Mapping[str, list[int]], troubles: Mapping[str, str]) -> dict[s
 
 
 def legible(text: str) -> str:
-    """Text as every database stores it. What somebody wrote about a run must never keep the run from ending."""
+    """Text as every database stores it: what a handler wrote must never keep its run from ending."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""How the doors speak to a database: as generators of statements.
+"""Database calls as generators of statements.
 
-A door yields a statement with its values and is sent the rows; it never calls a driver. So the same door runs on the
-engine's own connection and on a user's transaction, where every answer may have to be awaited. `Many` is the one thing
-only SQLite's own connection does: a statement for many rows in one call, answered with the number of rows it touched.
+A function yields a statement with its values and is sent the rows; it never calls a driver. So the same function runs
+on the engine's own connection and in a user's transaction, where each result may have to be awaited. `Many` is for
+SQLite's own connection only: one statement for many rows, which returns the number of rows it touched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Hearing of a user's commit, where the library of the handle tells: SQLAlchemy and Django do, drivers do not.
+"""Calls a listener after a user's commit, where the handle's library reports it.
 
-What is heard is a hint for whoever waits for jobs. It may come from any thread, and may be missing; a rollback is not
-reported at all. SQLAlchemy's Connection tells shortly before it commits, everybody else afterwards; the listener is
-given the seconds to wait until it may be true.
+SQLAlchemy and Django do, drivers do not. The call is a hint that lets workers start early. It may come from any thread
+and may be missing; a rollback is not reported. SQLAlchemy's Connection reports shortly before it commits, the others
+afterwards; the listener is given the seconds after which the commit should be done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 Listener: TypeAlias = Callable[[float], None]
 
 MOMENT = 0.02
-"""Seconds that a commit takes once SQLAlchemy's Connection says that it is about to."""
+"""Seconds that a commit takes after SQLAlchemy's Connection has announced it."""
 
 _listeners: WeakKeyDictionary[Any, list[Listener]] = WeakKeyDictionary()
 
 
 def after_commit(handle: Any, listener: Listener) -> bool:
-    """Call the listener once when the handle's present transaction has committed. False: this handle does not tell."""
+    """Call the listener once after the handle's transaction commits. False: this handle does not report it."""
     for kind in type(handle).__mro__:
         match (kind.__module__.partition(".")[0], kind.__name__):
             case ("sqlalchemy", "Session"):
@@ -72,7 +72,7 @@ def _on_connection(event: Any, connection: Any) -> None:
 
 def _tell(target: Any, delay: float) -> None:
     waiting = _listeners[target]
-    told = waiting[:]
+    listeners = waiting[:]
     waiting.clear()
-    for listener in told:
+    for listener in listeners:
         listener(delay)

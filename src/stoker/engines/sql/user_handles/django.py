@@ -3,7 +3,7 @@
 Used by `handles` alone; Django itself is never imported.
 
 Rule: statements go to the driver's connection inside, because Django's cursors rewrite placeholders. What Django's
-cursors would have refused is refused here, in words about Django: a loop in this thread, a connection of another
+cursors would have refused is refused here, with messages about Django: a loop in this thread, a connection of another
 thread, an atomic block that can only roll back.
 """
 
@@ -24,7 +24,7 @@ def opened(handle: Any) -> Any:
         if type(error).__name__ != "SynchronousOnlyOperation":
             raise
         raise EngineRefused(
-            "tx= is Django's connection, and this thread runs an event loop, where Django lets nobody use one. Nothing "
+            "tx= is Django's connection, and this thread runs an event loop, where Django refuses to use one. Nothing "
             "was stored. Put the atomic block and enqueue_sync(...) into a plain function, and await it with "
             "sync_to_async(...)"
         ) from error

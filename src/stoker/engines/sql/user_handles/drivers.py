@@ -1,6 +1,6 @@
-"""One adapter per driver of users' handles, and what each driver says about its transaction.
+"""One adapter per driver of users' handles, and what each driver reports about its transaction.
 
-Used by `handles`, and by `alchemy` for the connection underneath.
+Used by `handles`, and by `sqlalchemy` for the connection underneath.
 
 Rule: a statement never commits by itself. A handle whose driver commits each statement must be inside a transaction,
 or it is refused; one whose driver begins by itself gets an explicit BEGIN first, because the standard library begins
@@ -19,7 +19,7 @@ from stoker.model.errors import EngineRefused
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
-IDLE = 0  # libpq's word for "no transaction"
+IDLE = 0  # libpq's code for "no transaction"
 BEGIN = "BEGIN IMMEDIATE"  # a transaction that reads first and writes later may be refused the write
 PLACEHOLDER = re.compile(r"\$(\d+)")
 
@@ -30,7 +30,7 @@ def describe_handle(handle: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-# --- what the raw connection says -------------------------------------------------------------------------------
+# --- state of the raw connection --------------------------------------------------------------------------------
 
 
 def outside(raw: Any) -> bool:
@@ -73,7 +73,7 @@ def pyformat(statement: str, parameters: Parameters) -> tuple[str, Mapping[str, 
 
 
 class Adapter:
-    """One handle in our words. This one is the plain `sqlite3.Connection`."""
+    """Runs statements on one handle. This one is the plain `sqlite3.Connection`."""
 
     dialect = "sqlite"
     suspends = False
@@ -143,7 +143,7 @@ class Psycopg(Adapter):
 
 
 class AsyncPsycopg(Psycopg):
-    """Its asynchronous twin."""
+    """The asynchronous connection of psycopg 3."""
 
     suspends = True
 
@@ -159,7 +159,7 @@ class AsyncPsycopg(Psycopg):
 
 
 class Asyncpg(Adapter):
-    """A connection of asyncpg, of a pool or not. It does not tell how many rows a statement touched."""
+    """A connection of asyncpg, of a pool or not. It does not report how many rows a statement touched."""
 
     dialect = "postgresql"
     suspends = True

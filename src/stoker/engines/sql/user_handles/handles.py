@@ -1,11 +1,11 @@
-"""Users' transaction handles: runs our statements inside a transaction that somebody else will commit.
+"""Runs an engine's statements inside a transaction that the user commits.
 
 The SQL engines call `run` and `run_many` for everything that was given `tx=`, and compare `sqlite_file` or the
 handle's dialect with their own first. SQLite statements pass unchanged; Postgres statements are written with `$1` and
 are rewritten for drivers that want something else. Handles are recognised by the module and name of their class or one
 of its bases, so no library is imported that the user did not import.
 
-Rule: what is run here exists if and only if the user commits (see `adapters`). A synchronous handle makes `run` finish
+Rule: what is run here exists if and only if the user commits (see `drivers`). A synchronous handle makes `run` finish
 without suspending, so that `drive` needs no loop.
 """
 
@@ -38,14 +38,14 @@ ACCEPTED = (
 
 
 async def run(handle: Any, statement: str, parameters: Parameters = ()) -> Rows:
-    """Run one statement in the handle's transaction and answer its rows. Empty: `[]`."""
+    """Run one statement in the handle's transaction and return its rows. Empty: `[]`."""
     adapter = adapt(handle)
     await adapter.begin()
     return await adapter.execute(statement, parameters)
 
 
 async def run_many(handle: Any, statement: str, rows: Iterable[Parameters]) -> int:
-    """Run one statement per row; answers how many rows it touched, -1 where the driver does not say. Empty: 0."""
+    """Run one statement per row; return how many rows it touched, -1 where the driver does not report it. Empty: 0."""
     listed = list(rows)
     if not listed:
         return 0
@@ -61,12 +61,12 @@ async def sqlite_file(handle: Any) -> str:
 
 
 def dialect_of(handle: Any) -> str:
-    """`sqlite`, `postgresql`, or whatever else the handle says it speaks."""
+    """`sqlite`, `postgresql`, or another dialect that the handle reports."""
     return adapt(handle).dialect
 
 
 def suspends(handle: Any) -> bool:
-    """Does the handle belong to a loop, so that its statements are awaited?"""
+    """Whether the handle belongs to a loop, so that its statements are awaited."""
     return adapt(handle).suspends
 
 

@@ -4,7 +4,7 @@ Used by `handles` alone; SQLAlchemy itself is never imported.
 
 Rule: statements go through SQLAlchemy and not past it, so that it begins its transaction, logs and counts as it does
 for its own. Only the question whether a transaction is open is put to the driver's connection. What a driver raised
-leaves here as the driver raised it, for whoever translates its errors.
+leaves here as the driver raised it, for the engine that translates its errors.
 """
 
 from __future__ import annotations
