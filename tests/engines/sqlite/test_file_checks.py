@@ -140,7 +140,7 @@ def test_a_file_that_everybody_can_write_to_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.touch()
     path.chmod(0o666)
-    with pytest.raises(EngineRefused, match="writable for everybody"):
+    with pytest.raises(EngineRefused, match="writable for all users"):
         inspect_path(path)
     path.chmod(0o644)
     inspect_path(path)

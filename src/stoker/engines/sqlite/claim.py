@@ -1,8 +1,8 @@
-"""The second door: due jobs become claims.
+"""Claim due jobs, and find out which queues have due jobs.
 
-A claim walks a queue priority by priority and takes the head of each: four statements whatever the number, and never a
-step over a job that is not due. A claim's `ref` holds what a plain settlement needs to know, so that ending a run that
-went well reads nothing.
+A claim goes through a queue priority by priority and takes the first due jobs of each: four statements whatever their
+number, and no row that is not due is read. A claim's `ref` holds what a plain settlement needs, so that a settlement of
+a success reads nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NOTHING_MORE = (PLAIN, None, 0, 0, 0, None, None)
 
 
 def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
-    """Hand due jobs to a worker with a live lease."""
+    """Claim due jobs for a worker with a live lease."""
     wid = yield from living(unit, demand.worker)
     claims: list[Claim] = []
     if wid is None:
@@ -63,7 +63,7 @@ def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
 
 
 def living(unit: Unit, worker: str) -> Steps[int | None]:
-    """The number of a worker whose lease has not lapsed."""
+    """Return the number of a worker whose lease has not expired, or None."""
     rows = yield _WORKER, (worker,)
     if not rows or rows[0][1] is None or rows[0][1] < unit.now:
         return None
@@ -89,7 +89,7 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
 
 
 def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
-    """Make claims of the rows that were taken; one that cannot be read is set aside and hinders nobody."""
+    """Make claims of the picked rows; a job that cannot be read ends as dead instead."""
     claims: list[Claim] = []
     counts: defaultdict[tuple[str, int], int] = defaultdict(int)
     qid, queue, now = queue_row.qid, queue_row.queue, unit.now
@@ -101,18 +101,18 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
             kind, status = kind or "", PENDING
         counts[kind, status] += 1
         ref: Any = (id_, seq, qid, kind, attempt, now)
-        wishes, unique, base, crashes, throttles, metadata, error = _NOTHING_MORE
+        job_options, unique, base, crashes, throttles, metadata, error = _NOTHING_MORE
         if past or key is not None or options is not None or not sound:
             ref = seq if past or key is not None else ref
             try:
-                wishes, unique, base, crashes, throttles, metadata, error = yield from _more(row, sound=sound)
+                job_options, unique, base, crashes, throttles, metadata, error = yield from _more(row, sound=sound)
             except CorruptRecord as broken:
                 yield from set_aside(unit, id_, str(broken), started=False)
                 continue
         # fmt: off
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
-            wishes, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
+            job_options, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
             STATUSES[status],
         )
         # fmt: on
@@ -123,16 +123,16 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
 
 
 def _more(row: Row, *, sound: bool) -> Steps[Row]:
-    """What jobs with options, a key or a past have beyond the others."""
+    """Return the fields of a claim that only jobs with options, a key or a past have."""
     if not sound:
-        raise CorruptRecord("its status, kind or payload is none that Stoker writes")
+        raise CorruptRecord("its status, kind or payload is not one that Stoker writes")
     seq, status, past, kind, (options, key, traits, _) = *row[4:8], row[11:]
     unique = read_unique(key, traits)
     base, crashes, throttles, metadata, error = 0, 0, 0, None, None
     if past:
         rows = yield _PAST, (seq,)
         if not rows:
-            raise CorruptRecord("its past is gone")
+            raise CorruptRecord("its row of stoker_past is missing")
         base, crashes, throttles, metadata, error = rows[0]
         metadata = read_metadata(metadata)
     if unique is not None and status == RETRYING:
@@ -141,7 +141,7 @@ def _more(row: Row, *, sound: bool) -> Steps[Row]:
 
 
 def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Steps[None]:
-    """End a job whose record cannot be read: people can look at it, workers never meet it again."""
+    """End a job whose record cannot be read: operators can look at it, workers never claim it again."""
     yield from unit.load(Wanted(frozenset({job})))
     record = unit.get(job)
     assert record is not None

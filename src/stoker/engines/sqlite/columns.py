@@ -1,7 +1,7 @@
-"""The job's columns, once: the statements over them, and a stored job to and from rows.
+"""The job's columns, once: the statements over them, and records to and from rows.
 
-A job is spread over tables by how often a column changes: `body` never while it runs, `ready`, `running` and `done` are
-its place, `past` is what earlier runs left behind. The view `stoker_jobs` joins them again.
+A job's columns are spread over tables by how often they change. `body` does not change while the job runs; the job also
+has one row in `ready`, `running` or `done`; `past` holds what earlier runs left. The view `stoker_jobs` joins them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VIEW = (
     "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "result", "successor",
     "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
 )  # fmt: skip
-"""What the view `stoker_jobs` shows."""
+"""Columns of the view `stoker_jobs`."""
 
 CLAIMED = ("kind", "payload", "budget", "created", "options", "ukey", "utraits", "tenant")
 """Columns of `body` that a claim shows."""
@@ -49,7 +49,7 @@ def _insert(table: str, columns: tuple[str, ...], *, or_ignore: bool = False) ->
 
 
 def _assign(columns: tuple[str, ...], source: str) -> str:
-    """Assignments of all columns but the first, which is the key."""
+    """Return assignments of all columns but the first, which is the key."""
     numbered = list(enumerate(columns, 1))[1:]
     return ", ".join(f"{column} = {source.format(number=number, column=column)}" for number, column in numbered)
 
@@ -89,10 +89,10 @@ def walk(table: str, where: str, order: str) -> str:
 
 
 class Stored(NamedTuple):
-    """A job as it was read: the record, and what only its rows know.
+    """A job as it was read: the record, and values that are not part of a record.
 
-    `values` are the columns of the view. `wid` is the number of the worker that runs it. `corrupt` says what of it
-    cannot be read.
+    `values` are the columns of the view. `wid` is the number of the worker that runs it. `corrupt` names the column
+    that cannot be read.
     """
 
     record: Record
@@ -110,7 +110,7 @@ class Stored(NamedTuple):
 
 
 def read(row: Row, held: Row | None, queue: str) -> Stored:
-    """A stored job from its row of the view and, while it runs, its row of `get_running`."""
+    """Make a stored job of its row of the view and, while it runs, its row of `get_running`."""
     values = dict(zip(VIEW, row, strict=True))
     worker, wid, former, former_at = None, None, None, None
     status = _status(values)
@@ -157,7 +157,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
 
 
 def _status(values: dict[str, Any]) -> int:
-    """The status as stored, unless no job that waits, or is finished, can have it."""
+    """Return the stored status; a status that a waiting or finished job cannot have counts as pending or dead."""
     status = values["status"]
     if values["finished"] is None:
         return status if status in (PENDING, RETRYING) else PENDING
@@ -173,7 +173,7 @@ class _Unpacked(NamedTuple):
 
 
 def _unpacked(values: dict[str, Any]) -> _Unpacked:
-    """The packed columns; one that cannot be read counts as empty, and the last of them is named."""
+    """Unpack columns; one that cannot be read counts as empty, and the last such column is named."""
     options, unique, metadata = PLAIN, None, None
     log: tuple[str, ...] = ()
     corrupt: str | None = None
@@ -205,7 +205,7 @@ def check_claimable(stored: Stored) -> None:
 
 
 def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
-    """As an operator sees it; what cannot be read is left out and named, so that the job can be removed."""
+    """Return the job for an operator; the metadata name a column that cannot be read."""
     record = stored.record
     metadata = record.metadata if stored.corrupt is None else {**record.metadata, CORRUPT: stored.corrupt}
     fields = {field: getattr(record, field) for field in Job.__struct_fields__}
@@ -225,7 +225,7 @@ def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant) -> R
 
 
 def body_row(record: Record, seq: int, qid: int, stored: Stored | None) -> Row:
-    """Its row of `body`; what cannot be read stays as it was stored."""
+    """Return the row of `body`; a column that cannot be read stays as it was stored."""
     before = None if stored is None else stored.record
     if stored is not None and before is not None and before.unique == record.unique:
         key, traits = stored.values["ukey"], stored.values["utraits"]
@@ -244,12 +244,12 @@ BODY_FIELDS = ("queue", "priority", "kind", "payload", "budget", "unique", "tena
 
 
 def changes_body(before: Record, after: Record) -> bool:
-    """Does the body have to be rewritten?"""
+    """Return whether `body` has to be rewritten."""
     return any(getattr(before, field) != getattr(after, field) for field in BODY_FIELDS)
 
 
 def past_row(record: Record, stored: Stored | None) -> Row:
-    """Its row of `past`, without the number; what cannot be read stays as it was stored."""
+    """Return the row of `past`, without the number; a column that cannot be read stays as it was stored."""
     before = None if stored is None else stored.record
     metadata = encode(record.metadata) if record.metadata else None
     log = encode(record.log) if record.log else None
@@ -264,7 +264,7 @@ def past_row(record: Record, stored: Stored | None) -> Row:
 
 
 def needs_past(record: Record, *, body_due: int) -> bool:
-    """Is there something to keep that no other table has?"""
+    """Return whether the record has values that only `past` can store."""
     plain = not (record.base or record.crashes or record.throttles or record.metadata or record.log)
     if not plain or record.progress is not None:
         return True
@@ -272,7 +272,7 @@ def needs_past(record: Record, *, body_due: int) -> bool:
 
 
 def ready_row(record: Record, seq: int, qid: int, *, past: bool) -> Row:
-    """Its row of `ready`."""
+    """Return the row of `ready`."""
     return (
         qid, record.priority, record.scheduled_at, record.id, seq, record.attempts, record.token,
         CODES[record.status], int(past), _code(record.settled),
@@ -280,7 +280,7 @@ def ready_row(record: Record, seq: int, qid: int, *, past: bool) -> Row:
 
 
 def done_row(record: Record, seq: int, qid: int) -> Row:
-    """Its row of `done`."""
+    """Return the row of `done`."""
     return (
         record.id, seq, qid, CODES[record.status], record.token, record.attempts, record.started_at,
         record.finished_at, record.expires_at, record.cancel_requested_at or 0, _code(record.settled), record.result,

@@ -1,8 +1,8 @@
-"""The border to the driver: opens connections, plays the doors' steps on them, and translates every error once.
+"""Connections to SQLite: set up, run steps on them, and translate every driver error once.
 
-A connection of ours is in autocommit mode and never waits: a busy database is an answer (`EngineBusy`), and whoever
-asked decides whether and where to wait. It may be used from two threads, one after the other, never at once. A write
-transaction always begins as one (`BEGIN IMMEDIATE`), so it can neither deadlock nor fail half-way on a lock.
+A connection is in autocommit mode and never waits: a busy database raises `EngineBusy`, and the caller decides whether
+and where to wait. Two threads may use it one after the other, never at once. A write transaction always starts with
+`BEGIN IMMEDIATE`, so it can neither deadlock nor fail half-way on a lock.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ NORMAL, FULL, EXTRA = 1, 2, 3
 LEVELS = {0: "off", NORMAL: "normal", FULL: "full", EXTRA: "extra"}
 
 CACHED_STATEMENTS = 256
-"""More than the engine has: a statement that falls out of the cache costs as much again."""
+"""More than the engine has: a statement that drops out of the cache is prepared again."""
 
 WAL_PAGES = 1000
 WAL_KEPT = 64 << 20
 PATIENCE = 5.0
-"""Seconds to wait for whoever makes, recovers or converts the file at this moment."""
+"""Seconds to wait for a process that creates, recovers or converts the file."""
 PAGE_CACHE = 16 << 10
 
 DriverError = sqlite3.Error
 
 
 class Connection:
-    """One connection of ours. `path` must have been inspected before."""
+    """One connection of the engine. `file_checks.inspect_path` must have accepted the path before."""
 
     def __init__(self, path: str, *, journal: Journal = "wal", read_only: bool = False) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Connection:
             raise
 
     def _set_up(self, journal: Journal, *, read_only: bool) -> None:
-        # The first statement meets whoever recovers or converts the file at this moment: a short wait is in order.
+        # Another process may be recovering or converting the file when the first statement runs.
         self.pragma("busy_timeout", round(PATIENCE * 1000))
         self.journal = self._journal(journal)
         self.pragma("wal_autocheckpoint", WAL_PAGES)
@@ -86,7 +86,7 @@ class Connection:
         self.pragma("busy_timeout", 0)
 
     def _journal(self, wanted: Journal) -> str:
-        """Set the journal mode. Two processes that make one file meet here, and SQLite does not wait by itself."""
+        """Set the journal mode, with retries: SQLite does not wait for a process that sets it at the same moment."""
         deadline = time.monotonic() + PATIENCE
         while True:
             mode: str = self.pragma("journal_mode")
@@ -102,7 +102,7 @@ class Connection:
                 return str(self.pragma("journal_mode"))
 
     def pragma(self, name: str, value: Any = None) -> Any:
-        """Set a setting, and read back what it is now."""
+        """Set a pragma, and return its value as read back."""
         if value is not None:
             self.run(f"PRAGMA {name} = {value}")
         rows = self.run(f"PRAGMA {name}")
@@ -111,52 +111,52 @@ class Connection:
     # --- statements ---------------------------------------------------------------------------------------------
 
     def run(self, statement: str, values: Row = ()) -> list[Row]:
-        """One statement and all its rows: a statement that is half read would keep the log from being reset."""
+        """Run a statement and return all its rows: one that is half read would keep the log from being reset."""
         try:
             return self._execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def play(self, steps: Steps[T]) -> T:
-        """Run a door to its end and answer what it answers."""
+    def run_steps(self, steps: Steps[T]) -> T:
+        """Run steps to their end and return their result."""
         execute, executemany = self._execute, self._executemany
-        answer: Any = None
+        rows: Any = None
         try:
             while True:
-                step: Step = steps.send(answer)
+                step: Step = steps.send(rows)
                 if type(step) is Many:
-                    answer = executemany(step.statement, step.rows).rowcount
+                    rows = executemany(step.statement, step.rows).rowcount
                 else:
-                    answer = execute(*step).fetchall()
+                    rows = execute(*step).fetchall()
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def glance(self, steps: Steps[T]) -> T:
-        """Play a question in one snapshot, which ends with it."""
+    def read(self, steps: Steps[T]) -> T:
+        """Run reading steps in one snapshot."""
         self.run("BEGIN")
         try:
-            return self.play(steps)
+            return self.run_steps(steps)
         finally:
             self.rollback()
 
-    def slice(self, steps: Steps[T], answer: Any, n: int) -> tuple[bool, Any]:
-        """Play at most `n` steps of a long question; whether it is over, and its answer or what to send next."""
+    def run_some(self, steps: Steps[T], rows: Any, n: int) -> tuple[bool, Any]:
+        """Run at most `n` reading steps; returns whether they ended, and their result or the rows to send next."""
         try:
             for _ in range(n):
-                step = steps.send(answer)
-                answer = self._execute(*step).fetchall()
+                step = steps.send(rows)
+                rows = self._execute(*step).fetchall()
         except StopIteration as end:
             return True, end.value
         except sqlite3.Error as error:
             raise self._failure(error) from error
-        return False, answer
+        return False, rows
 
     # --- transactions -------------------------------------------------------------------------------------------
 
     def begin(self, level: int = FULL) -> None:
-        """Start to write, with this much care for the disk. Raises `EngineBusy` at once when somebody else writes."""
+        """Begin a write transaction with this `PRAGMA synchronous`; `EngineBusy` at once if another one is open."""
         self.prepare(level)
         try:
             self._execute("BEGIN IMMEDIATE")
@@ -164,7 +164,7 @@ class Connection:
             raise self._failure(error) from error
 
     def prepare(self, level: int) -> None:
-        """Make sure that the file is still the one that was opened, and choose how much care the next write takes."""
+        """Check that the files were not replaced, and set `PRAGMA synchronous` for the next write."""
         if file_checks.identity(self.path) != self._identity:
             raise EngineUnavailable(
                 f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
@@ -175,7 +175,7 @@ class Connection:
             if self.wal.unsynced:
                 self._restart_wal()
         if level == FULL and self.journal != "wal":
-            # A rollback journal that comes back after a power loss undoes the commit: its removal must be on disk too.
+            # A rollback journal that reappears after a power loss undoes the commit: its removal must be fsynced too.
             level = EXTRA
         try:
             if level != self._level:
@@ -205,7 +205,7 @@ class Connection:
             raise self._failure(error) from error
 
     def rollback(self) -> None:
-        """Undo what was begun. SQLite may have done so already, on a full disk for instance."""
+        """Roll back. SQLite may have done so already, on a full disk for instance."""
         try:
             if self._raw.in_transaction:
                 self._raw.rollback()
@@ -218,7 +218,7 @@ class Connection:
         return translated(error, self.path)
 
     def data_version(self) -> int:
-        """A number that changes when another connection commits."""
+        """Return a number that changes when another connection commits."""
         return int(self.run("PRAGMA data_version")[0][0])
 
     def close(self) -> None:
@@ -245,14 +245,14 @@ _ERRORS: dict[int, tuple[type[EngineError], str]] = {
 
 
 def translated(error: sqlite3.Error, path: str | os.PathLike[str]) -> EngineError:
-    """The driver's error in Stoker's words."""
+    """Translate an error of the driver."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None:
         kind, words = _ERRORS.get(code & 0xFF, (EngineError, "failed"))
         if str(error).startswith("no such table: stoker_"):
             return SchemaMismatch(f"the database {path} has no tables of Stoker's ({error}). Open it with Stoker once")
         if kind is CorruptRecord and _is_sound(str(path)):
-            kind, words = EngineUnavailable, "could not be read at one moment, but is sound"
+            kind, words = EngineUnavailable, "could not be read for a moment, but is sound"
         return kind(f"the database {path} {words} ({error})")
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return EngineClosed(f"the database {path} is closed")
@@ -260,9 +260,10 @@ def translated(error: sqlite3.Error, path: str | os.PathLike[str]) -> EngineErro
 
 
 def _is_sound(path: str) -> bool:
-    """SQLite calls a file damaged whose disk fails to read it: look again, for a while and not too often.
+    """Return whether a file that SQLite reports as damaged passes a quick check, tried several times.
 
-    A file that is too large to be looked through in that time counts as damaged: better a warning too many.
+    SQLite also reports damage when the disk fails to read. A file that is too large to be checked in time counts as
+    damaged: a false warning is better than none.
     """
     now = time.monotonic()
     if now < _damaged_until.get(path, 0.0):
@@ -280,6 +281,6 @@ def _is_sound(path: str) -> bool:
 
 
 LOOKS, LONGEST_LOOK, LOOK_AGAIN = 10, 0.25, 60.0
-"""How often a file that seems damaged is looked at, for how many seconds in all, and when next."""
+"""Tries of the quick check, seconds for all of them, and seconds until the next round."""
 
 _damaged_until: dict[str, float] = {}

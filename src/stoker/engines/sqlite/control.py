@@ -1,6 +1,6 @@
-"""What people tune and workers share: queues, budgets, named locks, presences.
+"""Queue settings, rate budgets, named locks and worker presences.
 
-The arithmetic is the model's; here a value is read, asked about and written in one transaction.
+The rules are in the model; here a value is read, changed by the model and written in one transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _decode = msgspec.json.Decoder(Presence).decode
 
 
 def queues() -> Steps[list[Queue]]:
-    """Every queue that was tuned, cooled or used, by name."""
+    """Return every queue that was tuned, cooled or used, by name."""
     return [read_queue(row).queue for row in (yield _QUEUES, ())]
 
 
@@ -39,7 +39,7 @@ def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> St
     if isinstance(tuning, Rate):
         return (yield from _tune_budget(unit, name, tuning, if_absent=if_absent))
     stored = yield from unit.find_queue(name)
-    # A queue that was only used or cooled counts as absent: nobody tuned it yet.
+    # A queue that was only used or cooled, never tuned, counts as absent.
     if if_absent and stored is not None and stored.tuned:
         return False
     before = Queue(name=name) if stored is None else stored.queue
@@ -63,7 +63,7 @@ def _tune_budget(unit: Unit, name: str, rate: Rate, *, if_absent: bool) -> Steps
 
 
 def budgets() -> Steps[list[Budget]]:
-    """Every budget, by name."""
+    """Return every budget, by name."""
     return [Budget(row[0], Bucket(*row[1:])) for row in (yield _BUDGETS, ())]
 
 
@@ -107,7 +107,7 @@ def lock(unit: Unit, name: str, owner: str, lease: Span) -> Steps[bool]:
 
 
 def unlock(name: str, owner: str) -> Steps[bool]:
-    """Release one's own lock."""
+    """Release a named lock if this owner holds it."""
     if not may_release((yield from _named_lock(name)), owner):
         return False
     yield _UNLOCK, (name,)
@@ -120,11 +120,11 @@ def _named_lock(name: str) -> Steps[NamedLock | None]:
 
 
 def beat(unit: Unit, presence: Presence) -> Steps[None]:
-    """Show a worker, stamped with the store's now."""
+    """Write a worker's presence, stamped with the store's now."""
     stamped = msgspec.structs.replace(presence, seen_at=unit.now)
     yield _BEAT, (presence.worker, unit.now, _encode(stamped))
 
 
 def presences() -> Steps[list[Presence]]:
-    """Every presence, by worker."""
+    """Return every presence, by worker."""
     return [_decode(row[0]) for row in (yield _PRESENCES, ())]

@@ -1,4 +1,4 @@
-"""What the store is and guarantees, read back from SQLite."""
+"""Describe the store: version, durability, size and warnings, read back from SQLite."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stoker.engines.sqlite.store import OpenResources
 _log = logging.getLogger("stoker.engines.sqlite")
 
 LARGEST_LOG = 256 << 20
-"""A write-ahead log above this size means that some reader never ends."""
+"""A write-ahead log above this size means that a reader never ends."""
 
 
 def described(resources: OpenResources, path: str, durability: str, pragmas: dict[str, str]) -> Description:
-    """The description of an open engine; `pragmas` are those in force in a strict transaction."""
+    """Describe an open engine; `pragmas` are those of a strict transaction."""
     level = LEVELS.get(int(pragmas["synchronous"]), pragmas["synchronous"])
     log = log_size(path)
     size = int(pragmas["page_size"]) * int(pragmas["page_count"]) + log
@@ -54,7 +54,7 @@ def described(resources: OpenResources, path: str, durability: str, pragmas: dic
 
 
 def pragmas() -> Steps[dict[str, str]]:
-    """The settings in force, read back."""
+    """Read pragmas back."""
     found = {}
     for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "page_count", "secure_delete"):
         found[name] = str((yield f"PRAGMA {name}", ())[0][0])
@@ -62,7 +62,7 @@ def pragmas() -> Steps[dict[str, str]]:
 
 
 def log_size(path: str) -> int:
-    """How long the write-ahead log is."""
+    """Return the size of the write-ahead log in bytes."""
     try:
         return os.stat(f"{path}-wal").st_size  # noqa: PTH116 - no Path for a number
     except FileNotFoundError:
@@ -70,13 +70,13 @@ def log_size(path: str) -> int:
 
 
 def warn_of_log(path: str) -> None:
-    """Say so when the log cannot be reset; asked whenever old records are swept."""
+    """Log a warning if the log cannot be reset; called by every expire."""
     if (size := log_size(path)) > LARGEST_LOG:
         _log.warning(too_long(path, size))
 
 
 def too_long(path: str, size: int) -> str:
     return (
-        f"the write-ahead log of {path} has {size >> 20} MiB: a connection somewhere keeps an old transaction open, "
-        "and the log cannot be reset. End it, or restart the program that holds it"
+        f"the write-ahead log of {path} has {size >> 20} MiB: a connection keeps an old transaction open, and the log "
+        "cannot be reset. End that transaction, or restart the program that holds it"
     )

@@ -1,9 +1,8 @@
-"""The SQLite engine's face: every method of the contract, each handed to the module that knows how.
+"""The SQLite engine: every method of the contract, each passed on to the module that implements it.
 
-Longer than other modules because the contract is: there is one method for each of its, and hardly one has a second
-line. Writes come back when their transaction is on disk as far as promised: inserts, settlements and what people
-change survive a power loss unless `durability="process"`; claims, renewals and everything that is soon repeated
-survive the death of the process.
+A write returns when its transaction is as durable as promised: inserts, settlements and operators' changes survive a
+power loss unless `durability="process"`; claims, renewals and everything that is soon repeated survive the death of the
+process.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class SqliteEngine:
     """Jobs in one SQLite file, for any number of processes on one host.
 
     `durability="process"` gives up the last commits at a power loss, not at a crash. `journal="delete"` avoids SQLite's
-    write-ahead log. `busy_timeout` is how many seconds a write waits for others before it raises `EngineBusy`.
+    write-ahead log. `busy_timeout` is how many seconds a write waits for other writers before it raises `EngineBusy`.
     """
 
     name: ClassVar[str] = "sqlite"
@@ -89,7 +88,7 @@ class SqliteEngine:
         self._store = Store(self.path, self._options)
         self._starving = False
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- open and close -----------------------------------------------------------------------------------------
 
     @property
     def where(self) -> str:
@@ -139,14 +138,14 @@ class SqliteEngine:
     async def now(self) -> Instant:
         return await self._store.read(_just)
 
-    # --- the doors ----------------------------------------------------------------------------------------------
+    # --- jobs ---------------------------------------------------------------------------------------------------
 
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         if tx is not None:
-            undo = user_transaction.may_refuse(drafts)
+            undo = user_transaction.may_raise(drafts)
             return await self._store.join(tx, lambda unit: insert(unit, drafts), undo=undo)
-        return await self._store.ask(strict=bool(drafts), drafts=drafts)  # type: ignore[no-any-return]
+        return await self._store.request(strict=bool(drafts), drafts=drafts)  # type: ignore[no-any-return]
 
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
@@ -155,7 +154,7 @@ class SqliteEngine:
             names = [queue for queue, _ in demand.queues]
             if not await self._store.read(lambda now: claim.due_queues(names, now)):
                 return []
-        claims: list[Claim] = await self._store.ask(demand=demand)
+        claims: list[Claim] = await self._store.request(demand=demand)
         self._starving = not claims
         return claims
 
@@ -172,7 +171,7 @@ class SqliteEngine:
             verdicts = await self._store.join(tx, lambda unit: settle.settle(unit, settlements))
             return Settled(verdicts, [] if demand is None else await self.claim(demand))
         strict = bool(settlements)
-        settled: Settled = await self._store.ask(strict=strict, settlements=settlements, demand=demand)
+        settled: Settled = await self._store.request(strict=strict, settlements=settlements, demand=demand)
         self._store.ends.settled(settlements, settled.verdicts)
         return settled
 
@@ -219,7 +218,7 @@ class SqliteEngine:
         self._store.resources()
         self._store.notify(set(topics))
 
-    # --- people -------------------------------------------------------------------------------------------------
+    # --- operators ----------------------------------------------------------------------------------------------
 
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
@@ -227,7 +226,7 @@ class SqliteEngine:
 
     @timed(write=False)
     async def find(self, query: Query) -> Page:
-        return await self._store.stroll(lambda now: find.find(query, now))
+        return await self._store.read_in_slices(lambda now: find.find(query, now))
 
     @timed(write=False)
     async def census(self) -> Census:
@@ -283,7 +282,7 @@ class SqliteEngine:
     async def workers(self) -> list[Presence]:
         return await self._store.read(lambda _: control.presences())
 
-    # --- the timeline -------------------------------------------------------------------------------------------
+    # --- events and points --------------------------------------------------------------------------------------
 
     @timed(write=True)
     async def record(

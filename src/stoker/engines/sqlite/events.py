@@ -1,4 +1,4 @@
-"""What happened and how much: events and points."""
+"""Events and points: record them, and read them back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POINTS = sql("points")
 def record(
     unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
 ) -> Steps[int]:
-    """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
+    """Append events, shifted to the store's clock, and overwrite points; skip a chunk that was written before."""
     if chunk is not None and not (yield _CHUNK, (chunk, unit.now)):
         return 0
     shift, written = unit.now - recorded, 0
@@ -40,7 +40,7 @@ def record(
 
 
 def events(window: Window) -> Steps[list[Event]]:
-    """Events of the half-open window, oldest first."""
+    """Return events of the half-open window, oldest first."""
     statement = _OF_JOB if window.job is not None else _OF_QUEUE if window.queue is not None else _EVENTS
     values = (window.since, window.until, max(window.limit, 0), window.queue, window.job)
     needed = 5 if statement is _OF_JOB else 4 if statement is _OF_QUEUE else 3
@@ -49,7 +49,7 @@ def events(window: Window) -> Steps[list[Event]]:
 
 
 def points(since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> Steps[list[Point]]:
-    """Points of the closed window, by bucket, queue and metric."""
+    """Return points of the closed window, by bucket, queue and metric."""
     rows = yield _POINTS, (since, until, queue)
     wanted = set(metrics)
     return [Point(*row) for row in rows if row[1] in wanted]

@@ -1,4 +1,4 @@
-"""Cleaning: removing what is past its time."""
+"""Retention: delete expired jobs, events, points, presences and locks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _REMEMBERED = sql("expire_remembered")
 _OLD = tuple(sql(f"expire_{what}") for what in ("events", "points", "presences", "locks"))
 
 OLD_NAMES = 1_000
-"""So many of the youngest workers are remembered after they were reaped."""
+"""Names of reaped workers that are remembered, at most: those of the last ones."""
 
 
 def expire(unit: Unit, retention: Retention) -> Steps[Expired]:
-    """Remove what is out of date; of finished jobs beyond a count those nearest to their expiry go first.
+    """Delete what has expired; of finished jobs beyond a count those nearest to their expiry go first.
 
-    Names of workers that were reaped long ago are dropped as well: nobody can come back under one, because a worker
-    that is not known is as good as one that was reaped.
+    Names of workers that were reaped long ago are deleted as well: a worker that comes back under such a name is
+    unknown, as if it were remembered as reaped.
     """
     now, limit = unit.now, max(retention.limit, 0)
     old = yield _EXPIRED, (now, limit)

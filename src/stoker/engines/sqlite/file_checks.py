@@ -1,7 +1,7 @@
-"""What is checked before a database is opened: where it lies, whose it is, and which SQLite reads it.
+"""Checks before a database is opened: its file system, its rights, and the version of SQLite.
 
-The engine calls `inspect_path` at every open, before SQLite sees the file, keeps `identity` to notice later that the
-file was deleted or replaced under it, and shows `version_warning` at open and in `describe`.
+The engine calls `inspect_path` at every open, before SQLite sees the file, keeps `identity` to detect later that the
+file was deleted or replaced, and shows `version_warning` at open and in `describe`.
 
 Rule: nothing here ever opens an existing database. Closing any descriptor of a file drops all locks the process has
 on it, also those of the user's own connections.
@@ -26,7 +26,7 @@ SHARED = frozenset({
     "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb", "smb2", "smb3",
     "smbfs", "vboxsf", "vmhgfs", "webdav",
 })
-"""File systems that other hosts can write to: neither SQLite's shared memory nor its locks reach that far."""
+"""File systems that other hosts can write to: neither SQLite's shared memory nor its locks work between hosts."""
 
 SHARED_FUSE = frozenset({
     "beegfs", "blobfuse", "blobfuse2", "ceph-fuse", "curlftpfs", "cvmfs", "davfs2", "gcsfuse", "geesefs",
@@ -40,7 +40,7 @@ FIRST_AFFECTED = (3, 7, 0)
 
 
 def inspect_path(path: str | os.PathLike[str]) -> None:
-    """Make sure that a database may live here, and make its file, readable for its owner alone, if there is none.
+    """Refuse an unsafe path, and create the file, readable for its owner alone, if there is none.
 
     Raises `EngineRefused` for a place that is unsafe, `EngineReadOnly` for one that cannot be written to and
     `EngineUnavailable` for a folder that is not there.
@@ -76,7 +76,7 @@ def inspect_folder(folder: Path) -> None:
     foreign = found.st_uid not in {0, os.geteuid()}
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and foreign:
         raise EngineRefused(
-            f"the folder {folder} belongs to another user and is writable for everybody, so anybody could replace the "
+            f"the folder {folder} belongs to another user and is writable for all users, who could replace the "
             "database in it. Use a folder of your own, or take the right away: chmod o-w"
         )
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -97,16 +97,15 @@ def inspect_file(path: Path) -> None:
         raise EngineRefused(f"{path} is not a regular file")
     if found.st_mode & stat.S_IWOTH:
         raise EngineRefused(
-            f"{path} is writable for everybody on this host, so anybody could forge jobs in it. Take the right away: "
-            "chmod o-w"
+            f"{path} is writable for all users of this host, who could forge jobs in it. Take the right away: chmod o-w"
         )
-    # A journal comes and goes: one that has gone by now was no hindrance.
+    # SQLite may remove a journal between the two checks: one that is gone by now is no error.
     if not os.access(path, os.R_OK | os.W_OK) and os.path.lexists(path):
         raise EngineReadOnly(f"{path} is not readable and writable for this user (uid {os.geteuid()})")
 
 
 def create(path: Path) -> None:
-    """Make an empty file with narrow rights; SQLite gives its side files the rights of the database."""
+    """Create an empty file for its owner alone; SQLite gives its own files the rights of the database."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -117,9 +116,9 @@ def create(path: Path) -> None:
 
 
 def filesystem(folder: Path) -> str | None:
-    """The type of the file system a folder lies on, such as ext4 or fuse.sshfs; None where it cannot be told.
+    """Return the type of a folder's file system, such as ext4 or fuse.sshfs; None if it is unknown.
 
-    A root file system of type 9p is the inside of a sandbox, which nobody else can write to: it answers None.
+    A root file system of type 9p is that of a sandbox, which no other host can write to: it counts as unknown.
     """
     if sys.platform != "linux":
         return None
@@ -135,14 +134,14 @@ def filesystem(folder: Path) -> str | None:
         if len(fields) < 5 or not right:
             continue
         point = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4]))
-        # Of two mounts on one point the later one lies on top.
+        # Of two mounts on one point the later one hides the earlier.
         if target.is_relative_to(point) and (kind is None or point.is_relative_to(best)):
             best, kind = point, right.split(" ")[0]
     return None if kind == "9p" and best == Path("/") else kind
 
 
 def version_warning(version: tuple[int, ...]) -> str | None:
-    """A sentence for people when this SQLite has the WAL-reset bug, which can lose commits; None when it has not."""
+    """Return a warning if this SQLite has the WAL-reset bug, which can lose commits."""
     version = tuple(version[:3])
     fixed = version >= FIXED_IN[-1] or any(version[:2] == fix[:2] and version >= fix for fix in FIXED_IN)
     if fixed or version < FIRST_AFFECTED:
@@ -154,7 +153,7 @@ def version_warning(version: tuple[int, ...]) -> str | None:
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """Device and inode of the file at the path, to be compared later; None when there is none."""
+    """Return device and inode of the file at the path, to compare later; None if there is none."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

@@ -1,9 +1,8 @@
-"""What people ask: pages of jobs, and all counts at one instant.
+"""Read jobs: `find` a page, or `get` jobs by id.
 
-A page is a walk along ids. Which walk is chosen by what the query narrows: a key, the lists of unsuccessful jobs and
-jobs that wait for a retry have an index; finished jobs stand in id order by themselves; jobs that are active are sorted
-when there are few of them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record
-by record.
+A page is a walk along ids. The query decides which: a key, the lists of unsuccessful jobs and retrying jobs have an
+index; finished jobs are stored in id order; active jobs are sorted if there are few. Every other query walks all jobs.
+What the walk does not filter, `query.matches` tests record by record.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stoker.model.time import Instant
 
 CHUNK = 200
 FIRST, LAST = b"", b"\xff" * 17
-"""Before and behind every id."""
+"""Before and after every id."""
 
 _NAMES = sql("queue_names")
 WALKS = {
@@ -43,11 +42,11 @@ _ENDED = sql("ended")
 _ERRORS = sql("errors")
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
-"""The next ids strictly behind one, at most so many."""
+"""Returns the next ids after one, at most so many."""
 
 
 def find(query: Query, now: Instant) -> Steps[Page]:
-    """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    """Return one page; it ends when it is full, when the walk gets too long, or with the last record."""
     names: dict[int, str] = dict((yield _NAMES, ()))
     next_ids = yield from _choose(query, names)
     found: list[Job] = []
@@ -87,7 +86,7 @@ def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
 
 
 def _straight(statement: str, *values: object) -> Chunk:
-    """A walk along one index."""
+    """Walk along one index."""
 
     def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
         return [row[0] for row in (yield statement, (after, n, *values))]
@@ -96,7 +95,7 @@ def _straight(statement: str, *values: object) -> Chunk:
 
 
 def _merged(order: str, lists: list[tuple[int, int]]) -> Chunk:
-    """A walk along several lists at once, each in id order."""
+    """Walk along several lists at once, each in id order."""
 
     def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
         found: list[JobId] = []
@@ -108,7 +107,7 @@ def _merged(order: str, lists: list[tuple[int, int]]) -> Chunk:
 
 
 def _few(wanted: frozenset[Status], qids: list[int]) -> Steps[bool]:
-    """Are there so few candidates that sorting them is less work than walking?"""
+    """Return whether there are so few candidates that sorting them is less work than walking."""
     rows: list[Row] = yield _ACTIVE_COUNTS, ()
     looked_at = {PENDING, RETRYING} if wanted - {Status.RUNNING} else set()
     looked_at |= {RUNNING} if Status.RUNNING in wanted else set()
@@ -134,7 +133,7 @@ def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chu
 
 
 def get(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
-    """The whole records, in the order asked."""
+    """Return whole records, in the order of the ids."""
     found: list[Job | None] = []
     names: dict[int, str] = {}
     for job in ids:
@@ -153,7 +152,7 @@ def _find(job: JobId, names: dict[int, str]) -> Steps[Stored | None]:
 
 
 def _shown(stored: Stored) -> Steps[Job]:
-    """A job as an operator sees it, with its history."""
+    """Return a job with its history, for an operator."""
     history = () if stored.values["last_error"] is None else (yield _ERRORS, (stored.seq,))
     return as_job(stored, tuple(Failure(*row) for row in history))
 

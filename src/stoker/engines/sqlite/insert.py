@@ -1,7 +1,7 @@
-"""The first door: drafts become pending jobs.
+"""Insert drafts as pending jobs.
 
-Fresh drafts without keys go in as a batch: one statement for all bodies, one for all places in the queue. A draft with
-a key, or with an id that is stored already, takes the careful path.
+Drafts without keys are inserted as a batch: one statement for all rows of `body`, one for all rows of `ready`. A draft
+with a key, or with an id that is stored already, takes the careful path.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _INSERTED = Stored.INSERTED
 
 
 def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
-    """Store drafts; receipts in their order. `Duplicate` leaves the undoing to the transaction."""
+    """Insert drafts; returns receipts in their order. After `Duplicate` the caller rolls back."""
     if all(draft.unique is None for draft in drafts) and (yield from _together(unit, drafts)):
         return [Receipt(draft.id, _INSERTED) for draft in drafts]
     return (yield from careful.insert(unit, drafts))
 
 
 def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
-    """All at once, or not at all when one of the ids is stored already."""
+    """Insert a batch; False, with nothing inserted, if one of the ids is stored already."""
     if not drafts:
         return True
     now = unit.now

@@ -1,4 +1,4 @@
-"""Who is alive: leases of workers, and what happens to the claims of those that fell silent."""
+"""Leases of workers: renew them, and reap the claims of workers whose lease expired."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FORGET = sql("reap_forget")
 
 
 def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Steps[Renewal]:
-    """Extend a lease and compare what the worker holds with what is stored under it."""
-    # A lease lapses strictly after its end, and a farewell at once.
+    """Extend a lease and compare the worker's claims with the stored ones."""
+    # A lease expires strictly after its end; a released one (span 0) at once.
     span = lease if lease > 0 else -1
     rows = yield _RENEW, (worker, unit.now, span, FURTHEST_AHEAD)
     if not rows and first:
@@ -49,7 +49,7 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
     orphaned = []
     for job, _, _, claimed in mine.values():
         if now - claimed > ORPHANED_AFTER:
-            # One that cannot be read stays where it is until it is reaped: a renewal is one write and no more.
+            # A job that cannot be read stays until it is reaped: a renewal is one write and no more.
             with suppress(CorruptRecord):
                 claim = yield from stored(unit, job)
                 orphaned.append(claim)
@@ -57,13 +57,16 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
 
 
 def workers(now: Instant) -> Steps[tuple[list[str], set[str]]]:
-    """Everybody who has a lease, and those whose lease has lapsed."""
+    """Return the workers that have a lease, and those whose lease has expired."""
     known = yield _LIVING, ()
     return [name for _, name, _ in known], {name for _, name, until in known if until < now}
 
 
 def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[list[Claim], list[str]]]:
-    """Pass claims of lapsed and dead workers to a living one, oldest first; also answers who is unknown from now on."""
+    """Pass claims of expired and dead workers to a living one, oldest first.
+
+    Returns the claims, and the workers that have no claim and no lease any more.
+    """
     wid = yield from living(unit, by)
     if wid is None:
         return [], []
@@ -85,7 +88,7 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
     retired: list[str] = []
     for owner in owners:
         retired += [name for (name,) in (yield _FORGET, (owner,))]
-    for name in dict.fromkeys(dead):  # in the order named: the youngest are remembered longest
+    for name in dict.fromkeys(dead):  # in the given order: the last ones are remembered longest
         if name not in known and name != by:
             yield _RETIRE, (name,)
     return claims, retired

@@ -14,7 +14,7 @@ MIGRATIONS = migrations.load("stoker.engines.sqlite")
 
 
 def connect(path: str, journal: Journal, write_lock: WriteLock, patience: float) -> Connection:
-    """Connect with the write lock held: two that change the journal of a new file at once would refuse each other."""
+    """Connect with the write lock held: two processes that set the journal of a new file at once would both fail."""
     if not write_lock.acquire(patience):
         raise EngineBusy(f"another process held the write lock {write_lock.path} for more than {patience:g} s")
     try:
@@ -24,7 +24,7 @@ def connect(path: str, journal: Journal, write_lock: WriteLock, patience: float)
 
 
 def upgrade(connection: Connection, write_lock: WriteLock, patience: float) -> list[str]:
-    """Bring the schema up to date, one transaction per step; answers the statements that were run."""
+    """Apply the missing migrations, one transaction each; returns the statements that were run."""
     done: list[str] = []
     if not planned(connection, patience):
         return done
@@ -44,8 +44,8 @@ def upgrade(connection: Connection, write_lock: WriteLock, patience: float) -> l
 
 
 def planned(connection: Connection, patience: float) -> list[migrations.Migration]:
-    """What the schema still needs. Refuses a schema that is newer than this code."""
-    # A rollback journal shuts readers out while somebody commits.
+    """Return the migrations that the schema needs; refuses a schema that is newer than this code."""
+    # A rollback journal locks readers out during a commit.
     connection.pragma("busy_timeout", round(patience * 1000))
     exists = connection.run("SELECT 1 FROM sqlite_master WHERE name = ?", (migrations.LEDGER,))
     ledger = connection.run(migrations.read_ledger()) if exists else []
@@ -57,7 +57,7 @@ def planned(connection: Connection, patience: float) -> list[migrations.Migratio
 
 
 def plan(path: str, journal: Journal, patience: float) -> list[str]:
-    """The statements a migration would run."""
+    """Return the statements that `migrate` would run."""
     return [statement for migration in lacking(path, journal, patience) for statement in migration.statements]
 
 
@@ -78,7 +78,7 @@ def script(path: str, journal: Journal, patience: float) -> str:
 
 
 def migrate(path: str, journal: Journal, patience: float) -> list[str]:
-    """Bring the schema of a file up to date; answers the statements that were run."""
+    """Apply the missing migrations to a file; returns the statements that were run."""
     file_checks.inspect_path(path)
     side_folder = SideFolder(path)
     write_lock = WriteLock(side_folder.write_lock)

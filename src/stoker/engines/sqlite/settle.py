@@ -1,8 +1,8 @@
-"""The third door: claims end.
+"""Settle claims.
 
-Plain successes, which are nearly all, go as a batch: one statement takes the running rows away and counts them, one
-writes the finished ones. If the count is not the batch's, somebody lost a claim or was asked to stop; then the whole
-transaction is run again, one by one. Every other end goes one by one from the start.
+Plain successes, nearly all settlements, are settled as a batch: one statement deletes the rows of `running`, one
+inserts rows of `done`. If fewer rows were deleted than the batch has, a claim was lost or its job is to be canceled:
+then the transaction runs again, one by one. Every other settlement takes the careful path from the start.
 """
 
 from __future__ import annotations
@@ -23,27 +23,24 @@ _DONE = Status.DONE
 
 
 def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
-    """End claims; verdicts in their order."""
+    """Settle claims; returns verdicts in their order."""
     verdicts = [_APPLIED] * len(settlements)
     others = list(range(len(settlements)))
     if unit.swift:
         others = yield from _together(unit, settlements)
-    yield from unit.load(careful.wanted_by_settlements(settlements[place] for place in others))
+    yield from unit.load(careful.wanted_by_settlements(settlements[position] for position in others))
     left = set(others)
-    for place, settlement in enumerate(settlements):
-        if place in left:
-            verdicts[place] = careful.settle_one(unit, settlement)
-        else:  # ended with the plain ones; the last settlement of a kind decides about its last error
+    for position, settlement in enumerate(settlements):
+        if position in left:
+            verdicts[position] = careful.settle_one(unit, settlement)
+        else:  # settled in the batch; the last settlement of a kind decides about the kind's last error
             unit.last_errors[settlement.ref[3]] = None
     yield from unit.write()
     return verdicts
 
 
 def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]:
-    """End all that are plain, or `Mismatch`, as for a claim that is ended twice.
-
-    Returns the positions of those that are not plain.
-    """
+    """Settle the plain ones, or raise `Mismatch`; returns the positions of the others."""
     now = unit.now
     others: list[int] = []
     fences: list[Row] = []
@@ -51,9 +48,9 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
     kinds: defaultdict[tuple[int, str], int] = defaultdict(int)
     keeps: dict[int, int] = {}
     wids: dict[str, int | None] = {}
-    for place, settlement in enumerate(settlements):
+    for position, settlement in enumerate(settlements):
         if not _is_plain(settlement):
-            others.append(place)
+            others.append(position)
             continue
         id_, seq, qid, kind, attempt, claimed = settlement.ref
         worker, token, keep = settlement.worker, settlement.token, settlement.keep
@@ -77,7 +74,7 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
 
 
 def _is_plain(settlement: Settlement) -> bool:
-    """A success with nothing to say but its result, of a job that never had trouble."""
+    """Return whether a settlement is a success with a result only, of a job without a key or past."""
     ref = settlement.ref
     return (
         settlement.status is _DONE

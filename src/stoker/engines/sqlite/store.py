@@ -1,8 +1,8 @@
-"""An engine's hold on its file: opening and closing, writing through the write_queue, reading, waiting, waking.
+"""One engine's open file: open and close, write through the queue, read, wait and wake.
 
-The engine's face is in `engine`; this is what all its methods stand on. Reads are short and run on the loop, on a
-connection of their own, each in one snapshot; only the walk of a page is cut into slices with the loop's other work in
-between, so that neither the loop nor the log ever waits for it.
+Every method of `engine` uses it. Reads are short and run on the loop, on a connection of their own, each in one
+snapshot. Only a page of `find` is read in slices, with the loop's other work in between, so that it holds up neither
+the loop nor the reset of the log.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ log = logging.getLogger("stoker.engines.sqlite")
 T = TypeVar("T")
 
 SLICE = 64
-"""Statements of a long walk between two turns of the loop."""
+"""Statements of a long read between two iterations of the loop."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a file is used."""
+    """The options of an engine. `patience`: seconds to wait for other writers."""
 
     clock: Clock | None
     durability: str
@@ -55,7 +55,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """One file, held by one engine."""
+    """One file, used by one engine."""
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class Store:
         self._resources: OpenResources | None = None
         self._opening = asyncio.Lock()
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- open and close -----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         async with self._opening:
@@ -89,7 +89,7 @@ class Store:
             await resources.close()
 
     def resources(self) -> OpenResources:
-        """What is open, for whoever may use it."""
+        """Return what is open; raises unless called on the engine's own loop and process."""
         resources = self._resources
         if resources is None:
             raise EngineClosed(f"the engine on {self.path} is not open. Await open() first")
@@ -104,69 +104,69 @@ class Store:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def ask(self, *, strict: bool = False, **what: Any) -> Awaitable[Any]:
-        """Have a request done with the next group."""
+    def request(self, *, strict: bool = False, **what: Any) -> Awaitable[Any]:
+        """Run a request with the next group."""
         return self.resources().write_queue.add(strict=strict, **what)
 
     def write(self, make: Callable[[Unit], Steps[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
-        """Have steps done with the next group."""
+        """Run steps with the next group."""
         return self.resources().write_queue.add(strict=strict, make=make, bare=bare)
 
     async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
-        """Have steps done in somebody else's transaction; needs neither a loop nor an open engine by itself."""
+        """Run steps in a user's transaction; needs neither a loop nor an open engine by itself."""
         unit = Unit(self.clock())
-        door = user_transaction.undoing(make(unit)) if undo else make(unit)
+        steps = user_transaction.with_savepoint(make(unit)) if undo else make(unit)
         if not isinstance(tx, user_transaction.Own):
-            return await user_transaction.on_theirs(self.path, tx, unit, door)
+            return await user_transaction.run_on_handle(self.path, tx, unit, steps)
         if tx.owner is not self:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
-        return tx.run(unit, door)
+        return tx.run(unit, steps)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Ask in one snapshot. A rollback journal may shut readers out for a moment; a log never does."""
+        """Read in one snapshot, with retries: a rollback journal locks readers out during a commit, a log never."""
         deadline = time.monotonic() + self.options.patience
         while True:
             try:
-                return self._glance(self.resources(), make)
+                return self._read_once(self.resources(), make)
             except EngineBusy:
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(0.001)
 
-    def _glance(self, resources: OpenResources, make: Callable[[Instant], Steps[T]]) -> T:
-        return resources.reader.glance(user_transaction.at_now(self.clock(), make))
+    def _read_once(self, resources: OpenResources, make: Callable[[Instant], Steps[T]]) -> T:
+        return resources.reader.read(user_transaction.at_now(self.clock(), make))
 
-    async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Ask slice by slice: others come in between, so no snapshot is held."""
+    async def read_in_slices(self, make: Callable[[Instant], Steps[T]]) -> T:
+        """Read slice by slice: the loop runs other work in between, so no snapshot is held."""
         steps = user_transaction.at_now(self.clock(), make)
-        done, answer = self.resources().reader.slice(steps, None, SLICE)
+        done, result = self.resources().reader.run_some(steps, None, SLICE)
         while not done:
             await asyncio.sleep(0)
-            done, answer = self.resources().reader.slice(steps, answer, SLICE)
-        return answer  # type: ignore[no-any-return]
+            done, result = self.resources().reader.run_some(steps, result, SLICE)
+        return result  # type: ignore[no-any-return]
 
     # --- waiting and waking -------------------------------------------------------------------------------------
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         resources = self.resources()
         self._listen(resources, topics)
-        if resources.stirred:
-            resources.stirred = False
+        if resources.unchecked:
+            resources.unchecked = False
             queues = [topic for topic in topics if topic != CONTROL]
             if found := await self.read(lambda now: claim.due_queues(queues, now + SOON)):
                 return frozenset(found)
         return await resources.hub.wait(topics, timeout)
 
     def notify(self, topics: set[str]) -> None:
-        """Wake who has something to do, here and elsewhere."""
+        """Wake waiters of these topics in this engine and in all others."""
         if topics:
             self._wake_here(topics)
             self.resources().wake_socket.notify(topics)
 
     def _wake_here(self, topics: set[str], dropped: Span = 0) -> None:
-        """After a commit, of which others know already."""
+        """Wake waiters of this engine after a commit; other engines were notified before."""
         if dropped:
             ahead = dropped / SECOND
             log.warning(
@@ -177,28 +177,28 @@ class Store:
                 resources.hub.wake(topic)
 
     def _listen(self, resources: OpenResources, topics: Sequence[str]) -> None:
-        """Only whoever waits listens: a process that only enqueues costs the others nothing.
+        """Listen from the first wait on: a process that only enqueues is never notified.
 
-        Commits that nobody rings for can only bring jobs, so who waits for `CONTROL` alone does not watch for them.
+        A commit without a notification can only bring jobs, so a waiter for `CONTROL` alone does not watch the file.
         """
         queues = any(topic != CONTROL for topic in topics)
         if not resources.listening:
             resources.listening = True
-            resources.wake_socket.listen(self._heard, control_only=not queues)
+            resources.wake_socket.listen(self._notified, control_only=not queues)
         if not resources.watching and queues:
             resources.watching = True
             resources.wake_socket.listen_to_all()
-            resources.wake_socket.watch(self.path, self._stirred, resources.probe)
+            resources.wake_socket.watch(self.path, self._committed, resources.probe)
 
-    def _heard(self, topics: frozenset[str]) -> None:
-        """Another engine rang."""
+    def _notified(self, topics: frozenset[str]) -> None:
+        """Another engine sent a notification."""
         if (resources := self._resources) is None:
             return
         topics = self.ends.hear(topics)
         if EVERYTHING in topics:
             self.ends.look_again()
             topics = topics.union(resources.hub.waited_for(), {CONTROL}) - {EVERYTHING}
-            resources.stirred = True
+            resources.unchecked = True
         for topic in topics:
             resources.hub.wake(topic)
 
@@ -206,33 +206,36 @@ class Store:
         return await self.read(lambda _: find.ended(jobs))
 
     async def _attend(self) -> None:
-        """Listen to what others say, without watching the file."""
+        """Listen to notifications of all topics, without watching the file."""
         resources = self.resources()
         if not resources.listening:
             resources.listening = True
-            resources.wake_socket.listen(self._heard, control_only=False)
+            resources.wake_socket.listen(self._notified, control_only=False)
         resources.wake_socket.listen_to_all()
 
     def _say(self, word: Word, jobs: Collection[JobId]) -> None:
         self.resources().wake_socket.notify(topics_of(word, jobs))
 
-    def _stirred(self) -> None:
-        """Somebody committed without ringing: look whether it concerns anybody, now or at the next wait."""
+    def _committed(self) -> None:
+        """Another connection committed without a notification: check what is due, now or at the next wait."""
         if (resources := self._resources) is None:
             return
-        resources.stirred = True
+        resources.unchecked = True
         waited_for = resources.hub.waited_for()
         if waited_for:
             with suppress(EngineBusy):
-                found = self._glance(resources, lambda now: claim.due_queues(waited_for, now + SOON))
-                resources.stirred = False
+                found = self._read_once(resources, lambda now: claim.due_queues(waited_for, now + SOON))
+                resources.unchecked = False
                 for topic in found:
                     resources.hub.wake(topic)
 
 
 @dataclass
 class OpenResources:
-    """What an open engine holds and `close` releases. Belongs to one loop and one process."""
+    """What an open engine holds and `close` releases. Belongs to one loop and one process.
+
+    `unchecked`: another connection committed, and what is due was not read since; the next wait reads it first.
+    """
 
     pid: int
     loop: asyncio.AbstractEventLoop
@@ -247,7 +250,7 @@ class OpenResources:
     warnings: list[str] = field(default_factory=list)
     watching: bool = False
     listening: bool = False
-    stirred: bool = False
+    unchecked: bool = False
 
     def probe(self) -> int | None:
         """Return a number that changes when another connection commits; None while the writer thread uses ours."""
@@ -267,7 +270,7 @@ class OpenResources:
     def _living_files(self) -> set[str] | None:
         """Return the liveness files of workers that still have a lease; None when the store cannot be read."""
         try:
-            living, _ = self.reader.glance(leases.workers(0))
+            living, _ = self.reader.read(leases.workers(0))
         except EngineError:
             return None
         return {liveness_file(worker) for worker in living}
@@ -332,5 +335,5 @@ def _connect(
 
 
 def system_clock() -> Instant:
-    """This machine's clock."""
+    """Return this machine's time."""
     return time.time_ns() // 1000

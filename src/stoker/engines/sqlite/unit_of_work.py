@@ -1,8 +1,8 @@
-"""One transaction in the making: the instant, row numbers, queues and counts, and the jobs it changes.
+"""The unit of work of one transaction: its instant, row numbers, queues, counts and changed jobs.
 
 `load` and `write` are SQLite's part of the shared unit of work: jobs are read by id, changed by `careful`, and the
-difference is written row by row. Counts are written once at the end of the transaction, one change per touched row.
-Nothing here outlives the transaction, so a rollback leaves nothing to repair.
+difference is written row by row. Counts are written once at the end of the transaction, one change per counter. Nothing
+here outlives the transaction, so a rollback leaves nothing to repair.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stoker.model.time import MILLISECOND, MINUTE, Instant, Span
 from stoker.model.unique import Holder
 
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
-"""Totals since the store was made, counted beside the statuses."""
+"""Totals since the store was created, in the same table as the counts of statuses."""
 
 TOTALS: dict[Total, int] = {
     "enqueued": ENQUEUED,
@@ -43,7 +43,7 @@ BLOCK = 10_000
 """Row numbers taken from the store at once."""
 
 MARK_EVERY: Span = 100 * MILLISECOND
-"""The clock's mark is written at most this often: a clock set back shows at most this much time again."""
+"""The store's clock is written at most this often: a machine's clock set back repeats at most this much time."""
 
 _HIGH = sql("now")
 _MARK = sql("clock_mark")
@@ -72,15 +72,15 @@ _REMEMBER = sql("remember_job")
 
 
 class Mismatch(Exception):
-    """A batch met something unusual after it had begun to write: roll back and go one by one."""
+    """A batch found an unusual job after its first write: roll back and go one by one."""
 
 
 class IdBlock:
-    """What a writer knows from one transaction to the next, so that most inserts need not ask.
+    """Row numbers reserved for the next transactions, and the numbers of known queues.
 
-    Row numbers are taken from the store in blocks; a block belongs to the transaction that took it until that commits,
-    and a rollback takes it back. The numbers of queues never change; one is remembered when it was found, not when it
-    was made, because what was made can be undone.
+    With it most inserts read neither from the store. Row numbers are reserved in blocks; a rollback also undoes the
+    reservation, so the block is forgotten. The number of a queue never changes; it is kept when the queue was read, not
+    when it was inserted, because an insert can be rolled back.
     """
 
     __slots__ = ("_end", "_next", "qids")
@@ -90,7 +90,7 @@ class IdBlock:
         self.qids: dict[str, int] = {}
 
     def take(self, n: int) -> int | None:
-        """The first of `n`; None when there are not so many."""
+        """Return the first of `n` numbers; None if there are not so many."""
         first = self._next
         if first + n > self._end:
             return None
@@ -107,7 +107,7 @@ class IdBlock:
 class QueueRow(NamedTuple):
     """A queue and the number its jobs are stored under.
 
-    `tuned`: somebody chose its settings. `found`: it was there before this transaction.
+    `tuned`: an operator or the app set its settings. `found`: it existed before this transaction.
     """
 
     qid: int
@@ -117,10 +117,10 @@ class QueueRow(NamedTuple):
 
 
 class Unit(SqlUnit):
-    """One transaction in the making.
+    """One transaction.
 
-    `swift` says that it can be rolled back and run again: batches may then bet on the usual case and raise `Mismatch`
-    when they lose. In somebody else's transaction there is no second try.
+    `swift`: it can be rolled back and run again, so batches may assume the usual case and raise `Mismatch` otherwise. A
+    user's transaction cannot be run again.
     """
 
     def __init__(self, now: Instant, *, swift: bool = False, ids: IdBlock | None = None) -> None:
@@ -139,7 +139,7 @@ class Unit(SqlUnit):
     # --- beginning and end --------------------------------------------------------------------------------------
 
     def begin(self, clock: str = _HIGH) -> Steps[None]:
-        """Never show an instant before one that was shown, unless that one was clearly wrong."""
+        """Set the store's now: never before an earlier one, unless that one was more than a minute ahead."""
         [(self.high,)] = yield clock, ()
         ahead = self.high - self.now
         if ahead > FURTHEST_AHEAD:
@@ -150,7 +150,7 @@ class Unit(SqlUnit):
             self.now = self.high
 
     def end(self) -> Steps[None]:
-        """Write what was counted, and how late it is."""
+        """Write the counts and the store's clock."""
         rows: list[Row] = [(*key, n) for key, n in self._deltas.items() if n]
         if rows:
             yield Many(_COUNT, rows)
@@ -158,7 +158,7 @@ class Unit(SqlUnit):
             yield _MARK, (self.now,)
 
     def numbers(self, n: int) -> Steps[int]:
-        """The first of `n` row numbers that nobody had before."""
+        """Return the first of `n` row numbers that were never used."""
         if self._ids is not None and (first := self._ids.take(n)) is not None:
             return first
         taken = n if self._ids is None else n + BLOCK
@@ -175,23 +175,23 @@ class Unit(SqlUnit):
         self._deltas[key] = self._deltas.get(key, 0) + n
 
     def moved(self, qid: int, kind: str, before: int, after: int, n: int = 1) -> None:
-        """Jobs went from one status to another."""
+        """Count jobs that went from one status to another."""
         self.count(qid, kind, before, -n)
         self.count(qid, kind, after, n)
 
     def due(self, queue: str, at: Instant) -> None:
-        """A job can be taken from `at` on; one that can be taken now or soon wakes a waiter after the commit."""
+        """Wake a waiter after the commit if a job that is due `at` can be claimed now or soon."""
         if wakes(at, self.now):
             self.woken.add(queue)
 
     def control(self) -> None:
-        """Somebody's running job was asked to stop."""
+        """Wake workers after the commit: a running job is to be canceled."""
         self.woken.add(CONTROL)
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def find_queue(self, name: str) -> Steps[QueueRow | None]:
-        """The queue as stored; None when nobody ever used it."""
+        """Return the stored queue; None if it was never used."""
         queue_row = self._names.get(name)
         if queue_row is None:
             rows = yield _QUEUE, (name,)
@@ -199,7 +199,7 @@ class Unit(SqlUnit):
         return queue_row
 
     def queue_of(self, qid: int) -> Steps[QueueRow]:
-        """The queue a job is stored under."""
+        """Return the queue a job is stored under."""
         queue_row = self._qids.get(qid)
         if queue_row is None:
             [row] = yield _QUEUE_BY_QID, (qid,)
@@ -207,12 +207,12 @@ class Unit(SqlUnit):
         return queue_row
 
     def use_queue(self, name: str) -> Steps[QueueRow]:
-        """The queue, made with defaults if need be."""
+        """Return the queue, inserted with defaults if need be."""
         queue_row = self._names.get(name) or (yield from self.find_queue(name))
         return queue_row if queue_row is not None else (yield from self.write_queue(Queue(name=name)))
 
     def qid(self, name: str) -> Steps[int]:
-        """The number of a queue, made if need be; cheaper than its settings."""
+        """Return the number of a queue, inserted if need be; cheaper than its settings."""
         if self._ids is not None and (qid := self._ids.qids.get(name)) is not None:
             return qid
         found = yield from self.find_queue(name)
@@ -236,7 +236,7 @@ class Unit(SqlUnit):
         return queue_row
 
     def wid(self, worker: str) -> Steps[int | None]:
-        """The number a worker's claims are stored under; None for one that was never seen."""
+        """Return the number a worker's claims are stored under; None if it never had a lease."""
         if worker not in self._wids:
             rows = yield _WORKER, (worker,)
             self._wids[worker] = rows[0][0] if rows else None
@@ -245,7 +245,7 @@ class Unit(SqlUnit):
     # --- jobs ---------------------------------------------------------------------------------------------------
 
     def load(self, wanted: Wanted) -> Steps[None]:
-        """Read what is not read yet, with the holders of keys and the settings of queues."""
+        """Read the wanted jobs, holders of keys and queues that are not loaded yet."""
         wanted = self.missing(wanted)
         slots = set(wanted.slots)
         for job in sorted(wanted.ids):
@@ -272,15 +272,15 @@ class Unit(SqlUnit):
             self.add_queue((yield from self.queue_of(stored.values["qid"])).queue)
 
     def queue_name(self, qid: int) -> Steps[str]:
-        """The name of the queue a job is stored under."""
+        """Return the name of the queue a job is stored under."""
         return (yield from self.queue_of(qid)).queue.name
 
     def stored(self, job: JobId) -> Stored:
-        """What the rows of a loaded job say."""
+        """Return a loaded job."""
         return self._stored[job]
 
     def write(self) -> Steps[None]:
-        """Write what `careful` decided, and forget what was read."""
+        """Write what `careful` decided, and drop what was loaded."""
         seqs: dict[JobId, int] = {}
         for before, after in self.written():
             if after is None:
@@ -339,7 +339,7 @@ class Unit(SqlUnit):
         yield from self._write_error(before, after, seq)
 
     def _write_error(self, before: Record, after: Record, seq: int) -> Steps[None]:
-        """A new last error; that of a run is an entry of the history too, and the oldest entry makes room."""
+        """Write a new last error; that of a run is an entry of the history too, and the oldest entry is deleted."""
         if len(after.history) > len(before.history):
             failure = after.history[-1]
             yield _ERROR_PUT, (seq, failure.at, failure.attempt, failure.error)
@@ -348,7 +348,7 @@ class Unit(SqlUnit):
             yield _ERROR_PUT, (seq, self.now, None, after.last_error)
 
     def _leave(self, record: Record) -> Steps[None]:
-        """Take a job out of the place where it is."""
+        """Delete a job's row of `ready`, `running` or `done`."""
         stored = self.stored(record.id)
         if record.status in WAITING:
             yield _READY_DROP, (stored.values["qid"], record.priority, record.scheduled_at, record.id)
@@ -369,7 +369,7 @@ class Unit(SqlUnit):
                 and self._key_is_unreadable(before_)
                 and (after_ is None or after_.held_slot is None)
             ):
-                # Which key it held cannot be read, so every key it holds is freed.
+                # The key cannot be read, so every key that the job holds is released.
                 yield _LET_GO_OF_ALL, (self.stored(before_.id).seq,)
 
     def _key_is_unreadable(self, record: Record) -> bool:
@@ -388,15 +388,15 @@ class Unit(SqlUnit):
 
 
 def _grip(record: Record | None) -> tuple[str | None, bool]:
-    """Which key a job holds, and whether weakly."""
+    """Return the key a job holds, and whether weakly."""
     if record is None or record.held_slot is None:
         return None, False
     return record.held_slot, record.holder is Holder.WEAK
 
 
 def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | None]:
-    """A stored job, wherever it is."""
-    # A walk that is not in a transaction may see a job leave between two statements: it looks again.
+    """Read a stored job, whichever tables it is in."""
+    # Outside a transaction a job may move to another table between two statements: read again.
     for _ in range(3):
         rows: list[Row] = yield columns.SELECT, (job,)
         if not rows:
@@ -407,11 +407,11 @@ def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | 
         held: list[Row] = yield _RUNNING, (rows[0][0],)
         if held:
             return columns.read(rows[0], held[0], queue)
-    raise CorruptRecord(f"job {text(job)} neither waits nor runs nor is finished")
+    raise CorruptRecord(f"job {text(job)} is neither waiting nor running nor finished")
 
 
 def read_queue(row: Row) -> QueueRow:
-    """A stored queue."""
+    """Make a queue of its row."""
     qid, name, tuned, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
     return QueueRow(
         qid,

@@ -1,7 +1,8 @@
-"""Other people's transactions: inserts and settlements that exist if and only if somebody commits.
+"""User transactions: inserts and settlements that exist if and only if the user commits.
 
-`Own` is the engine's own transaction, on a connection of its own so that the engine goes on beside it. `Theirs` is a
-handle of the user's on the same file. Neither takes the write lock: nobody may wait at it for as long as a user thinks.
+`Own` is a transaction that the engine made, on a connection of its own so that the engine goes on beside it;
+`run_on_handle` uses a handle that the user made on the same file. Neither takes the write lock: a user may keep a
+transaction open for long, and other writers would wait.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ _HIGH = sql("now")
 _HIGH_WRITING = sql("now_writing")
 
 
-def whole(unit: Unit, door: Steps[T], clock: str = _HIGH) -> Steps[T]:
-    """A door with the beginning and the end of its unit. `clock` is the statement that reads the store's clock."""
+def in_unit(unit: Unit, steps: Steps[T], clock: str = _HIGH) -> Steps[T]:
+    """Return steps with the begin and end of their unit. `clock` is the statement that reads the store's clock."""
     yield from unit.begin(clock)
-    answer = yield from door
+    result = yield from steps
     yield from unit.end()
-    return answer
+    return result
 
 
-def undoing(door: Steps[T]) -> Steps[T]:
-    """A door that leaves nothing behind when it raises, though the transaction around it goes on."""
+def with_savepoint(steps: Steps[T]) -> Steps[T]:
+    """Return steps that are undone if they raise, while the transaction around them goes on."""
     yield "SAVEPOINT stoker_call", ()
     try:
-        answer = yield from door
+        result = yield from steps
     except Exception:
         yield "ROLLBACK TO stoker_call", ()
         yield "RELEASE stoker_call", ()
         raise
     yield "RELEASE stoker_call", ()
-    return answer
+    return result
 
 
-def may_refuse(drafts: Sequence[Draft]) -> bool:
-    """Can an insert of these raise half-way?"""
+def may_raise(drafts: Sequence[Draft]) -> bool:
+    """Return whether an insert of these drafts can raise half-way."""
     return any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
 
 
 class Own:
-    """The engine's own transaction. Made by `SqliteEngine.transaction`."""
+    """A transaction made by `SqliteEngine.transaction`."""
 
     def __init__(self, owner: object, connection: Connection) -> None:
         self.owner = owner
@@ -64,7 +65,7 @@ class Own:
         self._patience = 0.0
 
     async def begin(self, patience: float) -> None:
-        """Begin to write; waits for others without blocking the loop."""
+        """Begin a write transaction; waits for other writers without blocking the loop."""
         self._patience = patience
         deadline, nap = time.monotonic() + patience, SHORTEST_NAP
         while True:
@@ -78,15 +79,15 @@ class Own:
             await asyncio.sleep(nap)
             nap = min(nap * 2, LONGEST_NAP)
 
-    def run(self, unit: Unit, door: Steps[T]) -> T:
+    def run(self, unit: Unit, steps: Steps[T]) -> T:
         if self.connection is None:
             raise EngineClosed("this transaction is over")
-        answer = self.connection.play(whole(unit, door))
+        result = self.connection.run_steps(in_unit(unit, steps))
         self.woken |= unit.woken
-        return answer
+        return result
 
     async def end(self, *, keep: bool) -> None:
-        """Commit off the loop, or roll back. The handle is of no use afterwards."""
+        """Commit in a thread, or roll back, and close the connection."""
         connection, self.connection = self.connection, None
         assert connection is not None
         try:
@@ -98,27 +99,27 @@ class Own:
             connection.close()
 
 
-async def on_theirs(path: str, handle: Any, unit: Unit, door: Steps[T]) -> T:
-    """Play a door on a user's handle, inside the transaction that they will end.
+async def run_on_handle(path: str, handle: Any, unit: Unit, steps: Steps[T]) -> T:
+    """Run steps on a user's handle, inside the transaction that the user will end.
 
-    A transaction that was begun with a plain BEGIN and reads first is refused every write once somebody else has
-    written. So the first statement writes: it waits for its turn, and what is read after it stays true.
+    SQLite refuses every write of a transaction that began with a plain BEGIN and a read once another connection has
+    written. So the first statement writes: it waits for other writers, and what is read after it stays true.
     """
     await check(path, handle)
-    steps = whole(unit, door, _HIGH_WRITING)
+    steps = in_unit(unit, steps, _HIGH_WRITING)
     send: Callable[[Any], Any] = steps.send
-    answer: Any = None
+    result: Any = None
     try:
         while True:
-            step = send(answer)
+            step = send(result)
             send = steps.send
             try:
                 if type(step) is Many:
-                    answer = await handles.run_many(handle, step.statement, step.rows)
+                    result = await handles.run_many(handle, step.statement, step.rows)
                 else:
-                    answer = await handles.run(handle, step[0], step[1])
-            except Exception as error:  # noqa: BLE001 - the door may want to undo something first
-                send, answer = steps.throw, error
+                    result = await handles.run(handle, step[0], step[1])
+            except Exception as error:  # noqa: BLE001 - the steps may roll back to a savepoint first
+                send, result = steps.throw, error
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except DriverError as error:
@@ -126,7 +127,7 @@ async def on_theirs(path: str, handle: Any, unit: Unit, door: Steps[T]) -> T:
 
 
 async def check(path: str, handle: Any) -> None:
-    """Refuse a handle on anything but this very file, by name."""
+    """Refuse a handle on anything but this file, naming what it is on."""
     who = handles.describe_handle(handle)
     if handles.dialect_of(handle) != "sqlite":
         dialect = handles.dialect_of(handle)
@@ -140,6 +141,6 @@ async def check(path: str, handle: Any) -> None:
 
 
 def at_now(clock: Instant, make: Callable[[Instant], Steps[T]]) -> Steps[T]:
-    """A question asked at the store's now, which the clock alone does not know."""
+    """Return reading steps made for the store's now, which may be ahead of this machine's clock."""
     [(high,)] = yield _HIGH, ()
     return (yield from make(high if 0 < high - clock <= FURTHEST_AHEAD else clock))

@@ -129,12 +129,12 @@ class TransactionRunner:
         try:
             unit = Unit(self._clock(), swift=True, ids=self._ids)
             try:
-                values = self._connection.play(run_group(unit, group))
+                values = self._connection.run_steps(run_group(unit, group))
             except Mismatch:
                 self._roll_back()
                 self._connection.begin(level)
                 unit = Unit(self._clock(), ids=self._ids)
-                values = self._connection.play(run_group(unit, group))
+                values = self._connection.run_steps(run_group(unit, group))
         except BaseException:
             self.abandon()
             raise
@@ -186,7 +186,7 @@ class TransactionRunner:
         try:
             self._connection.prepare(level)
             unit = Unit(self._clock())
-            result.take(unit, [request], [self._connection.play(request.make(unit))])
+            result.take(unit, [request], [self._connection.run_steps(request.make(unit))])
         except EngineBusy:
             return None
         finally:

@@ -1,7 +1,7 @@
 -- Everything the engine stores. Times are integer microseconds, job ids 16 bytes, statuses small integers in the order
 -- of model.job.Status: 0 pending, 1 running, 2 retrying, 3 done, 4 dead, 5 canceled, 6 discarded, 7 retried.
 
--- The store's own clock (never behind what it showed before) and the last row number given out: numbers are not reused.
+-- The store's own clock (it never goes back) and the last row number in use: numbers are not reused.
 CREATE TABLE stoker_clock (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     high INTEGER NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE stoker_queues (
     cool_count INTEGER NOT NULL
 );
 
--- A worker without a lease was reaped; its name is remembered so that it stays unknown for ever.
+-- A worker without a lease was reaped; its name is kept so that it stays unknown for ever.
 CREATE TABLE stoker_workers (
     wid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -32,7 +32,7 @@ CREATE TABLE stoker_workers (
 );
 CREATE INDEX stoker_workers_living ON stoker_workers (wid) WHERE lease_until IS NOT NULL;
 
--- What never changes while a job passes the doors; only an operator's change rewrites it.
+-- What does not change while a job is inserted, claimed and settled; only an operator's change rewrites it.
 CREATE TABLE stoker_body (
     seq INTEGER PRIMARY KEY,
     id BLOB NOT NULL UNIQUE,
@@ -50,8 +50,8 @@ CREATE TABLE stoker_body (
 );
 CREATE INDEX stoker_body_key ON stoker_body (ukey, id) WHERE ukey IS NOT NULL;
 
--- Jobs that wait, in exactly the order claims take them. `past` says that there is a row in stoker_past; `settled` is
--- the status that the settlement of the last run asked for, to recognise it when it is sent again.
+-- Waiting jobs, in exactly the order claims take them. `past`: the job has a row in stoker_past. `settled`: the status
+-- of the last run's settlement, to recognise that settlement when a worker repeats it.
 CREATE TABLE stoker_ready (
     qid INTEGER NOT NULL,
     priority INTEGER NOT NULL,
@@ -66,7 +66,7 @@ CREATE TABLE stoker_ready (
     PRIMARY KEY (qid, priority, due, id)
 ) WITHOUT ROWID;
 
--- Jobs that wait for a retry, in the order of pages: few among many, and without an index nobody finds them.
+-- Jobs that wait for a retry, in the order of pages: few among many waiting jobs.
 CREATE INDEX stoker_ready_retrying ON stoker_ready (id) WHERE status = 2;
 
 -- Claims, grouped by worker: a renewal and a reap read one range, a settlement finds its row by (worker, seq).
@@ -84,7 +84,7 @@ CREATE TABLE stoker_running (
     PRIMARY KEY (wid, seq)
 ) WITHOUT ROWID;
 
--- Finished jobs, in id order. The second index is for the lists of people; success does not pay for it.
+-- Finished jobs, in id order. The second index serves lists of unsuccessful jobs; successful ones are not in it.
 CREATE TABLE stoker_done (
     id BLOB NOT NULL PRIMARY KEY,
     seq INTEGER NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE stoker_done (
 CREATE INDEX stoker_done_expires ON stoker_done (expires);
 CREATE INDEX stoker_done_listed ON stoker_done (qid, status, id) WHERE status > 3;
 
--- What runs before this one left behind, and what the present one notes. Most jobs never have such a row.
+-- What earlier runs left, and what the present one notes. Most jobs never have such a row.
 CREATE TABLE stoker_past (
     seq INTEGER PRIMARY KEY,
     due INTEGER,
@@ -116,7 +116,7 @@ CREATE TABLE stoker_past (
     log BLOB
 );
 
--- The newest is the job's last error. Without an attempt it was no run's error (canceled, superseded) and no history.
+-- The newest is the job's last error. One without an attempt is no run's error (canceled, superseded) and no history.
 CREATE TABLE stoker_errors (
     n INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
@@ -126,14 +126,14 @@ CREATE TABLE stoker_errors (
 );
 CREATE INDEX stoker_errors_job ON stoker_errors (seq, n);
 
--- Who holds a unique key. A weak holder waits for a retry and gives way.
+-- Which job holds a unique key. A weak holder waits for a retry and gives way to a new job.
 CREATE TABLE stoker_dedupe (
     slot TEXT NOT NULL PRIMARY KEY,
     seq INTEGER NOT NULL,
     weak INTEGER NOT NULL CHECK (weak IN (0, 1))
 ) WITHOUT ROWID;
 
--- `what` below 8 is a status (how many are in it now), above it is a total since the store was made.
+-- `what` below 8 is a status (`n` jobs have it now), from 8 on a total since the store was created.
 CREATE TABLE stoker_counts (
     qid INTEGER NOT NULL,
     kind TEXT NOT NULL,
@@ -181,8 +181,8 @@ CREATE TABLE stoker_events (
 CREATE INDEX stoker_events_at ON stoker_events (at);
 CREATE INDEX stoker_events_job ON stoker_events (job);
 
--- Chunks of events that were written and jobs that were deleted: what comes of them later is not written. Kept for as
--- long as model.events.REMEMBERED says.
+-- Chunks of events that were written and jobs that were deleted: later events of them are not written. Kept for
+-- model.events.REMEMBERED.
 CREATE TABLE stoker_remembered (
     id BLOB NOT NULL PRIMARY KEY,
     at INTEGER NOT NULL
@@ -197,7 +197,7 @@ CREATE TABLE stoker_points (
     PRIMARY KEY (bucket, queue, metric)
 ) WITHOUT ROWID;
 
--- A whole record, wherever it is. A job without a status here is running.
+-- A whole record. A job without a status here is running.
 CREATE VIEW stoker_jobs AS
 SELECT
     b.seq,
