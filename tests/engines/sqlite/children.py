@@ -56,9 +56,9 @@ def child(script: str, *args: object) -> Iterator[Child]:
 
 
 def eventually(question: Callable[[], T], within: float = 5.0) -> T:
-    """Ask again and again until the answer is a yes; the bound is only there for a test that fails."""
+    """Call until the result is true, and return it; only a failing test reaches the time limit."""
     deadline = time.monotonic() + within
-    while not (answer := question()):
+    while not (result := question()):
         assert time.monotonic() < deadline, f"did not come true within {within} s"
         time.sleep(0.0005)
-    return answer
+    return result

@@ -103,15 +103,15 @@ async def test_a_request_that_fails_does_not_fail_its_neighbours(engine: SqliteE
     await engine.insert([holder])
     first, second = draft(), draft()
     bad = engine.insert([draft(), draft(unique=Unique("k", mode="raise"))])
-    answers = await asyncio.gather(engine.insert([first]), bad, engine.insert([second]), return_exceptions=True)
-    assert answers[0] == [Receipt(first.id, Stored.INSERTED)]
-    assert isinstance(answers[1], Duplicate)
-    assert answers[2] == [Receipt(second.id, Stored.INSERTED)]
+    results = await asyncio.gather(engine.insert([first]), bad, engine.insert([second]), return_exceptions=True)
+    assert results[0] == [Receipt(first.id, Stored.INSERTED)]
+    assert isinstance(results[1], Duplicate)
+    assert results[2] == [Receipt(second.id, Stored.INSERTED)]
     assert (await engine.census()).by_status()[Status.PENDING] == 3
 
 
 @pytest.mark.spec("SQLITE-05")
-async def test_whoever_gave_up_before_the_tick_stores_nothing(engine: SqliteEngine) -> None:
+async def test_an_insert_canceled_before_the_tick_stores_nothing(engine: SqliteEngine) -> None:
     task = asyncio.create_task(engine.insert([draft()]))
     await asyncio.sleep(0)
     kept = engine.insert([draft()])
@@ -172,7 +172,7 @@ async def test_relaxed_durability_never_leaves_the_loop(path: Path) -> None:
 
 
 @pytest.mark.spec("SQLITE-80")
-async def test_a_job_stored_alone_is_no_different_from_one_stored_in_company(engine: SqliteEngine) -> None:
+async def test_a_job_inserted_alone_is_stored_like_one_of_a_batch(engine: SqliteEngine) -> None:
     later = draft(priority=-3, at=4_000_000_000_000_000, tenant="t", options=Options(timeout=MINUTE), payload=b"[1]")
     assert await engine.insert([later]) == [Receipt(later.id, Stored.INSERTED)]
     together = msgspec.structs.replace(later, id=mint())
@@ -232,7 +232,7 @@ async def test_a_disk_that_does_not_confirm_is_an_error_and_the_call_can_be_repe
         claiming = asyncio.ensure_future(engine.claim(Demand("w", (("default", 1),))))
         with pytest.raises(EngineUnavailable, match=r"Input/output error.*same job ids"):
             await inserting
-        assert len(await claiming) == 1, "who did not ask for the disk is not told of it"
+        assert len(await claiming) == 1, "a claim is not strict, so a failed fsync does not fail it"
     before = logs(engine)
     receipts = await engine.insert(drafts)
     assert [receipt.stored for receipt in receipts] == [Stored.EXISTING] * n
@@ -268,7 +268,7 @@ def logs(engine: SqliteEngine) -> int:
 
 
 @pytest.mark.spec("SQLITE-08")
-async def test_the_loop_goes_on_while_somebody_else_writes(engine: SqliteEngine, path: Path) -> None:
+async def test_the_loop_goes_on_while_another_connection_writes(engine: SqliteEngine, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         waiting = asyncio.ensure_future(engine.insert([draft()]))
@@ -331,7 +331,7 @@ async def test_one_lost_claim_in_a_large_batch_is_found(engine: SqliteEngine) ->
 
 @pytest.mark.spec("SQLITE-10")
 async def test_the_reference_of_another_job_is_not_followed(engine: SqliteEngine) -> None:
-    """The id, the worker and the token say which claim ends; a reference only makes that faster."""
+    """The id, the worker and the token decide which claim is settled; a reference only makes that faster."""
     first, second = await claimed(engine, 2)
     mixed = msgspec.structs.replace(conclude(first, Done()), ref=second.ref)
     assert (await engine.settle([mixed])).verdicts == [Verdict.APPLIED]
@@ -424,21 +424,21 @@ async def test_a_file_that_went_away_is_never_written_to(engine: SqliteEngine, p
 
 
 @pytest.mark.spec("SQLITE-15")
-def test_a_forked_child_is_told_to_open_its_own(path: Path) -> None:
+def test_a_forked_child_must_make_its_own_engine(path: Path) -> None:
     async def parent() -> int:
         engine = SqliteEngine(path)
         await engine.open()
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            told = b"nothing"
+            message = b"nothing"
             try:
                 coroutine = engine.insert([draft()])
                 coroutine.send(None)
             except EngineClosed as error:
-                told = str(error).encode()
+                message = str(error).encode()
             finally:
-                os.write(write, told)
+                os.write(write, message)
                 os._exit(0)
         os.waitpid(child, 0)
         assert b"fork" in os.read(read, 1000)
@@ -451,7 +451,7 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path) -> None:
 
 
 @pytest.mark.spec("SQLITE-15")
-async def test_another_loop_is_told_to_open_a_twin(engine: SqliteEngine) -> None:
+async def test_another_loop_must_make_its_own_engine(engine: SqliteEngine) -> None:
     def elsewhere() -> None:
         with pytest.raises(EngineRefused, match="for_loop"):
             asyncio.run(_insert(engine))
@@ -660,7 +660,7 @@ async def test_names_of_workers_that_were_reaped_long_ago_are_forgotten(engine: 
     await engine.expire(Retention())
     with closing(sqlite3.connect(path)) as connection:
         names = {name for (name,) in connection.execute("SELECT name FROM stoker_workers")}
-    assert len(names) == 1_000 + 2, "the youngest, the living, and who is named by a claim"
+    assert len(names) == 1_000 + 2, "the last ones, the living, and the former worker of a claim"
     assert {"alive", "young", "w", "gone-1199"} <= names
     for worker in ("gone-0", "gone-1199"):
         assert not (await engine.renew(worker, [])).known

@@ -50,9 +50,9 @@ def as_nobody(action: Callable[[], object]) -> str:
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        answer = pipe.read()
+        result = pipe.read()
     os.waitpid(pid, 0)
-    return answer
+    return result
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_file_system_is_that_of_the_nearest_mount(
     assert filesystem(Path(folder)) == kind
 
 
-def test_where_the_file_system_cannot_be_told_it_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_file_system_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_checks, "MOUNTS", tmp_path / "none")
     assert filesystem(tmp_path) is None
     (tmp_path / "mountinfo").write_text("1 0 0:1 / / rw - 9p none rw\n2 1 0:2 / /mnt/c rw - 9p drvfs rw\n")
@@ -136,7 +136,7 @@ def test_a_link_is_refused(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.spec("SQLITE-53")
-def test_a_file_that_everybody_can_write_to_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_all_users_can_write_to_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.touch()
     path.chmod(0o666)
@@ -158,11 +158,11 @@ def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("SQLITE-53")
-def test_a_folder_where_anybody_could_replace_the_file_is_refused(open_folder: Path) -> None:
+def test_a_folder_where_other_users_could_replace_the_file_is_refused(open_folder: Path) -> None:
     if os.geteuid() == 0:
         open_folder.chmod(0o777)
         os.chown(open_folder, 12345, 12345)
-        with pytest.raises(EngineRefused, match="anybody could replace"):
+        with pytest.raises(EngineRefused, match="could replace"):
             inspect_path(open_folder / "jobs.db")
         open_folder.chmod(0o1777)
         inspect_path(open_folder / "jobs.db")
@@ -172,9 +172,9 @@ def test_a_folder_where_anybody_could_replace_the_file_is_refused(open_folder: P
 def test_a_folder_that_cannot_be_written_to_is_named(open_folder: Path) -> None:
     if os.geteuid() != 0:
         open_folder.chmod(0o555)
-    answer = as_nobody(lambda: inspect_path(open_folder / "jobs.db"))
-    assert answer.startswith("EngineReadOnly")
-    assert str(open_folder) in answer
+    result = as_nobody(lambda: inspect_path(open_folder / "jobs.db"))
+    assert result.startswith("EngineReadOnly")
+    assert str(open_folder) in result
 
 
 @pytest.mark.spec("SQLITE-54")
@@ -184,9 +184,9 @@ def test_a_file_that_cannot_be_written_to_is_named(open_folder: Path) -> None:
     path.chmod(0o444)
     if os.geteuid() == 0:
         open_folder.chmod(0o1777)
-    answer = as_nobody(lambda: inspect_path(path))
-    assert answer.startswith("EngineReadOnly")
-    assert "jobs.db" in answer
+    result = as_nobody(lambda: inspect_path(path))
+    assert result.startswith("EngineReadOnly")
+    assert "jobs.db" in result
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_versions_with_the_wal_reset_bug_are_named(version: tuple[int, ...], aff
 
 
 @pytest.mark.spec("SQLITE-56")
-def test_a_deleted_or_replaced_file_is_told_by_its_identity(tmp_path: Path) -> None:
+def test_a_deleted_or_replaced_file_has_another_identity(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     assert identity(path) is None
     inspect_path(path)

@@ -1,4 +1,4 @@
-"""Upgrading a database: once, atomically, by whoever comes first, and never by older code."""
+"""Migrations: applied once, atomically, by the first process, and never by older code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tables(path: Path) -> set[str]:
 
 
 @pytest.mark.spec("SQLITE-67", "SQLITE-78")
-async def test_a_plan_changes_nothing_and_says_what_would_be_run(path: Path, engine: SqliteEngine) -> None:
+async def test_a_plan_changes_nothing_and_returns_what_would_be_run(path: Path, engine: SqliteEngine) -> None:
     planned = await engine.migrate(plan_only=True)
     assert planned
     assert list(path.parent.iterdir()) == []
@@ -133,8 +133,8 @@ async def test_several_at_once_apply_each_step_once(
 ) -> None:
     await engine.migrate()
     monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
-    answers = await asyncio.gather(*(engine.for_loop().migrate() for _ in range(4)))
-    assert sorted(answers) == [[], [], [], NEXT.statements]
+    results = await asyncio.gather(*(engine.for_loop().migrate() for _ in range(4)))
+    assert sorted(results) == [[], [], [], NEXT.statements]
     assert versions(path) == list(range(1, NEXT.number + 1))
 
 

@@ -1,4 +1,4 @@
-"""Opening a database: what is refused, what is made, and what is told about it."""
+"""Opening a database: what is refused, created and logged."""
 
 from __future__ import annotations
 
@@ -188,11 +188,11 @@ async def test_an_affected_version_is_named_once_and_nothing_refuses_to_start(
     await engine.open()
     await engine.open()
     await engine.insert([draft()])
-    told = [record.message for record in caplog.records if "WAL-reset" in record.message]
+    logged = [record.message for record in caplog.records if "WAL-reset" in record.message]
     shown = [warning for warning in (await engine.describe()).warnings if "WAL-reset" in warning]
-    assert len(told) == len(shown) == (1 if warned else 0)
+    assert len(logged) == len(shown) == (1 if warned else 0)
     if warned:
-        assert "3.40.1" in told[0]
+        assert "3.40.1" in logged[0]
 
 
 @pytest.mark.spec("SQLITE-77")

@@ -1,4 +1,4 @@
-"""The memory engine as oracle: both engines are told the same and must answer the same, step by step."""
+"""The memory engine as oracle: the same calls must return the same on both engines, step by step."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class Pair:
         self.generation = 0
 
     async def both(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        answers: list[Any] = []
+        results: list[Any] = []
         for engine in self.engines:
             try:
-                answers.append(await getattr(engine, method)(*args, **kwargs))
+                results.append(await getattr(engine, method)(*args, **kwargs))
             except Exception as error:
-                answers.append((type(error), str(error)))
-        assert plain(answers[0]) == plain(answers[1]), (method, args)
-        return answers[0], answers[1]
+                results.append((type(error), str(error)))
+        assert plain(results[0]) == plain(results[1]), (method, args)
+        return results[0], results[1]
 
     def pick(self, n: int) -> tuple[JobId, ...]:
         return tuple(self.chance.sample(self.jobs, min(len(self.jobs), n)))
@@ -150,11 +150,11 @@ class Pair:
                 settlements.append(chance.choice(self.spent))
         worker = chance.choice(WORKERS) + str(self.generation)
         demand = self.demand(worker) if chance.random() < 0.3 else None
-        answers: list[Settled] = []
+        results: list[Settled] = []
         for engine, mine in zip(self.engines, ([pair[n] for pair in settlements] for n in (0, 1)), strict=True):
-            answers.append(await engine.settle(mine, demand=demand))
-        assert plain(answers[0]) == plain(answers[1]), settlements
-        await self.take((answers[0].claims, answers[1].claims))
+            results.append(await engine.settle(mine, demand=demand))
+        assert plain(results[0]) == plain(results[1]), settlements
+        await self.take((results[0].claims, results[1].claims))
 
     async def alter(self) -> None:
         ids = (*self.pick(self.chance.randint(0, 4)), *([self.mint()] if self.chance.random() < 0.1 else []))
@@ -242,19 +242,19 @@ OUTCOMES: list[Outcome] = [
 ]
 
 
-def plain(answer: Any) -> Any:
-    """An answer without what is private to an engine, and without how far a walk had to look."""
-    if isinstance(answer, Claim):
-        return msgspec.structs.replace(answer, ref=None)
-    if isinstance(answer, Settled):
-        return answer.verdicts, plain(answer.claims)
-    if isinstance(answer, list | tuple):
-        return [plain(one) for one in answer]
-    if hasattr(answer, "orphaned"):
-        return answer.known, answer.lost, answer.canceling, sorted(map(plain, answer.orphaned), key=lambda c: c.id)
-    if hasattr(answer, "scanned"):
-        return answer.jobs, answer.cursor
-    return answer
+def plain(result: Any) -> Any:
+    """Return a result without an engine's private fields and without the length of a walk."""
+    if isinstance(result, Claim):
+        return msgspec.structs.replace(result, ref=None)
+    if isinstance(result, Settled):
+        return result.verdicts, plain(result.claims)
+    if isinstance(result, list | tuple):
+        return [plain(one) for one in result]
+    if hasattr(result, "orphaned"):
+        return result.known, result.lost, result.canceling, sorted(map(plain, result.orphaned), key=lambda c: c.id)
+    if hasattr(result, "scanned"):
+        return result.jobs, result.cursor
+    return result
 
 
 @pytest.mark.spec("SQLITE-01")

@@ -202,7 +202,7 @@ async def test_something_else_at_its_place_is_refused_by_name(path: Path, what: 
     "number, error",
     [(errno.EROFS, EngineReadOnly), (errno.EACCES, EngineReadOnly), (errno.ENOSPC, EngineUnavailable)],
 )
-async def test_a_file_system_that_refuses_the_folder_is_told_by_name(
+async def test_a_file_system_that_refuses_the_folder_raises_an_error_that_names_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:
     def refuse(directory: Path) -> None:
@@ -214,7 +214,9 @@ async def test_a_file_system_that_refuses_the_folder_is_told_by_name(
 
 
 @pytest.mark.spec("SQLITE-83")
-async def test_a_file_system_without_locks_is_told_by_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_without_locks_raises_an_error_that_names_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(fd: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

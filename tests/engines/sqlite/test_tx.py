@@ -1,4 +1,4 @@
-"""Jobs in users' own transactions: they exist if and only if the user commits, and nobody waits for the user."""
+"""Jobs in users' own transactions: they exist if and only if the user commits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_rollback_leaves_nothing(engine: SqliteEngine, path: Path, name:
         await engine.insert([job], tx=handle)
         await maybe(handle.rollback())
     async with OPENERS[name](path) as handle:
-        await engine.insert([job], tx=handle)  # and nobody ever ends this one
+        await engine.insert([job], tx=handle)  # never ended
     assert await engine.get([job.id]) == [None]
     assert await statuses(engine) == {}
     [receipt] = await engine.insert([job])
@@ -210,7 +210,7 @@ async def test_the_gate_is_never_taken(engine: SqliteEngine, path: Path, name: s
 
 
 @pytest.mark.spec("SQLITE-72")
-async def test_nobody_is_kept_at_the_gate_by_an_open_transaction(engine: SqliteEngine, path: Path) -> None:
+async def test_an_open_transaction_keeps_no_writer_from_the_write_lock(engine: SqliteEngine, path: Path) -> None:
     async with plain(path) as handle:
         await engine.insert([draft()], tx=handle)
         own = asyncio.ensure_future(engine.insert([draft()]))

@@ -64,18 +64,18 @@ def waiting_thread(
     path: Path, write_lock: WriteLock, timeout: float | None = None
 ) -> tuple[threading.Thread, list[object]]:
     """Start a thread that waits for the lock; what `acquire` returns is added to the list."""
-    answers: list[object] = []
+    results: list[object] = []
 
     def wait() -> None:
         try:
-            answers.append(write_lock.acquire(timeout))
+            results.append(write_lock.acquire(timeout))
         except Exception as error:
-            answers.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
     eventually(lambda: waits(path))
-    return thread, answers
+    return thread, results
 
 
 @pytest.mark.spec("SQLITE-40")
@@ -96,10 +96,10 @@ def test_one_at_a_time_among_processes_and_a_killed_holder_frees_it(path: Path, 
     with child(HOLDER, path) as holder:
         assert holder.line() == "in"
         assert not write_lock.try_acquire()
-        thread, answers = waiting_thread(path, write_lock)
+        thread, results = waiting_thread(path, write_lock)
         holder.kill(signal.SIGKILL)
         thread.join(5)
-        assert answers == [True]
+        assert results == [True]
         write_lock.release()
 
 
@@ -123,11 +123,11 @@ def test_a_writer_that_comes_back_does_not_overtake_a_waiter(path: Path, make: C
     first, second = make(), make()
     for _ in range(50):
         assert first.acquire()
-        thread, answers = waiting_thread(path, second)
+        thread, results = waiting_thread(path, second)
         first.release()
         assert not first.try_acquire()
         thread.join(5)
-        assert answers == [True]
+        assert results == [True]
         second.release()
 
 
@@ -155,10 +155,10 @@ print(count, longest, flush=True)
             assert one.line() == "ready"
         for one in children:
             one.say("go")
-        answers = [one.line().split() for one in children]
-    counts = [int(answer[0]) for answer in answers]
+        results = [one.line().split() for one in children]
+    counts = [int(result[0]) for result in results]
     # The bound is far below what is measured: on a shared machine a process may not even come to ask.
-    assert min(counts) / max(counts) > 0.2, answers
+    assert min(counts) / max(counts) > 0.2, results
 
 
 @pytest.mark.spec("SQLITE-42")
@@ -240,16 +240,16 @@ def test_one_that_waited_at_a_replaced_file_goes_on_waiting_at_the_new_one(
 ) -> None:
     first, waiter, other = make(), make(), make()
     assert first.acquire()
-    thread, answers = waiting_thread(path, waiter)
+    thread, results = waiting_thread(path, waiter)
     path.unlink()
     Path(f"{path}-turn").unlink()
     assert other.try_acquire()
     first.release()
     eventually(lambda: waits(path))
-    assert answers == []
+    assert results == []
     other.release()
     thread.join(5)
-    assert answers == [True]
+    assert results == [True]
 
 
 @pytest.mark.spec("SQLITE-44")
@@ -280,7 +280,7 @@ def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
         WriteLock(tmp_path / "nowhere" / "write.lock").acquire(1)
 
 
-def test_a_lock_file_of_somebody_else_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_a_lock_file_of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -319,14 +319,14 @@ time.sleep(60)
 def test_closing_lets_go_and_ends_waiting(path: Path, make: Callable[[], WriteLock]) -> None:
     first, second, third = make(), make(), make()
     assert first.acquire()
-    thread, answers = waiting_thread(path, second)
+    thread, results = waiting_thread(path, second)
     assert not third.acquire(0.01)
     second.close()
     third.close()
     first.close()
     first.close()
     thread.join(5)
-    assert isinstance(answers[0], EngineClosed)
+    assert isinstance(results[0], EngineClosed)
     with pytest.raises(EngineClosed):
         first.try_acquire()
     assert make().acquire(5)

@@ -1,4 +1,4 @@
-"""A look at the file itself, past the engine: is it sound, and does everything in it agree?"""
+"""Audit a database file with plain SQL: integrity, one table per job, counters equal to a recount."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ STRAYS = {
     "a number that was given out before": """
         SELECT seq FROM stoker_body WHERE seq > (SELECT seq FROM stoker_clock)
     """,
-    "a claim of nobody": "SELECT seq FROM stoker_running WHERE wid NOT IN (SELECT wid FROM stoker_workers)",
+    "a claim of an unknown worker": "SELECT seq FROM stoker_running WHERE wid NOT IN (SELECT wid FROM stoker_workers)",
 }
 
 
 def audit(path: str | Path) -> list[str]:
-    """Complaints about a database; none is the only good answer."""
+    """Yield complaints about a database."""
     with closing(sqlite3.connect(path, timeout=30)) as connection:
         found = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
         return found or list(disagreements(connection))
@@ -61,7 +61,7 @@ def audit(path: str | Path) -> list[str]:
 
 def disagreements(connection: sqlite3.Connection) -> Iterator[str]:
     for job, n in connection.execute(PLACES):
-        yield f"job {job.hex()} stands in {n} places"
+        yield f"job {job.hex()} is in {n} tables"
     for complaint, query in STRAYS.items():
         for (what,) in connection.execute(query).fetchall():
             yield f"{complaint}: {what}"
@@ -74,7 +74,7 @@ def disagreements(connection: sqlite3.Connection) -> Iterator[str]:
     )
     for key in sorted(counted.keys() | recounted.keys()):
         if counted[key] != recounted[key]:
-            yield f"counter {key} says {counted[key]}, there are {recounted[key]}"
+            yield f"counter {key} is {counted[key]}, a recount is {recounted[key]}"
 
 
 def dump(path: str | Path, *, but: tuple[str, ...] = ()) -> dict[str, list[str]]:

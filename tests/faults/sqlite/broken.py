@@ -1,4 +1,4 @@
-"""Engines with a mistake in them, each made by somebody somewhere, and the traffic that must bring it to light."""
+"""Engines with a known kind of bug each, and the traffic that must reveal it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sabotaged(SqliteEngine):
 
 
 class NoTokenCheck(Sabotaged):
-    """Ends a run for whoever asks."""
+    """Settles a claim for any worker."""
 
     async def settle(self, settlements: Sequence[Settlement], **options: Any) -> Settled:
         now = await self.get([one.id for one in settlements])
@@ -79,7 +79,7 @@ class ReapsById(Sabotaged):
 
 
 class ReapsTheLiving(Sabotaged):
-    """Takes everybody for dead."""
+    """Takes every worker for dead."""
 
     async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
         workers = [name for (name,) in self.meddle("SELECT name FROM stoker_workers WHERE lease_until IS NOT NULL")]
@@ -168,7 +168,7 @@ BROKEN = (
 
 
 async def traffic(kind: type[SqliteEngine], folder: Path, seed: int, steps: int = 120) -> list[Violation]:
-    """Three workers on one store, one of which falls asleep now and then; what the laws say to it."""
+    """Run three workers on one store, one of which pauses now and then; returns the broken rules."""
     chance, clock = random.Random(seed), VirtualClock()
     engine = kind(folder / f"{kind.__name__}-{seed}.db", clock=clock, durability="process")
     await engine.open()

@@ -29,9 +29,9 @@ def furnished(folder: str) -> None:
 
 
 def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
-    """Die at the n-th statement or write of one deed, for every so many n; what was wrong then.
+    """Die at the n-th statement or write of one action, for every so many n; what was wrong then.
 
-    All or nothing: what is found is what was there before or what the whole deed leaves, and doing it again, or
+    All or nothing: what is found is what was there before or what the whole action leaves, and doing it again, or
     going on without it, is as if nothing had happened.
     """
     scene = Path(folder) / "jobs.db"
@@ -54,7 +54,7 @@ def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
 
 @dataclass
 class Explorer:
-    """Knows one deed: what was there before it and after it."""
+    """Knows one action: what was there before it and after it."""
 
     scene: Path
     name: str
@@ -87,39 +87,39 @@ class Explorer:
 
 
 def side_by_side(work: Callable[..., Any], shares: list[tuple[Any, ...]]) -> list[Any]:
-    """Each share of the work in a child of its own, at the same time; the answers in order."""
+    """Each share of the work in a child of its own, at the same time; the results in order."""
     pipes = []
     for share in shares:
         out, into = os.pipe()
         pid = forked(lambda share=share, into=into: report(into, work(*share)))  # type: ignore[misc]
         os.close(into)
         pipes.append((pid, out))
-    answers = []
+    results = []
     for pid, out in pipes:
         with os.fdopen(out, "rb") as pipe:
-            answers.append(json.loads(pipe.read() or b"null"))
+            results.append(json.loads(pipe.read() or b"null"))
         assert os.waitpid(pid, 0)[1] == 0
-    return answers
+    return results
 
 
-def report(into: int, answer: Any) -> None:
+def report(into: int, result: Any) -> None:
     with os.fdopen(into, "wb") as pipe:
-        pipe.write(json.dumps(answer).encode())
+        pipe.write(json.dumps(result).encode())
 
 
 def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:
-    """Do a deed in a child that dies at its n-th step (0: never); how many steps it had, and how it ended."""
+    """Run an action in a child that dies at its n-th step (0: never); how many steps it had, and how it ended."""
     out, into = os.pipe()
-    pid = forked(lambda: asyncio.run(deed(path, name, by, n, into)))
+    pid = forked(lambda: asyncio.run(act(path, name, by, n, into)))
     os.close(into)
     with os.fdopen(out, "rb") as pipe:
-        told = pipe.read()
+        output = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code in (0, DIED), f"{name} {n} ended with {code}"
-    return int(told or b"0"), code
+    return int(output or b"0"), code
 
 
-async def deed(path: Path, name: str, by: str, n: int, into: int) -> None:
+async def act(path: Path, name: str, by: str, n: int, into: int) -> None:
     saboteur = Saboteur(WRITES)
     engine = SqliteEngine(path, clock=scenes.late, durability="process")
     await engine.open()
@@ -135,7 +135,7 @@ async def deed(path: Path, name: str, by: str, n: int, into: int) -> None:
     resources = engine._store.resources()
     resources.connection._raw.set_trace_callback(statement)
     saboteur.arm(n if by == "write" else 0, end=True)
-    await scenes.DEEDS[name](engine, held)
+    await scenes.ACTIONS[name](engine, held)
     resources.connection._raw.set_trace_callback(None)
     steps = seen if by == "statement" else saboteur.count
     saboteur.disarm()
@@ -195,5 +195,5 @@ def migrate(path: Path, n: int) -> tuple[int, int]:
     pid = forked(work)
     os.close(into)
     with os.fdopen(out, "rb") as pipe:
-        told = pipe.read()
-    return int(told or b"0"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        output = pipe.read()
+    return int(output or b"0"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -53,7 +53,7 @@ async def main(folder: Path, rounds: int, durability: Any, journal: Any, tell: i
 
 
 async def asking(tell: int, question: Any) -> Any:
-    """The answer; None, and a line, for an error of Stoker's. Nothing takes longer than it may."""
+    """Return the result, or write a line and return None for an error of Stoker's; every call has a time limit."""
     try:
         async with asyncio.timeout(20):
             return await question

@@ -1,4 +1,4 @@
-"""A store that is used while its disk fails, in a forked child: what it acknowledged, said, and did after."""
+"""Use a store while its disk fails, in a forked child; report what it acknowledged, raised and did after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 15.0
 
 
 class Log:
-    """What a run said."""
+    """What a run acknowledged, and its errors."""
 
     def __init__(self) -> None:
         self.inserted: list[str] = []
@@ -32,7 +32,7 @@ class Log:
         self.words: list[str] = []
 
     async def asking(self, question: Any) -> Any:
-        """The answer, or None for an error of Stoker's. Anything else, and a call that hangs, ends the run."""
+        """Return the result, or None for an error of Stoker's. Any other error, or a call that hangs, ends the run."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await question
@@ -41,7 +41,7 @@ class Log:
             self.words.append(str(error))
             return None
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         return {"inserted": self.inserted, "done": self.done, "errors": self.errors, "words": self.words}
 
 
@@ -98,4 +98,4 @@ async def _harmed(
         saboteur.disarm()
     await use(engine, after, 2, mint)
     await asyncio.wait_for(engine.close(), PATIENCE)
-    return {"struck": struck, "calls": saboteur.count, "during": log.told(), "after": after.told()}
+    return {"struck": struck, "calls": saboteur.count, "during": log.report(), "after": after.report()}

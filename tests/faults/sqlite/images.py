@@ -2,7 +2,7 @@
 
 A program is run under `strace`. Every write, truncation, creation and removal of a file in one folder is a step, and a
 step is safe only after a sync of that file (or, for names, of the folder). `images` then takes the run at many instants
-and builds what could be left: everything safe, plus any part of the rest, in halves of sectors, for nobody knows what
+and builds what could be left: everything safe, plus any part of the rest, in halves of sectors, for it is unknown what
 the disk wrote before it stopped. Whatever the program acknowledged before that instant must still be there.
 """
 
@@ -204,8 +204,10 @@ def images(run: list[Step], n: int, chance: random.Random) -> Iterator[tuple[dic
 
     Instants right before and after an acknowledgement are where something can be lost; half of the images are of these.
     """
-    told = [place for place, step in enumerate(run, 1) if step.name == ACKNOWLEDGED]
-    instants = sorted(chance.choice(told) if chance.random() < 0.5 else chance.randint(1, len(run)) for _ in range(n))
+    moments = [place for place, step in enumerate(run, 1) if step.name == ACKNOWLEDGED]
+    instants = sorted(
+        chance.choice(moments) if chance.random() < 0.5 else chance.randint(1, len(run)) for _ in range(n)
+    )
     disk, place = Disk(), 0
     for number, instant in enumerate(instants):
         while place < instant:

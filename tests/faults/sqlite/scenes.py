@@ -68,9 +68,9 @@ def copied(path: Path, folder: Path) -> Path:
     return Path(shutil.copy(path, folder / path.name))
 
 
-Deed = Callable[[SqliteEngine, dict[str, Claim]], Awaitable[Any]]
+Action = Callable[[SqliteEngine, dict[str, Claim]], Awaitable[Any]]
 
-DEEDS: dict[str, Deed] = {
+ACTIONS: dict[str, Action] = {
     "insert": lambda engine, _: engine.insert([draft(20), draft(21, queue="new"), draft(22, delay=SECOND)]),
     "insert keyed": lambda engine, _: engine.insert(
         [draft(23, unique=Unique("k", mode="replace")), draft(24, unique=Unique("other"))]

@@ -54,23 +54,23 @@ class Member:
 
 
 def storm(folder: str, kills: int, seed: int, durability: Any = "process", journal: Any = "wal") -> dict[str, int]:
-    """Kill so many members; answers how many were killed and frozen."""
+    """Kill so many members; returns how many were killed and frozen."""
     chance = random.Random(seed)
-    told = {"killed": 0, "frozen": 0}
+    report = {"killed": 0, "frozen": 0}
     members: list[Member] = []
     born = 0
-    while told["killed"] < kills:
-        while len(members) < min(MEMBERS, kills - told["killed"]):
+    while report["killed"] < kills:
+        while len(members) < min(MEMBERS, kills - report["killed"]):
             members.append(bear(chance, born, folder, durability, journal))
             born += 1
         time.sleep(0.001)
         for member in list(members):
             fate = meet(member, time.monotonic())
             if fate:
-                told[fate] += 1
+                report[fate] += 1
             if fate == "killed":
                 members.remove(member)
-    return told
+    return report
 
 
 def meet(member: Member, now: float) -> str | None:

@@ -66,7 +66,7 @@ def library() -> ctypes.CDLL | None:
 
 
 class Saboteur:
-    """Stands between SQLite and the kernel. Counts from `arm` on, and strikes at the `at`-th call for `times` calls."""
+    """Intercepts SQLite's system calls. Counts from `arm` on, and fails `times` calls from the `at`-th on."""
 
     def __init__(self, names: Iterable[str]) -> None:
         found = library()

@@ -1,4 +1,4 @@
-"""Somebody else has the database: another program's transaction, a reader that never ends, a process that forked."""
+"""A busy database: another program's transaction, a reader that never ends, a process that forked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
 
 @contextmanager
 def holding(path: str) -> Iterator[sqlite3.Connection]:
-    """A write transaction that somebody left open."""
+    """A write transaction that is left open."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
@@ -93,7 +93,7 @@ async def test_a_foreign_transaction_that_does_not_end_makes_everything_busy_and
 
 
 @pytest.mark.spec("FAULT-50")
-async def test_many_who_wait_are_all_served_when_it_ends(tmp_path: Path) -> None:
+async def test_all_waiting_writers_are_served_when_it_ends(tmp_path: Path) -> None:
     engines = [SqliteEngine(tmp_path / "jobs.db", busy_timeout=PATIENT) for _ in range(4)]
     for engine in engines:
         await engine.open()
@@ -156,7 +156,7 @@ async def test_a_reader_that_never_ends_shows_as_a_growing_log(
 
 @pytest.mark.spec("FAULT-22")
 @pytest.mark.parametrize("durability", ["power", "process"])
-async def test_a_rollback_that_fails_too_leaves_nobody_waiting(
+async def test_a_rollback_that_fails_too_leaves_no_caller_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Literal["power", "process"]
 ) -> None:
     engine = SqliteEngine(tmp_path / "jobs.db", durability=durability)

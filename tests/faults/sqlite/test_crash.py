@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.sqlite.crashes import explore, explore_migration, furnished
-from tests.faults.sqlite.scenes import DEEDS
+from tests.faults.sqlite.scenes import ACTIONS
 from tests.faults.zygote import Zygote
 
 DOORS = ("insert", "claim", "settle", "settle otherwise", "renew", "reap", "expire")
@@ -24,28 +24,28 @@ def scene(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.spec("FAULT-04")
-@pytest.mark.parametrize("name", DEEDS)
+@pytest.mark.parametrize("name", ACTIONS)
 def test_dying_at_any_statement_leaves_all_or_nothing(zygote: Zygote, scene: Path, campaign: bool, name: str) -> None:
     every = 1 if campaign or name in DOORS else 3
-    told = zygote.call(explore, within=120, folder=str(scene), name=name, by="statement", every=every).answer
-    print(f"{name}: died at {told['died']} of {told['total']} statements")
-    assert told["complaints"] == []
-    assert told["died"] == told["points"] > 0
+    report = zygote.call(explore, within=120, folder=str(scene), name=name, by="statement", every=every).answer
+    print(f"{name}: died at {report['died']} of {report['total']} statements")
+    assert report["complaints"] == []
+    assert report["died"] == report["points"] > 0
 
 
 @pytest.mark.spec("FAULT-04")
 @pytest.mark.parametrize("name", ["insert", "claim", "settle", "settle otherwise", "reap", "expire"])
 def test_dying_at_any_write_leaves_all_or_nothing(zygote: Zygote, scene: Path, campaign: bool, name: str) -> None:
     every = 1 if campaign else 2
-    told = zygote.call(explore, within=120, folder=str(scene), name=name, by="write", every=every).answer
-    print(f"{name}: died at {told['died']} of {told['total']} writes")
-    assert told["complaints"] == []
-    assert told["died"] == told["points"] > 0
+    report = zygote.call(explore, within=120, folder=str(scene), name=name, by="write", every=every).answer
+    print(f"{name}: died at {report['died']} of {report['total']} writes")
+    assert report["complaints"] == []
+    assert report["died"] == report["points"] > 0
 
 
 @pytest.mark.spec("FAULT-05")
 def test_a_migration_that_died_is_finished_by_the_next_one(zygote: Zygote, tmp_path: Path, campaign: bool) -> None:
-    told = zygote.call(explore_migration, within=120, folder=str(tmp_path), every=1 if campaign else 5).answer
-    print(f"died at {told['died']} of {told['total']} statements")
-    assert told["complaints"] == []
-    assert told["died"] > 5
+    report = zygote.call(explore_migration, within=120, folder=str(tmp_path), every=1 if campaign else 5).answer
+    print(f"died at {report['died']} of {report['total']} statements")
+    assert report["complaints"] == []
+    assert report["died"] > 5

@@ -91,12 +91,12 @@ async def main(folder, how):
     await use(engine, after, 2, mint)
     await asyncio.wait_for(engine.close(), 15)
     stored = {job.hex() for job in stored_ids(folder / "jobs.db")}
-    said = [before, during, after]
+    logs = [before, during, after]
     print(json.dumps({
-        "errors": [sorted(set(log.errors)) for log in said],
+        "errors": [sorted(set(log.errors)) for log in logs],
         "words": during.words[:1],
-        "acknowledged": [len(log.inserted) for log in said],
-        "lost": sum(job not in stored for log in said for job in log.inserted),
+        "acknowledged": [len(log.inserted) for log in logs],
+        "lost": sum(job not in stored for log in logs for job in log.inserted),
         "complaints": audit(folder / "jobs.db"),
     }))
 
@@ -130,9 +130,9 @@ def test_a_file_system_that_is_full_or_read_only_for_a_while(tmp_path: Path, how
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(told)
-    assert told["errors"] == [[], [error], []]
-    assert told["lost"] == 0
-    assert told["complaints"] == []
-    assert told["acknowledged"][2] == 6
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(report)
+    assert report["errors"] == [[], [error], []]
+    assert report["lost"] == 0
+    assert report["complaints"] == []
+    assert report["acknowledged"][2] == 6

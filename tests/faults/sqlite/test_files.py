@@ -1,4 +1,4 @@
-"""Hands on the files of an open engine: deleted, replaced, taken away, put back; and the word of another program."""
+"""Files of an open engine that are deleted, replaced, moved away and put back; and writes of another program."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_folder_beside_the_database_that_is_gone_costs_no_job(engine: Sq
 
 
 @pytest.mark.spec("FAULT-34")
-async def test_the_rights_of_an_open_file_do_not_matter_and_opening_it_says_so(
+async def test_the_rights_of_an_open_file_do_not_matter_and_opening_it_raises(
     engine: SqliteEngine, tmp_path: Path
 ) -> None:
     path = path_of(engine)

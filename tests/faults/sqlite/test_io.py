@@ -55,26 +55,26 @@ def test_any_call_may_fail(zygote: Zygote, other_zygote: Zygote, tmp_path: Path,
         halves = pool.map(
             suffer, (zygote, other_zygote), (tmp_path / "a", tmp_path / "b"), (work[::2], work[1::2]), [journal] * 2
         )
-        runs = [told for half in halves for told in half]
-    struck = sum(bool(told["struck"]) for told in runs)
-    acknowledged = sum(len(told["during"]["inserted"]) for told in runs)
-    seen = {error for told in runs for error in told["during"]["errors"]}
+        runs = [report for half in halves for report in half]
+    struck = sum(bool(report["struck"]) for report in runs)
+    acknowledged = sum(len(report["during"]["inserted"]) for report in runs)
+    seen = {error for report in runs for error in report["during"]["errors"]}
     print(f"{len(runs)} runs, {struck} struck, {acknowledged} inserts acknowledged meanwhile, 0 lost; errors {seen}")
     assert struck > len(runs) / 4
 
 
 def suffer(zygote: Zygote, folder: Path, work: list[tuple[Kind, Any]], journal: str) -> list[dict[str, Any]]:
-    """Fail at each of the places, one by one; all that was told, none of it wrong."""
+    """Fail at each of the places, one by one; returns all reports."""
     folder.mkdir()
     runs = []
     for (name, calls, error, times, allowed), places in work:
         for at in places:
-            told = run(zygote, folder, calls, at, times, error, journal)
+            report = run(zygote, folder, calls, at, times, error, journal)
             about = f"{name} at {at} ({journal})"
-            assert set(told["during"]["errors"]) <= allowed, f"{about}: {told['during']['words']}"
-            assert told["after"]["errors"] == [], f"{about}: {told['after']['words']}"
-            runs.append(told)
-            if len(places) > 2 and not told["struck"]:
+            assert set(report["during"]["errors"]) <= allowed, f"{about}: {report['during']['words']}"
+            assert report["after"]["errors"] == [], f"{about}: {report['after']['words']}"
+            runs.append(report)
+            if len(places) > 2 and not report["struck"]:
                 break
     return runs
 
@@ -91,15 +91,15 @@ def test_opening_may_fail_and_be_tried_again(zygote: Zygote, tmp_path: Path, cam
         (("mmap",), "ENOMEM"),
     ):
         for at in range(1, 40 if campaign else 3):
-            told = run(zygote, tmp_path, calls, at, 1, error, "wal", opening=True)
-            failed += len(told["during"]["errors"])
+            report = run(zygote, tmp_path, calls, at, 1, error, "wal", opening=True)
+            failed += len(report["during"]["errors"])
             allowed = {
                 "EngineUnavailable",
                 "EngineFull",
                 *([] if calls is READS else ["EngineReadOnly"]),
             }
-            assert set(told["during"]["errors"]) <= allowed, told["during"]["words"]
-            assert told["after"]["errors"] == []
+            assert set(report["during"]["errors"]) <= allowed, report["during"]["words"]
+            assert report["after"]["errors"] == []
     assert failed
 
 
@@ -108,19 +108,19 @@ def run(
 ) -> dict[str, Any]:
     place = folder / "place"
     place.mkdir()
-    told: dict[str, Any] = zygote.call(
+    report: dict[str, Any] = zygote.call(
         harmed, folder=str(place), calls=list(calls), at=at, times=times, error=error, journal=journal, **more
     ).answer
-    judge(place / "jobs.db", told["during"], told["after"])
+    judge(place / "jobs.db", report["during"], report["after"])
     shutil.rmtree(place)
-    return told
+    return report
 
 
-def judge(path: Path, *told: dict[str, Any]) -> None:
+def judge(path: Path, *reports: dict[str, Any]) -> None:
     """Nothing acknowledged is lost, and the file is sound."""
     assert audit(path) == []
-    inserted = {job for one in told for job in one["inserted"]}
-    done = {job for one in told for job in one["done"]}
+    inserted = {job for one in reports for job in one["inserted"]}
+    done = {job for one in reports for job in one["done"]}
     assert inserted <= {job.hex() for job in stored_ids(path)}
     with closing(sqlite3.connect(path)) as connection:
         assert done <= {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_done WHERE status = 3")}

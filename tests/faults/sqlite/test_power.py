@@ -27,15 +27,15 @@ def strace() -> None:
 
 def lost(path: Path, acknowledged: bytes) -> tuple[int, int]:
     """How many acknowledged inserts and ends are not in an image."""
-    told = [line.split(" ") for line in acknowledged.decode().splitlines()]
+    lines = [line.split(" ") for line in acknowledged.decode().splitlines()]
     with closing(sqlite3.connect(path)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_done'").fetchone():
-            return sum(word == "insert" for word, _ in told), sum(word == "done" for word, _ in told)
+            return sum(word == "insert" for word, _ in lines), sum(word == "done" for word, _ in lines)
         stored = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_body")}
         done = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_done WHERE status = 3")}
     return (
-        sum(word == "insert" and job not in stored for word, job in told),
-        sum(word == "done" and job not in done for word, job in told),
+        sum(word == "insert" and job not in stored for word, job in lines),
+        sum(word == "done" and job not in done for word, job in lines),
     )
 
 
@@ -62,8 +62,8 @@ def test_what_a_power_loss_leaves(tmp_path: Path, campaign: bool, durability: st
     traced("tests.faults.sqlite.diligent", run_folder, 60 if campaign else 20, durability, journal, trace=trace)
     with trace.open() as lines:
         run = list(steps(lines, run_folder))
-    told = (run_folder / "acknowledged").read_bytes()
-    assert b"error" not in told
+    promised = (run_folder / "acknowledged").read_bytes()
+    assert b"error" not in promised
     inserts = ends = complaints = seen = 0
     for files, acknowledged in images(run, n * 10 if campaign else n, random.Random(seed)):
         seen += 1
@@ -75,7 +75,9 @@ def test_what_a_power_loss_leaves(tmp_path: Path, campaign: bool, durability: st
         inserts, ends = inserts + gone[0], ends + gone[1]
         if files["jobs.db"] and has_tables(path):
             complaints += bool(audit(path))
-    print(f"{seen} images of {len(run)} steps, {told.count(b'insert')} inserts acknowledged, lost {inserts} + {ends}")
+    print(
+        f"{seen} images of {len(run)} steps, {promised.count(b'insert')} inserts acknowledged, lost {inserts} + {ends}"
+    )
     assert seen == (n * 10 if campaign else n)
     assert complaints == 0
     if durability == "power":
@@ -93,9 +95,9 @@ def test_what_a_failed_sync_forgot_costs_nothing_that_was_acknowledged_later(tmp
     # Counted in each thread by itself, and the one that opens must not be met.
     places = range(opening + 1, writer)
     for when in places if campaign else chance.sample(places, 3):
-        told, run = alone(tmp_path / str(when), str(when))
+        lines, run = alone(tmp_path / str(when), str(when))
         assert [step.call for step in run].count("forget") == 1, when
-        assert told.count("error EngineUnavailable") == told.count("error") == 1, told
+        assert lines.count("error EngineUnavailable") == lines.count("error") == 1, lines
         image = tmp_path / f"{when} image"
         image.mkdir()
         for files, acknowledged in images(run, 40, chance):
@@ -105,7 +107,7 @@ def test_what_a_failed_sync_forgot_costs_nothing_that_was_acknowledged_later(tmp
 
 
 def alone(folder: Path, failing: str | None) -> tuple[str, list[Step]]:
-    """A short run of one engine: what it told, and what it did to its files."""
+    """Run one engine for a short time; returns its lines and what it did to its files."""
     folder.mkdir()
     trace = folder.with_suffix(".trace")
     traced("tests.faults.sqlite.diligent", folder, 6, "power", "wal", "alone", trace=trace, failing=failing)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(60)]
 
 
 def use_after_fork(path: str) -> list[str]:
-    """Fork with an open engine; what the child was told, and how the parent fared."""
+    """Fork with an open engine; returns the child's errors and what the parent found."""
     return asyncio.run(_use_after_fork(path))
 
 
@@ -33,38 +33,38 @@ async def _use_after_fork(path: str) -> list[str]:
     out, into = os.pipe()
 
     def child() -> None:
-        said = []
+        logs = []
         for question in (engine.insert(drafts()), engine.census(), engine.claim(DEMAND)):
             try:
                 question.send(None)
             except EngineClosed as error:
-                said.append(str(error))
+                logs.append(str(error))
             except BaseException as error:
-                said.append(f"{type(error).__name__}: {error}")
-        os.write(into, "\n".join(said).encode())
+                logs.append(f"{type(error).__name__}: {error}")
+        os.write(into, "\n".join(logs).encode())
         # Let go of everything inherited, as an ordinary exit does.
         engine._store._resources = None
 
     pid = forked(child)
     os.close(into)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    told = os.read(out, 65536).decode().splitlines()
+    report = os.read(out, 65536).decode().splitlines()
     await engine.insert(drafts(5))
     twin = engine.for_loop()
     await twin.open()
     found = (await twin.census()).by_status()[Status.PENDING]
     await twin.close()
     await engine.close()
-    return [str(code), str(found), *told]
+    return [str(code), str(found), *report]
 
 
 @pytest.mark.spec("FAULT-53")
 def test_a_forked_child_is_refused_and_its_parent_does_not_notice(zygote: Zygote, tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    code, found, *told = zygote.call(use_after_fork, path=str(path)).answer
+    code, found, *report = zygote.call(use_after_fork, path=str(path)).answer
     assert (code, found) == ("0", "10")
-    assert len(told) == 3
-    assert all("does not survive a fork" in words and "for_loop()" in words for words in told)
+    assert len(report) == 3
+    assert all("does not survive a fork" in words and "for_loop()" in words for words in report)
     assert audit(path) == []
 
 
@@ -99,7 +99,7 @@ async def test_two_engines_of_one_process_do_not_get_in_each_others_way(tmp_path
 
 
 def freeze_while_writing(path: str) -> None:
-    """Insert for ever; somebody will stop this process."""
+    """Insert for ever; the test stops this process."""
 
     async def main() -> None:
         engine = SqliteEngine(path)
@@ -112,9 +112,9 @@ def freeze_while_writing(path: str) -> None:
 
 @pytest.mark.spec("FAULT-55")
 def test_a_process_that_is_frozen_in_the_middle_makes_others_busy_and_no_more(zygote: Zygote, tmp_path: Path) -> None:
-    told = zygote.call(frozen, path=str(tmp_path / "jobs.db"), within=40).answer
-    assert told["busy"] + told["inserted"] == 4
-    assert told["after"] == 3
+    report = zygote.call(frozen, path=str(tmp_path / "jobs.db"), within=40).answer
+    assert report["busy"] + report["inserted"] == 4
+    assert report["after"] == 3
     assert audit(tmp_path / "jobs.db") == []
 
 
@@ -122,21 +122,21 @@ def frozen(path: str) -> dict[str, int]:
     async def main() -> dict[str, int]:
         engine = SqliteEngine(path, busy_timeout=0.1)
         await engine.open()
-        told = {"busy": 0, "inserted": 0}
+        report = {"busy": 0, "inserted": 0}
         for _ in range(4):
             pid = forked(lambda: freeze_while_writing(path))
             await asyncio.sleep(0.15)
             os.kill(pid, signal.SIGSTOP)
             try:
                 await asyncio.wait_for(engine.insert(drafts()), PATIENT)
-                told["inserted"] += 1
+                report["inserted"] += 1
             except EngineBusy:
-                told["busy"] += 1
+                report["busy"] += 1
             finally:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-        told["after"] = len(await asyncio.wait_for(engine.insert(drafts()), PATIENT))
+        report["after"] = len(await asyncio.wait_for(engine.insert(drafts()), PATIENT))
         await engine.close()
-        return told
+        return report
 
     return asyncio.run(main())

@@ -71,7 +71,7 @@ async def status(engine: SqliteEngine, job: JobId) -> Status:
 
 
 async def everything_else_works(engine: SqliteEngine, bad: JobId) -> None:
-    """People see the job and can remove it; new jobs run; the file is in order."""
+    """Operators see the job and can remove it; new jobs run; the file passes the audit."""
     assert bad in {job.id for job in (await engine.find(Query())).jobs}
     await engine.census()
     await insert(engine, 2)
@@ -198,7 +198,7 @@ async def test_a_run_ends_whatever_became_of_its_record(engine: SqliteEngine, st
 
 @pytest.mark.spec("FAULT-43")
 @pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
-async def test_people_can_act_on_jobs_beside_one_that_cannot_be_read(engine: SqliteEngine, statement: str) -> None:
+async def test_operators_can_act_on_jobs_beside_one_that_cannot_be_read(engine: SqliteEngine, statement: str) -> None:
     first, bad, last = await insert(engine)
     claims = await engine.claim(DEMAND)
     await engine.settle([ending(claim, Status.DEAD, error="no") for claim in claims])
@@ -224,7 +224,7 @@ async def test_retention_goes_on_beside_a_job_that_cannot_be_read(
 
 
 @pytest.mark.spec("FAULT-43")
-async def test_a_finished_job_with_an_unknown_status_hinders_nobody(engine: SqliteEngine, clock: VirtualClock) -> None:
+async def test_a_finished_job_with_an_unknown_status_blocks_no_other(engine: SqliteEngine, clock: VirtualClock) -> None:
     jobs = await insert(engine)
     await engine.settle([ending(claim, keep=MINUTE) for claim in await engine.claim(DEMAND)])
     spoil(engine, "UPDATE stoker_done SET status = 77 WHERE id = ?", jobs[1])

@@ -1,4 +1,4 @@
-"""The tests are tested: engines with a mistake in them must be found out, a sound one must not."""
+"""Tests of the tests: engines with a bug must be found, a correct one must not."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def test_killed_at_any_instant_nothing_acknowledged_is_lost(
     kills = round((2_000 if campaign else 200) * share)
     print(f"seed {seed}")
     options: dict[str, Any] = {"durability": durability, "journal": journal}
-    told = zygote.call(storm, within=400, folder=str(tmp_path), kills=kills, seed=seed, **options).answer
+    tally = zygote.call(storm, within=400, folder=str(tmp_path), kills=kills, seed=seed, **options).answer
     path = tmp_path / "jobs.db"
     lines: list[bytes] = []
     stored = await drained(path, lines.append, **options)
@@ -65,8 +65,8 @@ async def test_killed_at_any_instant_nothing_acknowledged_is_lost(
     acknowledged = sum(entry.op == "insert" and entry.phase == "done" for entry in entries)
     settled = sum(entry.op == "settle" and entry.phase == "done" for entry in entries)
     lost = sum(entry.op == "settle" and entry.phase == "refused" for entry in entries)
-    print(f"{told}: {acknowledged} inserts and {settled} settlements acknowledged, {lost} settlements came too late")
-    assert told["killed"] == kills
+    print(f"{tally}: {acknowledged} inserts and {settled} settlements acknowledged, {lost} settlements came too late")
+    assert tally["killed"] == kills
     assert acknowledged > kills / 4
     violations = check([*entries, *stored])
     assert not violations, f"seed {seed}: {report(violations)}"

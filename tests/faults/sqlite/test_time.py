@@ -67,7 +67,7 @@ async def test_a_jumping_clock_costs_no_safety(engine: SqliteEngine, clock: Virt
         stale = [ending(claim) for claim in taken]
         clock.set(clock() + jump + SECOND)
         if number % 2:
-            # Whoever comes back from a jump still holds what nobody took from it, and loses what somebody did.
+            # A worker that comes back from a jump still holds its claims, except those that were reaped.
             verdicts = (await recorded.settle([ending(one, Status.RETRYING, error="x") for one in taken])).verdicts
             assert verdicts == [Verdict.APPLIED] * 4
         else:
@@ -133,7 +133,7 @@ async def test_a_backup_that_is_restored_hands_out_no_token_twice(tmp_path: Path
     handed_out = {(claim.id, claim.token) for claim in first}
     assert not handed_out & {(claim.id, claim.token) for claim in second}
     assert min(claim.token for claim in second) > max(claim.token for claim in first)
-    # Who still holds a claim of before the restore is a stranger now.
+    # A worker that still holds a claim from before the restore is unknown now.
     assert (await again.settle([ending(claim) for claim in first])).verdicts == [Verdict.LOST] * 5
     assert not (await again.renew("w", [(claim.id, claim.token) for claim in first])).known
     assert (await again.settle([ending(claim) for claim in second])).verdicts == [Verdict.APPLIED] * 5
