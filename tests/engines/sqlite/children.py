@@ -1,4 +1,4 @@
-"""Real processes for tests: started with a script, spoken to by lines, ended by signals."""
+"""Real processes for tests: started with a script, controlled by lines and signals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Child:
-    """A Python process of the test's own. Its script prints a line when it is where the test wants it."""
+    """A Python process that runs a script; the script prints a line at each point the test waits for."""
 
     def __init__(self, script: str, *args: object) -> None:
         self.process = subprocess.Popen(
@@ -26,7 +26,7 @@ class Child:
         )
 
     def line(self) -> str:
-        """The next line it prints; an empty text when it has ended."""
+        """Return the next line it prints; an empty text when it has ended."""
         assert self.process.stdout
         return self.process.stdout.readline().strip()
 

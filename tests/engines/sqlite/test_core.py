@@ -263,7 +263,7 @@ async def test_nothing_is_written_behind_what_a_failed_sync_forgot(path: Path, m
 
 
 def logs(engine: SqliteEngine) -> int:
-    """How often the log was restarted: a number in its header."""
+    """Return how often the log was restarted: a number in its header."""
     return int.from_bytes(Path(f"{engine.path}-wal").read_bytes()[12:16])
 
 
@@ -344,7 +344,7 @@ async def test_the_reference_of_another_job_is_not_followed(engine: SqliteEngine
 
 @pytest.mark.spec("SQLITE-11")
 async def test_a_number_is_never_used_for_two_jobs(path: Path) -> None:
-    """A settlement of a job that is gone must not reach the one stored after it, not even at the same instant."""
+    """A settlement of a deleted job must not settle the job stored after it, not even at the same instant."""
     engine = SqliteEngine(path, clock=VirtualClock())
     await engine.open()
     [old] = await claimed(engine, 1, options=Options(keep=0))

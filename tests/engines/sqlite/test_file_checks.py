@@ -29,7 +29,7 @@ a broken line
 
 
 def as_nobody(action: Callable[[], object]) -> str:
-    """What an action does for a user without rights: the name of what it raised and its message, or nothing."""
+    """Run an action as a user without rights; returns the error's name and message, or an empty text."""
     if os.geteuid() != 0:
         try:
             action()

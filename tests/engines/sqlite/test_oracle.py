@@ -54,7 +54,7 @@ WORKERS = ("w1", "w2", "w3")
 
 
 class Pair:
-    """Two engines, one clock, one stream of chance."""
+    """Two engines with one clock and one random generator."""
 
     def __init__(self, chance: random.Random, memory: MemoryEngine, sqlite: SqliteEngine, clock: VirtualClock) -> None:
         self.chance = chance

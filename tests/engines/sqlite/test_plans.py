@@ -99,7 +99,7 @@ async def database(tmp_path: Path, rows: int) -> Path:
 
 
 def fill(connection: sqlite3.Connection, rows: int) -> None:
-    """A store with history, delayed jobs of a better priority, and statistics that could mislead the planner."""
+    """Fill a store with history, delayed jobs of a better priority, and statistics that could mislead the planner."""
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
     if rows:
         connection.execute(
@@ -152,7 +152,7 @@ def test_no_statement_walks_over_all_jobs(connection: sqlite3.Connection) -> Non
 
 
 def alias(statement: str, name: str) -> str:
-    """The table behind a short name; a subquery that was named keeps that name in parentheses."""
+    """Return the table behind an alias; "(subquery)" for an aliased subquery."""
     found = re.search(rf"(\w+|\)) AS {re.escape(name)}\b", statement)
     return name if found is None else "(subquery)" if found[1] == ")" else found[1]
 

@@ -47,7 +47,7 @@ async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
 
 
 async def statuses(engine: SqliteEngine) -> dict[Status, int]:
-    """By the counters, which must agree with the jobs after a rollback as well."""
+    """Return counts by status from the counters, which must agree with the jobs after a rollback too."""
     return {status: n for status, n in (await engine.census()).by_status().items() if n}
 
 

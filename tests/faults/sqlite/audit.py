@@ -78,7 +78,7 @@ def disagreements(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def dump(path: str | Path, *, but: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """Every table's rows, to be compared; `but` leaves tables out."""
+    """Return the rows of every table, to compare; `but` leaves tables out."""
     with closing(sqlite3.connect(path, timeout=30)) as connection:
         names = [
             name

@@ -25,7 +25,7 @@ replaced = msgspec.structs.replace
 
 
 class Sabotaged(SqliteEngine):
-    """With a way past the engine."""
+    """An engine with direct access to its database."""
 
     def meddle(self, statement: str, *values: Any) -> list[Any]:
         with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as connection:
@@ -59,7 +59,7 @@ class SameTokenAfterReap(Sabotaged):
 
 
 class ReapsById(Sabotaged):
-    """Takes whatever a dead worker ever had, finished or not."""
+    """Reaps every job that a dead worker ever had, finished or not."""
 
     async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
         claims = await super().reap(by, limit, **options)
@@ -107,7 +107,7 @@ class SaysTooEarly(Sabotaged):
 
 
 class SettlesTooEarly(Sabotaged):
-    """Acknowledges an end before it is stored; some never are."""
+    """Acknowledges a settlement before it is stored; some never are."""
 
     async def settle(self, settlements: Sequence[Settlement], **options: Any) -> Settled:
         kept = [one for one in settlements if one.id[-1] % 4]
@@ -116,7 +116,7 @@ class SettlesTooEarly(Sabotaged):
 
 
 class CountsNoStart(Sabotaged):
-    """Counts an attempt when it ends well, so that a crash is none."""
+    """Counts an attempt only when it succeeds, so that a crash uses none."""
 
     async def claim(self, demand: Demand) -> list[Claim]:
         claims = await super().claim(demand)
@@ -132,7 +132,7 @@ class RefundsAlways(Sabotaged):
 
 
 class HandsOutTwice(Sabotaged):
-    """Looks first and takes later, so that two get the same."""
+    """Reads first and claims later, so that two workers get the same job."""
 
     last: list[Claim] = []
 
@@ -144,7 +144,7 @@ class HandsOutTwice(Sabotaged):
 
 
 class OneToken(Sabotaged):
-    """Takes the worker's name for fence enough."""
+    """Checks the worker's name only, not the token."""
 
     async def claim(self, demand: Demand) -> list[Claim]:
         claims = await super().claim(demand)

@@ -18,7 +18,7 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture(scope="session")
 def other_zygote() -> Iterator[Zygote]:
-    """For what can be done side by side."""
+    """A second zygote, for work in parallel."""
     made = Zygote(*MODULES)
     yield made
     made.close()

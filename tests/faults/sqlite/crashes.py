@@ -1,4 +1,4 @@
-"""Dying at every statement, and at every write, of everything the engine does. Runs in forked children."""
+"""Kill the process at every statement and every write of each action, in forked children."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DIED = 137
 
 
 def furnished(folder: str) -> None:
-    """Make the scene that the others start from."""
+    """Make the store that every action starts from."""
     held = asyncio.run(scenes.furnish(Path(folder) / "jobs.db"))
     (Path(folder) / "held").write_bytes(pickle.dumps(held))
 
 
 def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
-    """Die at the n-th statement or write of one action, for every so many n; what was wrong then.
+    """Die at the n-th statement or write of one action, for every so many n; returns complaints.
 
     All or nothing: what is found is what was there before or what the whole action leaves, and doing it again, or
     going on without it, is as if nothing had happened.
@@ -54,7 +54,7 @@ def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
 
 @dataclass
 class Explorer:
-    """Knows one action: what was there before it and after it."""
+    """Explores one action, knowing what was stored before and after it."""
 
     scene: Path
     name: str
@@ -64,7 +64,7 @@ class Explorer:
     ends: tuple[int, int]
 
     def visit(self, place: Path, points: list[int]) -> tuple[int, list[str]]:
-        """Die at each of the points; how often that was, and what was wrong then."""
+        """Die at each of the points; returns how often, and complaints."""
         died, complaints = 0, []
         path = scenes.copied(self.scene, place)
         for n in points:
@@ -87,7 +87,7 @@ class Explorer:
 
 
 def side_by_side(work: Callable[..., Any], shares: list[tuple[Any, ...]]) -> list[Any]:
-    """Each share of the work in a child of its own, at the same time; the results in order."""
+    """Run each share of the work in a child of its own, in parallel; returns the results in order."""
     pipes = []
     for share in shares:
         out, into = os.pipe()
@@ -108,7 +108,7 @@ def report(into: int, result: Any) -> None:
 
 
 def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:
-    """Run an action in a child that dies at its n-th step (0: never); how many steps it had, and how it ended."""
+    """Run an action in a child that dies at its n-th step (0: never); returns its steps and exit code."""
     out, into = os.pipe()
     pid = forked(lambda: asyncio.run(act(path, name, by, n, into)))
     os.close(into)
@@ -155,7 +155,7 @@ async def drain(path: Path) -> None:
 
 
 def explore_migration(folder: str, every: int) -> dict[str, Any]:
-    """Die at the n-th statement of making the schema; opening it again must finish the work."""
+    """Die at the n-th statement of the migration; the next open must finish it."""
     place = Path(folder)
     whole = place / "whole.db"
     total, _ = migrate(whole, 0)

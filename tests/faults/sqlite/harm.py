@@ -46,7 +46,7 @@ class Log:
 
 
 async def use(engine: SqliteEngine, log: Log, rounds: int, mint: Mint) -> None:
-    """A little of everything, again and again."""
+    """Insert, claim, settle, renew and read, round after round."""
     demand = Demand("w", (("default", 4),))
     for _ in range(rounds):
         await log.asking(engine.renew("w", [], lease=HOUR, first=True))
@@ -72,7 +72,7 @@ async def use(engine: SqliteEngine, log: Log, rounds: int, mint: Mint) -> None:
 def harmed(
     folder: str, calls: list[str], at: int, times: int, error: str, journal: Any, *, opening: bool = False
 ) -> dict[str, Any]:
-    """Let SQLite's n-th call fail so many times; afterwards everything must work without opening anew."""
+    """Let SQLite's n-th call fail so many times; afterwards the same engine must work again."""
     return asyncio.run(_harmed(Path(folder), calls, at, times, getattr(errno, error), journal, opening=opening))
 
 

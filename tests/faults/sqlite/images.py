@@ -1,4 +1,4 @@
-"""What a disk holds after the power failed: rebuilt from the system calls of a run.
+"""Disk images after a power loss, rebuilt from the system calls of a run.
 
 A program is run under `strace`. Every write, truncation, creation and removal of a file in one folder is a step, and a
 step is safe only after a sync of that file (or, for names, of the folder). `images` then takes the run at many instants
@@ -33,7 +33,7 @@ QUOTED = re.compile(r'"([^"]*)"')
 
 
 class Step(NamedTuple):
-    """One thing that was done to a file."""
+    """One operation on a file."""
 
     call: str
     name: str
@@ -51,7 +51,7 @@ class File:
 
 
 def have_strace() -> str | None:
-    """Why there is no way to trace here, or None. As root on Debian the tool is installed if need be."""
+    """Return why strace cannot be used here, or None. As root on Debian it is installed if need be."""
     if sys.platform != "linux":
         return "no strace on this system"
     if not shutil.which("strace"):
@@ -64,7 +64,7 @@ def have_strace() -> str | None:
 
 
 def traced(script: str, *arguments: object, trace: Path, within: float = 60.0, failing: str | None = None) -> None:
-    """Run a module of ours under strace. `failing` says which of its syncs fail, in strace's words."""
+    """Run a module under strace. `failing`: which of its syncs fail, in strace's syntax."""
     options = ["-f", "-y", "-xx", "-s", "70000", "--seccomp-bpf", "-e", f"trace={CALLS}", "-o", str(trace)]
     if failing:
         options += ["-e", f"inject=fdatasync,fsync:error=EIO:when={failing}"]
@@ -115,7 +115,7 @@ def read(call: str, text: str, folder: Path) -> Step | None:
 
 
 def inside(path: str, folder: Path) -> str | None:
-    """A file's name, if it lies in the folder itself."""
+    """Return a file's name if it is in the folder itself."""
     name = path.removeprefix(f"{folder}/")
     return name if name != path and "/" not in name else None
 
@@ -167,7 +167,7 @@ class Disk:
                     file.since.append(step)
 
     def left(self, chance: random.Random | None) -> dict[str, bytes]:
-        """What may be found; without chance nothing but what is safe."""
+        """Return what may be found; without `chance` only what is fsynced."""
         ways = [self.safe_names, *self.renamings]
         names = ways[0] if chance is None else chance.choice(ways)
         found: dict[str, bytes] = {}
@@ -181,7 +181,7 @@ class Disk:
 
 
 def apply(content: bytearray, step: Step, torn: random.Random | None) -> None:
-    """Do a step to a file's bytes; a torn write leaves out some of its sectors."""
+    """Apply a step to a file's bytes; a torn write leaves out some of its sectors."""
     if step.call == "ftruncate":
         if step.at < len(content):
             del content[step.at :]
@@ -200,7 +200,7 @@ def apply(content: bytearray, step: Step, torn: random.Random | None) -> None:
 
 
 def images(run: list[Step], n: int, chance: random.Random) -> Iterator[tuple[dict[str, bytes], bytes]]:
-    """So many of the folders that could be found, each with what had been acknowledged by then.
+    """Yield `n` folders that a power loss could leave, each with what had been acknowledged by then.
 
     Instants right before and after an acknowledgement are where something can be lost; half of the images are of these.
     """

@@ -1,4 +1,4 @@
-"""A store with a bit of everything in it, and everything that can be done to it, each exactly repeatable."""
+"""A store with jobs in every status, and actions on it, each exactly repeatable."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ ACTIONS: dict[str, Action] = {
 
 
 async def exhaust(engine: SqliteEngine, clock: list[int]) -> None:
-    """Take over what others held and run everything to its end."""
+    """Reap all claims and run every job to its end."""
     clock[0] += 30 * DAY
     await engine.renew("heir", [], lease=HOUR, first=True)
     demand = Demand("heir", (("default", 100), ("new", 100), ("elsewhere", 100)))

@@ -36,7 +36,7 @@ QUEUES = ("a", "b")
 
 @dataclass
 class Member:
-    """A process of the storm. Its hour comes a moment after its log has so many bytes: slow machines give it longer."""
+    """A process of the storm. It is killed once its log has so many bytes: slow machines give it more time."""
 
     pid: int
     log: Path
@@ -74,7 +74,7 @@ def storm(folder: str, kills: int, seed: int, durability: Any = "process", journ
 
 
 def meet(member: Member, now: float) -> str | None:
-    """Do to a member what its time has come for."""
+    """Kill or freeze a member whose time has come."""
     if os.waitpid(member.pid, os.WNOHANG)[0]:
         raise RuntimeError(f"{member.log.stem} ended by itself")
     if now >= member.thaws:
@@ -149,7 +149,7 @@ async def produce(engine: Recorded, chance: random.Random) -> None:
 
 
 async def in_transaction(engine: Recorded, batch: list[Draft], chance: random.Random) -> None:
-    """Insert in a transaction of one's own: acknowledged when that has committed; rolled back, never seen."""
+    """Insert in a user's transaction: acknowledged if it commits, never stored if it rolls back."""
     rows = [{"job": draft.id.hex()} for draft in batch]
     commit = chance.random() < 0.7
     call = engine.begin("insert", rows) if commit else 0
@@ -165,7 +165,7 @@ async def in_transaction(engine: Recorded, batch: list[Draft], chance: random.Ra
 
 
 async def work(engine: Recorded, chance: random.Random) -> None:
-    """Claim, settle, renew and reap for ever, under a lease that is soon over."""
+    """Claim, settle, renew and reap for ever, under a short lease."""
     worker = f"{engine.who}.{os.getpid()}"
     demand = Demand(worker, tuple((queue, 6) for queue in QUEUES))
     await engine.renew(worker, [], lease=LEASE, first=True)
@@ -192,7 +192,7 @@ async def work(engine: Recorded, chance: random.Random) -> None:
 
 
 def ended(claim: Claim, chance: random.Random) -> Settlement:
-    """Mostly a success; sometimes a retry, a hand-back or the end."""
+    """Return mostly a success; sometimes a retry, a release or a rejection."""
     end = chance.random()
     if end < 0.75:
         status, error, refund = Status.DONE, None, False

@@ -1,4 +1,4 @@
-"""SQLite's own system calls, made to fail one by one: its operating-system layer lets itself be replaced for tests.
+"""Make SQLite's system calls fail one by one, through its replaceable operating-system layer.
 
 Works in this process only, without privileges and without a compiler, so it belongs into a forked child. The calls
 that sync a file are not among the replaceable ones; `strace` harms those.
@@ -45,7 +45,7 @@ class Vfs(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL | None:
-    """The very copy of SQLite that `sqlite3` uses; None where it cannot be reached."""
+    """Return the SQLite library that `sqlite3` uses; None where it cannot be loaded."""
     import _sqlite3
 
     candidates: list[str | None] = [getattr(_sqlite3, "__file__", None)]

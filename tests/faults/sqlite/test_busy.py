@@ -112,7 +112,7 @@ async def test_all_waiting_writers_are_served_when_it_ends(tmp_path: Path) -> No
 
 @pytest.mark.spec("FAULT-51")
 async def test_a_keeper_is_stuck_behind_a_users_transaction_no_longer_than_it_is_held(tmp_path: Path) -> None:
-    """Others queue for the write lock meanwhile; none of them may keep it while it waits for the user."""
+    """Other writers queue for the write lock; none of them may keep it while it waits for the user."""
     path = tmp_path / "jobs.db"
     worker, keeper = (SqliteEngine(path, busy_timeout=PATIENT) for _ in range(2))
     await worker.open()

@@ -1,4 +1,4 @@
-"""Dying at every statement and at every write of everything the engine does."""
+"""A process that dies at any statement or write of any action leaves all of it or nothing."""
 
 from __future__ import annotations
 

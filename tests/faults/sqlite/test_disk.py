@@ -24,7 +24,7 @@ WITHIN = 60.0
 
 
 def acknowledged(folder: Path) -> tuple[set[str], list[str]]:
-    """The inserts that were acknowledged, and the errors, of a `diligent` run."""
+    """Return the acknowledged inserts and the errors of a `diligent` run."""
     lines = [line.split(" ") for line in (folder / "acknowledged").read_text().splitlines()]
     return {job for word, job in lines if word == "insert"}, [name for word, name in lines if word == "error"]
 
@@ -107,7 +107,7 @@ asyncio.run(main(folder, sys.argv[2]))
 
 
 def mounting() -> list[str] | None:
-    """How to get a place where mounts vanish with the process; None where that is not allowed."""
+    """Return a command whose mounts vanish with the process; None where that is not allowed."""
     if not shutil.which("unshare"):
         return None
     way = ["unshare", "--mount", "--fork"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]

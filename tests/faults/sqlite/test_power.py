@@ -26,7 +26,7 @@ def strace() -> None:
 
 
 def lost(path: Path, acknowledged: bytes) -> tuple[int, int]:
-    """How many acknowledged inserts and ends are not in an image."""
+    """Return how many acknowledged inserts and settlements are not in an image."""
     lines = [line.split(" ") for line in acknowledged.decode().splitlines()]
     with closing(sqlite3.connect(path)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_done'").fetchone():

@@ -1,4 +1,4 @@
-"""One record that cannot be read, written by a bug, another program or a tired disk: the others must not notice."""
+"""A record that cannot be read, whatever wrote it, must not affect other jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def engine(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[SqliteEng
 
 
 def spoil(engine: SqliteEngine, statement: str, *values: Any) -> None:
-    """Write past everything that keeps us from it."""
+    """Write to the database without constraints."""
     with closing(sqlite3.connect(engine.path, timeout=10)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         changed = connection.execute(statement, values).rowcount

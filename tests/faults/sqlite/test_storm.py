@@ -1,4 +1,4 @@
-"""kill -9 in loops, as often and as untimely as possible."""
+"""Processes killed with SIGKILL at random instants, over and over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
 
 
 async def drained(path: Path, write: Any, **options: Any) -> list[Entry]:
-    """Reap and run everything that is left; what is stored then."""
+    """Reap and run every job that is left; returns what is stored then."""
     engine = SqliteEngine(path, **options)
     await engine.open()
     try:

@@ -1,4 +1,4 @@
-"""Clocks that jump, and stores that come back from the past: tokens rise all the same."""
+"""Clocks that jump and stores restored from a backup: tokens still rise."""
 
 from __future__ import annotations
 
