@@ -1,4 +1,4 @@
-"""A program to be watched or harmed: inserts, claims and settles on a file, and writes down what was acknowledged.
+"""A program for fault tests: inserts, claims and settles, and logs what was acknowledged.
 
     python -m tests.faults.sqlite.diligent FOLDER ROUNDS DURABILITY JOURNAL [alone]
 

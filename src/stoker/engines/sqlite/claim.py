@@ -89,7 +89,10 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
 
 
 def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
-    """Make claims of the picked rows; a job that cannot be read ends as dead instead."""
+    """Make claims of the picked rows.
+
+    A job that cannot be read ends as dead instead.
+    """
     claims: list[Claim] = []
     counts: defaultdict[tuple[str, int], int] = defaultdict(int)
     qid, queue, now = queue_row.qid, queue_row.queue, unit.now
@@ -141,7 +144,10 @@ def _more(row: Row, *, sound: bool) -> Steps[Row]:
 
 
 def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Steps[None]:
-    """End a job whose record cannot be read: operators can look at it, workers never claim it again."""
+    """End a job whose record cannot be read.
+
+    Operators can look at it, workers never claim it again.
+    """
     yield from unit.load(Wanted(frozenset({job})))
     record = unit.get(job)
     assert record is not None

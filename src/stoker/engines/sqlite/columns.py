@@ -157,7 +157,10 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
 
 
 def _status(values: dict[str, Any]) -> int:
-    """Return the stored status; a status that a waiting or finished job cannot have counts as pending or dead."""
+    """Return the stored status.
+
+    A status that a waiting or finished job cannot have counts as pending or dead.
+    """
     status = values["status"]
     if values["finished"] is None:
         return status if status in (PENDING, RETRYING) else PENDING
@@ -216,7 +219,10 @@ def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
 
 
 def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant) -> Row:
-    """Return the row of `body` for a draft without a key; the fast form of `body_row(Record.drafted(...))`."""
+    """Return the row of `body` for a draft without a key.
+
+    The fast form of `body_row(Record.drafted(...))`.
+    """
     options = None if draft.options is PLAIN else pack(draft.options)
     return (
         seq, draft.id, qid, draft.priority, due, draft.kind, draft.payload, draft.attempts, now, None, None,
@@ -225,7 +231,10 @@ def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant) -> R
 
 
 def body_row(record: Record, seq: int, qid: int, stored: Stored | None) -> Row:
-    """Return the row of `body`; a column that cannot be read stays as it was stored."""
+    """Return the row of `body`.
+
+    A column that cannot be read stays as it was stored.
+    """
     before = None if stored is None else stored.record
     if stored is not None and before is not None and before.unique == record.unique:
         key, traits = stored.values["ukey"], stored.values["utraits"]
@@ -249,7 +258,10 @@ def changes_body(before: Record, after: Record) -> bool:
 
 
 def past_row(record: Record, stored: Stored | None) -> Row:
-    """Return the row of `past`, without the number; a column that cannot be read stays as it was stored."""
+    """Return the row of `past`, without the number.
+
+    A column that cannot be read stays as it was stored.
+    """
     before = None if stored is None else stored.record
     metadata = encode(record.metadata) if record.metadata else None
     log = encode(record.log) if record.log else None

@@ -86,7 +86,10 @@ class Connection:
         self.pragma("busy_timeout", 0)
 
     def _journal(self, wanted: Journal) -> str:
-        """Set the journal mode, with retries: SQLite does not wait for a process that sets it at the same moment."""
+        """Set the journal mode, with retries.
+
+        SQLite does not wait for a process that sets it at the same moment.
+        """
         deadline = time.monotonic() + PATIENCE
         while True:
             mode: str = self.pragma("journal_mode")
@@ -111,7 +114,10 @@ class Connection:
     # --- statements ---------------------------------------------------------------------------------------------
 
     def run(self, statement: str, values: Row = ()) -> list[Row]:
-        """Run a statement and return all its rows: one that is half read would keep the log from being reset."""
+        """Run a statement and return all its rows.
+
+        One that is half read would keep the log from being reset.
+        """
         try:
             return self._execute(statement, values).fetchall()
         except sqlite3.Error as error:
@@ -142,7 +148,10 @@ class Connection:
             self.rollback()
 
     def run_some(self, steps: Steps[T], rows: Any, n: int) -> tuple[bool, Any]:
-        """Run at most `n` reading steps; returns whether they ended, and their result or the rows to send next."""
+        """Run at most `n` reading steps.
+
+        Returns whether they ended, and their result or the rows to send next.
+        """
         try:
             for _ in range(n):
                 step = steps.send(rows)
@@ -156,7 +165,10 @@ class Connection:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def begin(self, level: int = FULL) -> None:
-        """Begin a write transaction with this `PRAGMA synchronous`; `EngineBusy` at once if another one is open."""
+        """Begin a write transaction with this `PRAGMA synchronous`.
+
+        `EngineBusy` at once if another one is open.
+        """
         self.prepare(level)
         try:
             self._execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""The SQLite engine: every method of the contract, each passed on to the module that implements it.
+"""The SQLite engine: every method of the contract, passed on to its module.
 
 A write returns when its transaction is as durable as promised: inserts, settlements and operators' changes survive a
 power loss unless `durability="process"`; claims, renewals and everything that is soon repeated survive the death of the

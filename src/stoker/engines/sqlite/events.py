@@ -22,7 +22,10 @@ _POINTS = sql("points")
 def record(
     unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
 ) -> Steps[int]:
-    """Append events, shifted to the store's clock, and overwrite points; skip a chunk that was written before."""
+    """Append events, shifted to the store's clock, and overwrite points.
+
+    Skip a chunk that was written before.
+    """
     if chunk is not None and not (yield _CHUNK, (chunk, unit.now)):
         return 0
     shift, written = unit.now - recorded, 0

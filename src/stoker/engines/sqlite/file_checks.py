@@ -105,7 +105,10 @@ def inspect_file(path: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Create an empty file for its owner alone; SQLite gives its own files the rights of the database."""
+    """Create an empty file for its owner alone.
+
+    SQLite gives its own files the rights of the database.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError:

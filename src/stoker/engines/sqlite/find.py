@@ -46,7 +46,10 @@ Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
 
 
 def find(query: Query, now: Instant) -> Steps[Page]:
-    """Return one page; it ends when it is full, when the walk gets too long, or with the last record."""
+    """Return one page.
+
+    It ends when it is full, when the walk gets too long, or with the last record.
+    """
     names: dict[int, str] = dict((yield _NAMES, ()))
     next_ids = yield from _choose(query, names)
     found: list[Job] = []

@@ -72,7 +72,10 @@ class LivenessFiles:
             self.hold(worker)
 
     def drop(self, worker: str) -> None:
-        """Remove the file, then unlock it, in this order: an unlocked file would prove a death."""
+        """Remove the file, then unlock it, in this order.
+
+        An unlocked file would prove a death.
+        """
         fd = self._held.pop(worker, None)
         if fd is None:
             return
@@ -124,7 +127,10 @@ def liveness_file(worker: str) -> str:
 
 
 def locked(path: Path) -> bool | None:
-    """Return whether a process holds the file; None when it does not exist or cannot be checked."""
+    """Return whether a process holds the file.
+
+    None when it does not exist or cannot be checked.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | OPEN)
     except OSError:
@@ -144,7 +150,10 @@ def locked(path: Path) -> bool | None:
 
 
 def remove_unlocked(path: Path) -> None:
-    """Remove a file that no process holds; a file that was replaced or locked meanwhile stays."""
+    """Remove a file that no process holds.
+
+    A file that was replaced or locked meanwhile stays.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | OPEN)
     except OSError:

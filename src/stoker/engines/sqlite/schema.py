@@ -14,7 +14,10 @@ MIGRATIONS = migrations.load("stoker.engines.sqlite")
 
 
 def connect(path: str, journal: Journal, write_lock: WriteLock, patience: float) -> Connection:
-    """Connect with the write lock held: two processes that set the journal of a new file at once would both fail."""
+    """Connect with the write lock held.
+
+    Two processes that set the journal of a new file at once would both fail.
+    """
     if not write_lock.acquire(patience):
         raise EngineBusy(f"another process held the write lock {write_lock.path} for more than {patience:g} s")
     try:
@@ -44,7 +47,10 @@ def upgrade(connection: Connection, write_lock: WriteLock, patience: float) -> l
 
 
 def planned(connection: Connection, patience: float) -> list[migrations.Migration]:
-    """Return the migrations that the schema needs; refuses a schema that is newer than this code."""
+    """Return the migrations that the schema needs.
+
+    Refuses a schema that is newer than this code.
+    """
     # A rollback journal locks readers out during a commit.
     connection.pragma("busy_timeout", round(patience * 1000))
     exists = connection.run("SELECT 1 FROM sqlite_master WHERE name = ?", (migrations.LEDGER,))

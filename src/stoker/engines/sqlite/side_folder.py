@@ -1,4 +1,4 @@
-"""The side folder: Stoker's own files beside the database, made by the first user and removed by the last.
+"""The side folder: Stoker's own files beside the database.
 
 `jobs.db-stoker/` holds everything Stoker needs beside SQLite's own files: the two files of the write lock, the liveness
 files in `live/` and the listeners' sockets in `wake/`. Every open engine holds a shared lock on the file `users` in it;
@@ -44,7 +44,10 @@ class SideFolder:
         self._fd: int | None = None
 
     def open(self, patience: float) -> None:
-        """Make the folder if need be and use it; `EngineBusy` if another process takes too long to remove it."""
+        """Make the folder if need be and use it.
+
+        `EngineBusy` if another process takes too long to remove it.
+        """
         deadline = time.monotonic() + patience
         while self._fd is None:
             try:
@@ -97,7 +100,10 @@ class SideFolder:
 
 
 def open_locked(path: Path, how: int) -> int | None:
-    """Open and lock a file, made if need be; None when it is locked or no longer at its path."""
+    """Open and lock a file, made if need be.
+
+    None when it is locked or no longer at its path.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
@@ -132,7 +138,10 @@ def remove_folder(folder: Path, keep: Callable[[str], bool] = lambda _: False) -
 
 
 def own_folder(directory: Path) -> None:
-    """Make a folder that only this user can write to; refuse an existing one that others can write to."""
+    """Make a folder that only this user can write to.
+
+    Refuse an existing one that others can write to.
+    """
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     found = directory.lstat()

@@ -113,7 +113,10 @@ class Store:
         return self.resources().write_queue.add(strict=strict, make=make, bare=bare)
 
     async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
-        """Run steps in a user's transaction; needs neither a loop nor an open engine by itself."""
+        """Run steps in a user's transaction.
+
+        Needs neither a loop nor an open engine by itself.
+        """
         unit = Unit(self.clock())
         steps = user_transaction.with_savepoint(make(unit)) if undo else make(unit)
         if not isinstance(tx, user_transaction.Own):
@@ -125,7 +128,10 @@ class Store:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Read in one snapshot, with retries: a rollback journal locks readers out during a commit, a log never."""
+        """Read in one snapshot, with retries.
+
+        A rollback journal locks readers out during a commit, a log never.
+        """
         deadline = time.monotonic() + self.options.patience
         while True:
             try:
@@ -139,7 +145,10 @@ class Store:
         return resources.reader.read(user_transaction.at_now(self.clock(), make))
 
     async def read_in_slices(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Read slice by slice: the loop runs other work in between, so no snapshot is held."""
+        """Read slice by slice.
+
+        The loop runs other work in between, so no snapshot is held.
+        """
         steps = user_transaction.at_now(self.clock(), make)
         done, result = self.resources().reader.run_some(steps, None, SLICE)
         while not done:
@@ -217,7 +226,10 @@ class Store:
         self.resources().wake_socket.notify(topics_of(word, jobs))
 
     def _committed(self) -> None:
-        """Another connection committed without a notification: check what is due, now or at the next wait."""
+        """Another connection committed without a notification.
+
+        Check what is due, now or at the next wait.
+        """
         if (resources := self._resources) is None:
             return
         resources.unchecked = True
@@ -253,7 +265,10 @@ class OpenResources:
     unchecked: bool = False
 
     def probe(self) -> int | None:
-        """Return a number that changes when another connection commits; None while the writer thread uses ours."""
+        """Return a number that changes when another connection commits.
+
+        None while the writer thread uses ours.
+        """
         return None if self.write_queue.busy else self.connection.data_version()
 
     async def close(self) -> None:
@@ -268,7 +283,10 @@ class OpenResources:
         self.side_folder.close(kept)
 
     def _living_files(self) -> set[str] | None:
-        """Return the liveness files of workers that still have a lease; None when the store cannot be read."""
+        """Return the liveness files of workers that still have a lease.
+
+        None when the store cannot be read.
+        """
         try:
             living, _ = self.reader.read(leases.workers(0))
         except EngineError:

@@ -72,7 +72,10 @@ _REMEMBER = sql("remember_job")
 
 
 class Mismatch(Exception):
-    """A batch found an unusual job after its first write: roll back and go one by one."""
+    """A batch found an unusual job after its first write.
+
+    Roll back and go one by one.
+    """
 
 
 class IdBlock:
@@ -139,7 +142,10 @@ class Unit(SqlUnit):
     # --- beginning and end --------------------------------------------------------------------------------------
 
     def begin(self, clock: str = _HIGH) -> Steps[None]:
-        """Set the store's now: never before an earlier one, unless that one was more than a minute ahead."""
+        """Set the store's now.
+
+        Never before an earlier one, unless that one was more than a minute ahead.
+        """
         [(self.high,)] = yield clock, ()
         ahead = self.high - self.now
         if ahead > FURTHEST_AHEAD:
@@ -236,7 +242,10 @@ class Unit(SqlUnit):
         return queue_row
 
     def wid(self, worker: str) -> Steps[int | None]:
-        """Return the number a worker's claims are stored under; None if it never had a lease."""
+        """Return the number a worker's claims are stored under.
+
+        None if it never had a lease.
+        """
         if worker not in self._wids:
             rows = yield _WORKER, (worker,)
             self._wids[worker] = rows[0][0] if rows else None
@@ -339,7 +348,10 @@ class Unit(SqlUnit):
         yield from self._write_error(before, after, seq)
 
     def _write_error(self, before: Record, after: Record, seq: int) -> Steps[None]:
-        """Write a new last error; that of a run is an entry of the history too, and the oldest entry is deleted."""
+        """Write a new last error.
+
+        That of a run is an entry of the history too, and the oldest entry is deleted.
+        """
         if len(after.history) > len(before.history):
             failure = after.history[-1]
             yield _ERROR_PUT, (seq, failure.at, failure.attempt, failure.error)

@@ -30,7 +30,10 @@ _HIGH_WRITING = sql("now_writing")
 
 
 def in_unit(unit: Unit, steps: Steps[T], clock: str = _HIGH) -> Steps[T]:
-    """Return steps with the begin and end of their unit. `clock` is the statement that reads the store's clock."""
+    """Return steps with the begin and end of their unit.
+
+    `clock` is the statement that reads the store's clock.
+    """
     yield from unit.begin(clock)
     result = yield from steps
     yield from unit.end()

@@ -64,7 +64,10 @@ HEAD = struct.Struct("iIII")
 
 
 class WakeSocket:
-    """Sends and receives wake-ups for one engine. Belongs to one loop; any thread may call `notify`."""
+    """Sends and receives wake-ups for one engine. Belongs to one loop.
+
+    Any thread may call `notify`.
+    """
 
     def __init__(self, directory: str | os.PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
         self.directory = Path(directory).absolute()
@@ -331,7 +334,10 @@ class FileWatch:
 
 
 class Inotify:
-    """Reports writes to a database's files. The log comes and goes, so its folder is watched as well."""
+    """Reports writes to a database's files.
+
+    The log comes and goes, so its folder is watched as well.
+    """
 
     def __init__(self, path: Path, library: ctypes.CDLL) -> None:
         self._library = library
@@ -348,7 +354,10 @@ class Inotify:
 
     @classmethod
     def on(cls, path: Path) -> Inotify | None:
-        """Return a watch on the path; None where there is no inotify or no watch left."""
+        """Return a watch on the path.
+
+        None where there is no inotify or no watch left.
+        """
         if sys.platform != "linux":
             return None
         try:

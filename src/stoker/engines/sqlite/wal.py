@@ -31,7 +31,10 @@ class Wal:
         self._identity: tuple[int, int] | None = None
 
     def check(self) -> None:
-        """Raise if the file was replaced: SQLite keeps it for as long as a connection is open."""
+        """Raise if the file was replaced.
+
+        SQLite keeps it for as long as a connection is open.
+        """
         found = file_checks.identity(self.path)
         if self._identity is None:
             self._identity = found

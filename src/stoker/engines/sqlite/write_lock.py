@@ -68,7 +68,10 @@ class LockFile:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def moved(self) -> bool:
-        """Return whether the path has another file, or none, by now: then this lock excludes no other process."""
+        """Return whether the path has another file, or none, by now.
+
+        Then this lock excludes no other process.
+        """
         try:
             found = os.lstat(self.path)
         except FileNotFoundError:
@@ -105,7 +108,10 @@ class WriteLock:
         LOCKS.add(self)
 
     def try_acquire(self) -> bool:
-        """Acquire the lock if it is free and has no waiter. Never blocks: two flocks, one stat, a few microseconds."""
+        """Acquire the lock if it is free and has no waiter.
+
+        Never blocks: two flocks, one stat, a few microseconds.
+        """
         self._check()
         if not self._taken.acquire(blocking=False):
             return False

@@ -196,7 +196,10 @@ class TransactionRunner:
     # --- the whole, for the thread ------------------------------------------------------------------------------
 
     def run(self, group: Sequence[Request], level: int) -> GroupResult:
-        """Wait for the database, run a group and commit; if it fails, run its requests one by one."""
+        """Wait for the database, run a group and commit.
+
+        If it fails, run its requests one by one.
+        """
         try:
             begin(self._connection, self._write_lock, level, self._patience)
             return self.commit(group, self.work(group, level))
