@@ -1,7 +1,7 @@
-"""A clock that moves only when told, for tests of anything that has to do with time.
+"""A clock that only the test moves, for tests of anything that has to do with time.
 
 An engine opened with `clock=` asks it instead of the store's own clock, so a test can cross an hour's retry or a
-month's retention without sleeping. The rule it keeps: time stands still unless the test moves it, forwards by
+month's retention without sleeping. The rule it keeps: time does not pass unless the test moves it, forwards by
 `advance`, backwards only by `rewind` or `set`, because clocks do that too.
 """
 

@@ -3,7 +3,7 @@
 Every process of a run writes entries (see `faults.Recorded`): one when a call begins, one per job when it has answered.
 A call that began and never answered, because its process was killed, may have happened or not: no law holds it
 against the engine either way. The logs are written by the test, never by what is tested, and put together afterwards;
-times are the host's monotonic clock, so "ended before the other began" means what it says.
+times are the host's monotonic clock, so "ended before the other began" is exact.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Phase: TypeAlias = Literal["begun", "done", "refused"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a history. `call` pairs a beginning with its answers inside one process, `who`.
+    """One line of a history. `call` pairs a beginning with its results inside one process, `who`.
 
-    `begun` announces a call; `done` says that it took effect on `job`, `refused` that the store said no (lost,
-    existing). A call that raised has neither: nobody knows. `orphan` is a claim that a renewal told of, because the
-    answer to the claim itself was lost. `death` is written by whoever kills `who`, just before.
-    `stored` and `effect` are what the store held in the end.
+    `begun` announces a call; `done`: it took effect on `job`; `refused`: the store refused it (lost, existing). A call
+    that raised has neither: its effect is unknown. `orphan` is a claim that a renewal reported, because the reply to
+    the claim itself was lost. `death` is written by the process that kills `who`, just before. `stored` and `effect`
+    are what the store held in the end.
     """
 
     who: str
@@ -100,7 +100,7 @@ class History:
         return found
 
     def claims(self) -> Acts:
-        """Per job, every claim that somebody was told of, in the order of their tokens; an orphan counts once."""
+        """Per job, every claim that a worker received, in the order of their tokens; an orphan counts once."""
         found = self.by("claim", "reap")
         known = {(job, act.entry.worker, act.entry.token) for job, acts in found.items() for act in acts}
         for job, acts in self.by("orphan").items():

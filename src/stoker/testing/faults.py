@@ -1,6 +1,6 @@
-"""What a test of faults stands on: an engine that writes a history while it is used, and the survey at the end.
+"""For tests of faults: an engine that records a history, and the check of the store at the end.
 
-`Recorded` wraps an engine. Every call is announced before it is made and its answer is written after it was awaited, by
+`Recorded` wraps an engine. Every call is announced before it is made and its result is written after it was awaited, by
 `write`, which should outlive the process: `os.write` to a file keeps every line of a process that is killed. The laws
 of `history` judge what was written.
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Recorded:
-    """An engine whose doors write down what is asked and what is answered. `who` must be the process's own name."""
+    """An engine that records its calls and their results. `who` must be the process's own name."""
 
     def __init__(self, engine: Engine, who: str, write: Callable[[bytes], object], clock: Clock | None = None) -> None:
         self.engine = engine
@@ -45,14 +45,14 @@ class Recorded:
         self._write(_encode(entry) + b"\n")
 
     def begin(self, op: Operation, rows: Sequence[dict[str, Any]] = ({},)) -> int:
-        """Announce a call about these; its number is for the answers."""
+        """Announce a call about these; its number is for the results."""
         call = next(self._calls)
         for row in rows:
             self.note(op, call, phase="begun", **row)
         return call
 
     def leaves_open(self, settlement: Settlement, verdict: Verdict) -> bool:
-        """Does a verdict not tell whether this call did it? It may have been repeated on its way."""
+        """Whether a verdict does not show that this call did it: it may have been repeated on its way."""
         return verdict is Verdict.REPEATED
 
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:

@@ -1,6 +1,6 @@
 """What no store may do, whatever becomes of its processes, its disk and its clock: the laws that judge a history.
 
-    violations = check(entries)          # [] is the only good answer
+    violations = check(entries)          # [] means that all laws hold
     assert not violations, report(violations)
 
 Each law looks at one job, one key or one worker at a time, so a check costs no more than sorting the entries. What
@@ -45,7 +45,7 @@ def nothing_is_lost(history: History) -> Iterator[tuple[str, str]]:
             yield job, "was acknowledged and is not stored"
     for job, acts in stored.items():
         if job not in asked:
-            yield job, "is stored although nobody inserted it"
+            yield job, "is stored although no call inserted it"
         if len(acts) > 1:
             yield job, f"is stored {len(acts)} times"
 
@@ -99,11 +99,11 @@ def one_end(history: History) -> Iterator[tuple[str, str]]:
         if acts[0].entry.status == Status.DONE.value and not any(
             act.entry.status == Status.DONE.value for act in may_end.get(job, ())
         ):
-            yield job, "is done although nobody settled it so"
+            yield job, "is done although no settlement ended it so"
 
 
 def no_stale_write(history: History) -> Iterator[tuple[str, str]]:
-    """Nothing is accepted from whoever lost the claim."""
+    """Nothing is accepted from a worker that lost the claim."""
     claims = history.claims()
     for job, acts in history.by("settle").items():
         held = {(claim.entry.worker, claim.entry.token): claim for claim in claims.get(job, ())}
@@ -154,7 +154,7 @@ def effects_match(history: History) -> Iterator[tuple[str, str]]:
 
 
 def recovery_is_quick(history: History) -> Iterator[tuple[str, str]]:
-    """What a dead worker held is somebody else's within `recovery` seconds."""
+    """Another worker has what a dead one held within `recovery` seconds."""
     deaths = history.deaths()
     settled = history.by("settle", sure=False)
     for job, claims in history.claims().items():
@@ -228,6 +228,6 @@ def check(entries: Iterable[Entry], *, recovery: float = math.inf) -> list[Viola
 
 
 def report(violations: list[Violation], most: int = 20) -> str:
-    """Violations as lines for people."""
+    """Violations as lines of text."""
     lines = [f"{one.law}: {one.whose} {one.words}" for one in violations[:most]]
     return "\n".join([f"{len(violations)} violations", *lines])

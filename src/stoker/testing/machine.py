@@ -1,7 +1,7 @@
 """Two engines in lock-step: random lives of jobs, driven through an engine and through the memory engine at once.
 
 Both get the same ids, the same clock and the same calls; every receipt, claim, verdict, renewal and tally must be the
-same, and after every step every record and every count. A few laws that must hold whatever the rule book says are
+same, and after every step every record and every count. A few laws that must hold whatever the model decides are
 checked on the way: tokens rise, a key has one active job, statuses change only along the table, a finished job stays
 as it finished, counters equal a recount.
 
@@ -100,7 +100,7 @@ _uniques = st.builds(
 _options = st.builds(
     Options, keep=st.sampled_from([None, None, 0, SECOND]), expires=st.sampled_from([None, None, MINUTE])
 )
-_wishes = st.fixed_dictionaries(
+_drafts = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(["send", "push"]),
         "queue": st.sampled_from(QUEUES),
@@ -115,7 +115,7 @@ _wishes = st.fixed_dictionaries(
 )
 """A draft but for its id."""
 
-_few = st.lists(_wishes, max_size=2)
+_few = st.lists(_drafts, max_size=2)
 
 _good: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Done, result=st.sampled_from([None, b"1"])),
@@ -141,7 +141,7 @@ _picks = st.integers(0, 40)
 """Which of the things at hand, counted from the newest and around."""
 
 _mostly = st.sampled_from([True, True, True, False])
-"""Most steps are aimed at what can succeed; the rest knocks at doors that should stay shut."""
+"""Most steps are aimed at what can succeed; the rest at what must be refused."""
 
 
 def _bare(claim: Claim) -> Claim:
@@ -155,7 +155,7 @@ def _pairs(mine: list[Claim], theirs: list[Claim]) -> list[_Pair]:
 
 
 def _told(verdicts: list[Verdict]) -> list[Verdict]:
-    """Not every store can tell a repeated settlement from a lost one."""
+    """Not every store recognises a repeated settlement."""
     return [Verdict.LOST if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
 
 
@@ -191,18 +191,18 @@ class LockStep(RuleBasedStateMachine):
         return self.runner.run(run())
 
     def same(self, call: Callable[[Engine], Awaitable[_T]]) -> _T:
-        """The same call on both engines, with the same answer."""
+        """The same call on both engines, with the same result."""
         mine, theirs = self.both(call)
         assert theirs == mine
         return mine
 
-    @initialize(wishes=st.lists(_wishes, min_size=3, max_size=6))
-    def begin(self, wishes: list[dict[str, Any]]) -> None:
+    @initialize(options=st.lists(_drafts, min_size=3, max_size=6))
+    def begin(self, options: list[dict[str, Any]]) -> None:
         """Never an empty store: most of what is worth seeing needs a few jobs."""
         self.both(lambda engine: engine.open())
         for worker in self.workers:
             self.enlist(worker)
-        self.insert([{**wish, "delay": 0} for wish in wishes])
+        self.insert([{**option, "delay": 0} for option in options])
 
     def enlist(self, worker: str) -> None:
         assert self.same(lambda engine: engine.renew(worker, [], first=True)).known
@@ -231,8 +231,8 @@ class LockStep(RuleBasedStateMachine):
         record = self.records.get(claim.id)
         return record is not None and (record.worker, record.token) == (claim.worker, claim.token)
 
-    def draft(self, wish: dict[str, Any]) -> Draft:
-        draft = Draft(self.mint(), **wish)
+    def draft(self, option: dict[str, Any]) -> Draft:
+        draft = Draft(self.mint(), **option)
         self.ids.append(draft.id)
         return draft
 
@@ -244,14 +244,14 @@ class LockStep(RuleBasedStateMachine):
             self.tokens[claim.id] = claim.token
         self.claims += pairs
 
-    # --- doors --------------------------------------------------------------------------------------------------
+    # --- calls --------------------------------------------------------------------------------------------------
 
-    @rule(wishes=st.lists(_wishes, min_size=1, max_size=3), again=st.sampled_from([None, None, None, 0, 1, 7]))
-    def insert(self, wishes: list[dict[str, Any]], again: int | None = None) -> None:
+    @rule(options=st.lists(_drafts, min_size=1, max_size=3), again=st.sampled_from([None, None, None, 0, 1, 7]))
+    def insert(self, options: list[dict[str, Any]], again: int | None = None) -> None:
         """New drafts, sometimes behind one whose id was used before, be its job there or gone."""
-        drafts = [self.draft(wish) for wish in wishes]
+        drafts = [self.draft(option) for option in options]
         if again is not None:
-            drafts.insert(0, Draft(self.pick(again), **{**wishes[0], "unique": None}))
+            drafts.insert(0, Draft(self.pick(again), **{**options[0], "unique": None}))
 
         async def call(engine: Engine) -> Any:
             try:
@@ -270,7 +270,7 @@ class LockStep(RuleBasedStateMachine):
     )
     def claim(self, slot: int, queues: list[str], wanted: int, total: int | None, alive: bool) -> None:
         if alive:
-            self.renew(slot, honest=True, farewell=False)
+            self.renew(slot, honest=True, release=False)
         demand = Demand(self.workers[slot], tuple((queue, wanted) for queue in queues), total)
         self.took(_pairs(*self.both(lambda engine: engine.claim(demand))))
 
@@ -278,9 +278,9 @@ class LockStep(RuleBasedStateMachine):
     @rule(
         places=st.lists(_picks, min_size=1, max_size=3, unique=True),
         outcome=_good | _bad,
-        word=st.sampled_from([None, "a", "b"]),
+        text=st.sampled_from([None, "a", "b"]),
         roll=st.sampled_from([0.0, 0.5]),
-        followup=st.none() | _wishes,
+        followup=st.none() | _drafts,
         fused=st.none() | st.integers(0, SLOTS - 1),
         live=_mostly,
     )
@@ -288,7 +288,7 @@ class LockStep(RuleBasedStateMachine):
         self,
         places: list[int],
         outcome: Outcome,
-        word: str | None,
+        text: str | None,
         roll: float,
         followup: dict[str, Any] | None,
         fused: int | None,
@@ -298,8 +298,8 @@ class LockStep(RuleBasedStateMachine):
         if isinstance(outcome, Done) and followup is not None:
             outcome = Done(outcome.result, followups=(self.draft(followup),))
         pairs = self.pick_claims(places, live=live)
-        if word is not None:
-            self.note(pairs, word)
+        if text is not None:
+            self.note(pairs, text)
         rules = Rules(roll=roll)
         demand = None if fused is None else Demand(self.workers[fused], tuple((queue, 1) for queue in QUEUES))
         settlements = (
@@ -314,19 +314,19 @@ class LockStep(RuleBasedStateMachine):
                 ]
                 assert self.settle_both(([asked[0]], [asked[1]]), None)[0] in (Verdict.APPLIED, Verdict.LOST)
 
-    @rule(slot=st.integers(0, SLOTS - 1), wishes=_few, outcomes=st.lists(_good, min_size=1, max_size=4))
-    def work_well(self, slot: int, wishes: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
-        self.insert(wishes)
+    @rule(slot=st.integers(0, SLOTS - 1), options=_few, outcomes=st.lists(_good, min_size=1, max_size=4))
+    def work_well(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
+        self.insert(options)
         self.work(slot, outcomes)
 
-    @rule(slot=st.integers(0, SLOTS - 1), wishes=_few, outcomes=st.lists(_bad, min_size=1, max_size=4))
-    def work_badly(self, slot: int, wishes: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
-        self.insert(wishes)
+    @rule(slot=st.integers(0, SLOTS - 1), options=_few, outcomes=st.lists(_bad, min_size=1, max_size=4))
+    def work_badly(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
+        self.insert(options)
         self.work(slot, outcomes)
 
     def work(self, slot: int, outcomes: list[Outcome]) -> None:
         """A worker takes what is due and ends it, in one breath."""
-        self.renew(slot, honest=True, farewell=False)
+        self.renew(slot, honest=True, release=False)
         demand = Demand(self.workers[slot], tuple((queue, len(outcomes)) for queue in QUEUES), len(outcomes))
         pairs = _pairs(*self.both(lambda engine: engine.claim(demand)))
         self.took(pairs)
@@ -358,11 +358,11 @@ class LockStep(RuleBasedStateMachine):
         self.took(_pairs(mine.claims, theirs.claims))
         return mine.verdicts
 
-    def note(self, pairs: list[_Pair], word: str) -> None:
+    def note(self, pairs: list[_Pair], text: str) -> None:
         """Write on the records, through claims that may be stale."""
 
         def written(claim: Claim) -> Note:
-            return Note(claim.id, claim.worker, claim.token, 0.25, {word: word}, (word,), claim.ref)
+            return Note(claim.id, claim.worker, claim.token, 0.25, {text: text}, (text,), claim.ref)
 
         async def run() -> tuple[list[Verdict], list[Verdict]]:
             return (
@@ -378,20 +378,20 @@ class LockStep(RuleBasedStateMachine):
     @rule(
         slot=st.integers(0, SLOTS - 1),
         honest=st.booleans(),
-        farewell=st.sampled_from([False, False, True]),
+        release=st.sampled_from([False, False, True]),
         later=st.sampled_from([0, SECOND, ORPHANED_AFTER, ORPHANED_AFTER + 1]),
     )
-    def renew(self, slot: int, honest: bool, farewell: bool, later: int = 0) -> None:
+    def renew(self, slot: int, honest: bool, release: bool, later: int = 0) -> None:
         """A worker renews what it held, or as one that lost its memory; unknown, it comes back under a new id."""
         self.clock.set(self.clock() + later)
         worker = self.workers[slot]
         held = list(dict.fromkeys((one.id, one.token) for one, _ in self.claims if honest and one.worker == worker))
-        lease = 0 if farewell else LEASE
+        lease = 0 if release else LEASE
         mine, theirs = self.both(lambda engine: engine.renew(worker, held, lease=lease))
         orphans = _pairs(*(sorted(one.orphaned, key=lambda claim: claim.id) for one in (mine, theirs)))
         assert _plain(theirs) == _plain(mine)
         for orphan, _ in orphans:
-            assert orphan.token == self.tokens[orphan.id], "an orphan nobody was given"
+            assert orphan.token == self.tokens[orphan.id], "an orphan that no worker was given"
         if not mine.known:
             assert not self.same(lambda engine: engine.renew(worker, [], first=True)).known
             name, life = worker.split(".")
@@ -410,7 +410,7 @@ class LockStep(RuleBasedStateMachine):
         self.claim(victim, list(QUEUES), 1, None, alive=True)
         self.clock.set(self.clock() + later)
         if alive:
-            self.renew(slot, honest=True, farewell=False)
+            self.renew(slot, honest=True, release=False)
         names = [] if dead is None or dead == slot else [self.workers[dead]]
         mine, theirs = self.both(lambda engine: engine.reap(self.workers[slot], 100, dead=names))
         assert [claim.former_at for claim in theirs] == sorted(claim.former_at or 0 for claim in theirs)

@@ -1,6 +1,6 @@
 """What operators do to jobs: cancel, requeue, clone, discard, delete, run now, move, prioritize.
 
-Every change is judged by the status a job has inside the write, so an answer that was on a screen for an hour cannot
+Every change is judged by the status a job has inside the write, so a result that was on a screen for an hour cannot
 undo what happened since. One job that cannot be changed never hinders the others.
 """
 
@@ -162,7 +162,7 @@ async def test_alter_counts_what_is_missing(store: Store) -> None:
     "change", [Cancel(), Requeue(), Clone(()), Delete(), Move("x")], ids=lambda c: type(c).__name__
 )
 async def test_alter_of_nobody_does_nothing(store: Store, change: Change) -> None:
-    """An empty selection answers a tally of zeros."""
+    """An empty selection returns a tally of zeros."""
     await store.add()
     assert await _alter(store, change) == Tally()
     assert await store.counts() == {Status.PENDING: 1}
@@ -254,7 +254,7 @@ async def test_alter_forced_cancel_takes_the_claim_away(store: Store) -> None:
 
 @pytest.mark.spec("ALTER-06")
 async def test_alter_forced_cancel_wakes_the_keeper(store: Store) -> None:
-    """The worker whose claim was taken hears of it through the control topic."""
+    """The worker whose claim was taken is woken through the control topic."""
     await store.engine.wait([CONTROL], 0.01)
     job = await store.add()
     await store.take()
@@ -288,7 +288,7 @@ async def test_alter_requeue_makes_the_job_due_now(store: Store, status: Status)
 @pytest.mark.core
 @pytest.mark.spec("ALTER-08")
 async def test_alter_requeue_grants_a_fresh_budget(store: Store) -> None:
-    """The attempt number goes on from where it was, and the job gets as many runs again as its budget says."""
+    """The attempt number goes on from where it was, and the job gets as many runs again as its budget allows."""
     job = await store.add(attempts=2)
     numbers: list[int] = []
 

@@ -68,7 +68,7 @@ async def test_budgets_grant_until_they_are_empty(store: Store) -> None:
 @pytest.mark.spec("BUDGET-03")
 @pytest.mark.parametrize("seed", range(3))
 async def test_budgets_follow_the_rule_book(store: Store, seed: int) -> None:
-    """Over a long random life every answer and every level is the model's."""
+    """After many random steps every result and every level is the model's."""
     dice = random.Random(seed)
     await store.engine.tune("api", Rate(8, 2))
     model = full(8, 2, store.now())
@@ -106,8 +106,8 @@ async def test_budgets_are_never_overspent_by_many_at_once(store: Store) -> None
 @pytest.mark.spec("BUDGET-05")
 async def test_budgets_that_do_not_exist_refuse(store: Store) -> None:
     """An unknown name is a refusal with the longest hint, not an error, and does not come into being."""
-    assert await store.engine.spend("nobody") == Grant(granted=False, wait=MINUTE)
-    assert not await store.engine.drain("nobody")
+    assert await store.engine.spend("unknown") == Grant(granted=False, wait=MINUTE)
+    assert not await store.engine.drain("unknown")
     assert await store.engine.budgets() == []
 
 

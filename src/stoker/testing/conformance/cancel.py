@@ -125,7 +125,7 @@ async def test_an_end_without_success_has_to_be_concluded_again(store: Store, ou
 @pytest.mark.spec("CANCEL-04")
 @pytest.mark.parametrize("informed", [False, True], ids=["unaware", "aware"])
 async def test_success_wins_over_a_cancel(store: Store, *, informed: bool) -> None:
-    """A handler that returned is done, whether or not its worker heard of the request."""
+    """A handler that returned is done, whether or not its worker knew of the request."""
     job = await store.add()
     claim = await store.take()
     await _cancel(store, job)
@@ -150,7 +150,7 @@ async def test_a_canceling_verdict_stores_no_follow_up(store: Store) -> None:
 
 @pytest.mark.spec("CANCEL-05")
 async def test_a_stale_settlement_of_a_flagged_job_is_lost(store: Store) -> None:
-    """The fence comes before the request: only the owner is told to conclude again."""
+    """The fence comes before the request: only the owner gets `canceling`."""
     job = await store.add()
     stale = await store.take("w1")
     await store.finish(stale, HandedBack())
@@ -163,7 +163,7 @@ async def test_a_stale_settlement_of_a_flagged_job_is_lost(store: Store) -> None
 @pytest.mark.core
 @pytest.mark.spec("CANCEL-06")
 async def test_a_forced_cancel_takes_the_claim_away(store: Store) -> None:
-    """The job is canceled at once, its worker is told that it lost, and even its success is refused."""
+    """The job is canceled at once, its worker gets `lost`, and even its success is refused."""
     job = await store.add()
     claim = await store.take("w1")
     tally = await _cancel(store, job, force=True)
@@ -215,7 +215,7 @@ async def test_a_finished_job_cannot_be_canceled(store: Store, end: Outcome) -> 
 
 @pytest.mark.spec("CANCEL-08")
 async def test_a_running_job_cannot_be_requeued(store: Store) -> None:
-    """Nobody pulls a job from under its worker by accident: requeue is refused while it runs."""
+    """A job is not taken from its worker by accident: requeue is refused while it runs."""
     job = await store.add()
     claim = await store.take()
     tally = await store.engine.alter(Selection((job,)), Requeue())
@@ -240,7 +240,7 @@ async def test_a_canceled_job_can_be_brought_back(store: Store) -> None:
 
 @pytest.mark.spec("CANCEL-10")
 async def test_the_reason_of_a_request_is_on_the_record(store: Store) -> None:
-    """It joins what the run noted, however the job ends; a later request has the last word, a long one is cut."""
+    """It joins what the run noted, however the job ends; a later request wins, a long one is cut."""
     job = await store.add()
     claim = await store.take()
     await store.engine.note([Note(job, claim.worker, claim.token, metadata={"mine": "1"})])

@@ -61,7 +61,7 @@ async def _totals(store: Store, kind: str = "work") -> Totals:
 @pytest.mark.core
 @pytest.mark.spec("CENSUS-01")
 async def test_census_of_an_empty_store_is_all_zeros(store: Store) -> None:
-    """Nothing stored: nothing counted, and asking for any queue answers zeros."""
+    """Nothing stored: nothing counted, and the counts of any queue are zero."""
     census = await store.engine.census()
     assert (census.at, census.counts, census.totals) == (store.now(), (), {})
     assert (census.scheduled, census.oldest_ready, census.oldest_running) == ({}, {}, {})
@@ -206,7 +206,7 @@ async def test_census_is_not_moved_by_what_does_not_apply(store: Store) -> None:
     again = await store.take("w2")
     before = await store.engine.census()
     await store.settle(Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error="late"))
-    await store.settle(Settlement(store.mint(), "nobody", 1, Status.DONE))
+    await store.settle(Settlement(store.mint(), "unknown", 1, Status.DONE))
     await store.insert(draft)
     await store.engine.alter(Selection((draft.id, store.mint())), Requeue())
     assert await store.engine.census() == before
@@ -353,7 +353,7 @@ async def test_census_totals_count_an_operators_cancel(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("CENSUS-09")
 async def test_census_shows_the_last_error_until_a_success(store: Store) -> None:
-    """The kind's newest error stands until one of its jobs succeeds; other kinds keep theirs."""
+    """The kind's newest error stays until one of its jobs succeeds; other kinds keep theirs."""
     await store.insert(store.draft("a"), store.draft("a"), store.draft("a"), store.draft("b"))
     first, second, third, other = await store.claim(n=4)
     await store.finish(first, Failed("one", after=HOUR))

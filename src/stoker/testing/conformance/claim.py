@@ -1,4 +1,4 @@
-"""The second door: due jobs go to workers, in order, each to one worker only."""
+"""Claim: due jobs go to workers, in order, each to one worker only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_within_a_priority_the_earlier_schedule_goes_first(store: Store) -
 
 @pytest.mark.spec("CLAIM-01")
 async def test_equal_schedules_go_by_id(store: Store) -> None:
-    """With nothing else to tell them apart the smaller id goes first, whatever order they were inserted in."""
+    """When all else is equal the smaller id goes first, whatever order they were inserted in."""
     drafts = [store.draft() for _ in range(6)]
     await store.insert(*reversed(drafts))
     assert _ids(await store.claim(n=10)) == [draft.id for draft in drafts]
@@ -121,7 +121,7 @@ async def test_a_job_of_the_future_does_not_hide_one_that_is_due(store: Store) -
 @pytest.mark.core
 @pytest.mark.spec("CLAIM-04")
 async def test_a_retrying_job_is_claimed_when_it_is_due(store: Store) -> None:
-    """A job that waits for its retry is claimable at its time, without anybody promoting it first."""
+    """A job that waits for its retry is claimable at its time, without a step that promotes it first."""
     job = await store.add()
     await store.finish(await store.take(), Failed("boom", after=10 * SECOND))
     store.pass_time(10 * SECOND - 1)
@@ -202,7 +202,7 @@ async def test_queues_come_in_the_order_of_the_demand(store: Store) -> None:
 
 @pytest.mark.spec("CLAIM-06")
 async def test_asking_for_nothing_gets_nothing(store: Store) -> None:
-    """No queues, a number of zero and a total of zero all answer with an empty list."""
+    """No queues, a number of zero and a total of zero all return an empty list."""
     await store.add()
     assert await _demand(store) == []
     assert await _demand(store, ("default", 0)) == []
@@ -239,7 +239,7 @@ async def test_a_dead_job_does_not_block_its_queue(store: Store) -> None:
     assert (await store.take()).id == healthy
 
 
-# --- what a claim does and says -------------------------------------------------------------------------------------
+# --- what a claim does and holds ------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -352,7 +352,7 @@ async def test_a_claim_leaves_payload_error_and_history_alone(store: Store) -> N
 
 @pytest.mark.spec("CLAIM-12")
 async def test_a_cancel_of_an_earlier_life_does_not_stop_the_next_run(store: Store) -> None:
-    """A requeued job starts with a clean flag: nobody asks it to stop, and it may fail and retry."""
+    """A requeued job starts with a clean flag: it is not canceled, and it may fail and retry."""
     job = await store.add()
     claim = await store.take()
     await store.engine.alter(Selection((job,)), Cancel())

@@ -1,4 +1,4 @@
-"""Many at once: twins of an engine, each on its own thread and loop, against one store."""
+"""Many calls at once: engines in several threads and loops on one store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Work = Callable[[Engine], Awaitable[_T]]
 
 
 async def _at_once(store: Store, works: Sequence[_Work[_T]]) -> list[_T]:
-    """Run each piece of work on a twin, thread and loop of its own, all starting at the same moment."""
+    """Run each piece of work on an engine, thread and loop of its own, all starting at the same moment."""
     start = threading.Barrier(len(works), timeout=30)
 
     async def drive(twin: Engine, work: _Work[_T]) -> _T:
@@ -94,7 +94,7 @@ async def test_race_for_one_job_has_one_winner(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("RACE-02")
 async def test_race_of_inserts_with_one_key_stores_one_job(store: Store) -> None:
-    """Eight callers enqueue under the same key at once: one job, and everybody is told its id."""
+    """Eight callers enqueue under the same key at once: one job, and every caller gets its id."""
     drafts = [store.draft(unique=Unique("k")) for _ in range(8)]
 
     def put(n: int) -> _Work[bytes]:
@@ -126,7 +126,7 @@ async def test_race_of_one_insert_repeated_stores_one_job(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("RACE-03")
 async def test_race_of_settlements_of_one_claim_applies_one(store: Store) -> None:
-    """One claim, settled eight ways at once: exactly one applies and the record tells which."""
+    """One claim, settled eight ways at once: exactly one applies and the record shows which."""
     job = await store.add()
     claim = await store.take()
 

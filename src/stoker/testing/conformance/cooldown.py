@@ -263,7 +263,7 @@ async def test_a_queue_nobody_tuned_can_cool_down(store: Store) -> None:
 
 @pytest.mark.spec("COOL-08")
 async def test_cooling_leaves_the_settings_alone(store: Store) -> None:
-    """What people tuned survives windows, and tuning does not touch a window."""
+    """Settings survive windows, and tuning does not touch a window."""
     await store.engine.tune(QUEUE, Tuning(workers=3, keep_done=HOUR, curve=_CURVE))
     [claim] = await _running(store, 1)
     await store.finish(claim, Throttled())

@@ -1,4 +1,4 @@
-"""What a store says about itself, and the life of an engine: open, close, twins."""
+"""What a store reports about itself, and the lifetime of an engine: open, close, for_loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_describe_names_the_engine_and_its_version(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("DESCRIBE-02")
 async def test_describe_tells_the_truth_about_durability(store: Store) -> None:
-    """`durable` agrees with what the engine gives, and the words say so too."""
+    """`durable` agrees with the features, and so does the text."""
     described = await store.engine.describe()
     assert described.durable == (Feature.DURABLE in store.engine.features)
     assert described.durability
@@ -60,7 +60,7 @@ async def test_life_opening_and_closing_twice_is_harmless(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("DESCRIBE-05")
 async def test_life_twin_sees_the_same_store(store: Store) -> None:
-    """A twin reads what the other wrote, both ways, by the same clock, and outlives nothing by closing."""
+    """Two engines on a store read what the other wrote, by the same clock; closing one leaves the other open."""
     twin = store.engine.for_loop()
     assert type(twin) is type(store.engine)
     await twin.open()
@@ -79,7 +79,7 @@ async def test_life_twin_sees_the_same_store(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("DESCRIBE-06")
 async def test_life_of_a_closed_engine_is_over(store: Store) -> None:
-    """Using an engine before it is opened or after it is closed is an error that says so."""
+    """Using an engine before it is opened or after it is closed is an error with that message."""
     twin = store.engine.for_loop()
     with pytest.raises(EngineClosed):
         await twin.census()

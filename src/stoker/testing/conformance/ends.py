@@ -33,7 +33,7 @@ async def _twin(store: Store) -> AsyncIterator[Engine]:
 @pytest.mark.core
 @pytest.mark.spec("END-01")
 async def test_a_job_that_has_ended_is_not_waited_for(store: Store) -> None:
-    """Done, dead, canceled, deleted and unknown jobs answer at once."""
+    """Done, dead, canceled, deleted and unknown jobs return at once."""
     job = await store.add()
     await store.finish(await store.take(), Done())
     dead = await store.add()
@@ -84,7 +84,7 @@ async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch
     await store.engine.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
     async with _twin(store) as twin:
         waiters = [asyncio.create_task(each.ended(job, 30.0)) for each in (store.engine, twin)]
-        await asyncio.sleep(0.25)  # long enough for the settling engine to hear that somebody waits
+        await asyncio.sleep(0.25)  # long enough for the settling engine to learn of the waiter
         await store.finish(claim, Done())
         assert await asyncio.wait_for(asyncio.gather(*waiters), _SOON) == [True] * 2
 
@@ -107,7 +107,7 @@ async def test_waiters_for_many_jobs_are_woken_each_for_its_own(store: Store) ->
 
 @pytest.mark.spec("END-03")
 async def test_a_cancel_wakes_who_waits(store: Store) -> None:
-    """Also from an engine that never heard of the waiter, and by taking the claim away."""
+    """Also from an engine that does not know the waiter, and by taking the claim away."""
     for force in (False, True):
         job = await store.add()
         if force:

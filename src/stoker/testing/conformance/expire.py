@@ -58,7 +58,7 @@ async def test_expire_with_nothing_to_do_answers_zeros(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("EXPIRE-02")
 async def test_expire_removes_done_jobs_after_their_time(store: Store) -> None:
-    """A job that is done stays for the engine's time unless its queue or itself says otherwise, to the microsecond."""
+    """A job that is done stays for the engine's time unless its queue or itself sets another, to the microsecond."""
     await _lives_for(store, await _ended(store, Done()), store.engine.keep_done)
 
 
@@ -108,7 +108,7 @@ async def test_expire_of_a_queue_that_keeps_nothing(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("EXPIRE-04")
 async def test_expire_follows_the_jobs_own_wish(store: Store) -> None:
-    """`keep` of the job goes before the queue's word, longer or shorter, but only for success."""
+    """`keep` of the job goes before the queue's, longer or shorter, but only for success."""
     await store.engine.tune("default", Tuning(keep_done=DAY, keep_dead=2 * DAY))
     await _lives_for(store, await _ended(store, Done(), options=Options(keep=SECOND)), SECOND)
     await _lives_for(store, await _ended(store, Done(), options=Options(keep=3 * DAY)), 3 * DAY)
@@ -241,7 +241,9 @@ async def test_expire_keeps_no_more_finished_jobs_than_the_history(store: Store)
     store.engine.history = 3
     await _expire(store)
     left = [job.id for job in (await store.engine.find(Query(order="oldest"))).jobs]
-    assert left == [ended[0], *ended[-2:], active], "what is done goes first, oldest first: the dead are for people"
+    assert left == [ended[0], *ended[-2:], active], (
+        "what is done goes first, oldest first: dead jobs stay for operators"
+    )
     twin = store.engine.for_loop()
     assert twin.history == 3
     store.engine.history = 2

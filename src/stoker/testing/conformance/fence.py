@@ -57,7 +57,7 @@ async def test_an_old_settlement_is_lost_once_the_job_was_claimed_again(
 @pytest.mark.spec("FENCE-02")
 @_ENDED
 async def test_a_stalled_worker_cannot_settle_what_a_reaper_took_over(store: Store, outcome: Outcome) -> None:
-    """Whatever a stalled worker says after the takeover is lost; the new owner's word counts."""
+    """Every write of a stalled worker after the takeover is lost; the new owner's count."""
     stale, fresh = await _taken_over(store)
     before = await store.snapshot([stale.id])
     assert await store.finish(stale, outcome) is Verdict.LOST
@@ -121,17 +121,17 @@ async def test_a_worker_with_two_jobs_settles_only_the_one_it_names(store: Store
 
 @pytest.mark.spec("FENCE-04")
 async def test_settling_a_job_that_never_existed_is_lost(store: Store) -> None:
-    """An unknown id is an answer, not an error."""
+    """An unknown id is a verdict, not an error."""
     await store.enlist("w1")
-    nobody = Settlement(store.mint(), "w1", 1, Status.DONE)
-    assert await store.settle(nobody) == [Verdict.LOST]
+    unknown = Settlement(store.mint(), "w1", 1, Status.DONE)
+    assert await store.settle(unknown) == [Verdict.LOST]
     assert await store.counts() == {}
 
 
 @pytest.mark.spec("FENCE-04")
 @pytest.mark.parametrize("status", [Status.DONE, Status.DEAD, Status.PENDING, Status.RETRYING, Status.CANCELED])
 async def test_settling_a_job_that_is_not_running_is_lost(store: Store, status: Status) -> None:
-    """A job that nobody claimed cannot be settled into anything, whatever token is tried."""
+    """A job that was never claimed cannot be settled into anything, whatever token is tried."""
     job = await store.add()
     await store.enlist("w1")
     before = await store.snapshot([job])
@@ -144,7 +144,7 @@ async def test_settling_a_job_that_is_not_running_is_lost(store: Store, status: 
 @pytest.mark.spec("FENCE-05")
 @pytest.mark.parametrize("outcome", [Done(b"1"), Failed("boom", after=MINUTE), Snoozed(MINUTE), Rejected("no")])
 async def test_a_settlement_sent_twice_applies_once(store: Store, outcome: Outcome) -> None:
-    """Sending the same settlement again changes nothing; a store that can tell answers that it applied before."""
+    """Sending the same settlement again changes nothing; a store with that feature reports that it applied before."""
     job = await store.add()
     settlement = conclude(await store.take(), outcome)
     assert await store.settle(settlement) == [Verdict.APPLIED]
@@ -178,7 +178,7 @@ async def test_a_settlement_that_was_lost_is_never_told_to_have_applied(store: S
 
 @pytest.mark.spec("FENCE-06")
 async def test_a_lapsed_lease_alone_forfeits_nothing(store: Store) -> None:
-    """Until somebody reaps the claim its worker may still settle it, however late."""
+    """Until another worker reaps the claim its worker may still settle it, however late."""
     job = await store.add()
     claim = await store.take()
     store.pass_time(10 * LEASE)

@@ -69,7 +69,7 @@ async def test_get_answers_in_the_order_asked(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("FIND-01")
 async def test_get_leaves_a_gap_for_what_is_missing(store: Store) -> None:
-    """An id without a record answers None in its place and hinders nobody."""
+    """An id without a record gives None in its position and does not affect the others."""
     job = await store.add()
     missing, found = await store.engine.get([store.mint(), job])
     assert missing is None
@@ -123,7 +123,7 @@ async def test_find_in_an_empty_store_is_an_empty_page(store: Store) -> None:
 
 @pytest.mark.spec("FIND-03")
 async def test_find_without_a_match_is_an_empty_page(store: Store) -> None:
-    """A filter nobody meets answers an empty page without a cursor."""
+    """A filter that no job meets gives an empty page without a cursor."""
     await store.add()
     for query in (
         Query(kinds=frozenset({"other"})),
@@ -202,7 +202,7 @@ async def test_find_filters_by_kind(store: Store) -> None:
 
 @pytest.mark.spec("FIND-06")
 async def test_find_filters_by_tenant(store: Store) -> None:
-    """Only the tenant's own jobs; jobs without a tenant belong to nobody."""
+    """Only the tenant's own jobs; jobs without a tenant are not among them."""
     mine = await store.add(tenant="acme")
     await store.add(tenant="acme2")
     await store.add()

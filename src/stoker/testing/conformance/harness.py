@@ -1,4 +1,4 @@
-"""What every case stands on: a fresh store, a clock that only the test moves, and a few words to speak with.
+"""What every case uses: a fresh store, a clock that only the test moves, and a few helpers.
 
 A case asks for `store`. It is one opened engine plus shorthands that keep the cases short enough to be read as the
 contract they are. `make_engine` is the one fixture an engine has to provide; all engines it makes inside one test
@@ -32,7 +32,7 @@ QUEUE = "default"
 
 
 class Store:
-    """An opened engine and the words of the suite."""
+    """An opened engine and the helpers of the suite."""
 
     def __init__(self, engine: Engine, clock: VirtualClock, make_engine: MakeEngine) -> None:
         self.engine = engine
@@ -53,17 +53,17 @@ class Store:
 
     @property
     def scope(self) -> Scope:
-        """The widest scope of a unique key that the engine gives."""
+        """The widest scope of a unique key that the engine has."""
         return "global" if Feature.KEYS_ACROSS_QUEUES in self.engine.features else "kind"
 
-    # --- doors --------------------------------------------------------------------------------------------------
+    # --- calls --------------------------------------------------------------------------------------------------
 
     def draft(self, kind: str = "work", **options: Any) -> Draft:
         """A draft with a fresh id."""
         return Draft(id=options.pop("id", None) or self.mint(), kind=kind, **options)
 
     async def insert(self, *drafts: Draft) -> list[JobId]:
-        """Insert drafts; answers the ids of the receipts."""
+        """Insert drafts; return the ids of the receipts."""
         return [receipt.id for receipt in await self.engine.insert(drafts)]
 
     async def add(self, kind: str = "work", **options: Any) -> JobId:
@@ -87,7 +87,7 @@ class Store:
         return claim
 
     async def settle(self, *settlements: Settlement) -> list[Verdict]:
-        """Settle; answers the verdicts."""
+        """Settle; return the verdicts."""
         return (await self.engine.settle(settlements)).verdicts
 
     async def finish(self, claim: Claim, outcome: Outcome, rules: Rules = PLAIN_RULES) -> Verdict:
@@ -140,6 +140,6 @@ async def store(make_engine: MakeEngine, clock: VirtualClock) -> AsyncIterator[S
 
 
 def needs(store: Store, feature: Feature) -> None:
-    """Skip the case on an engine that does not give this, naming what it gives up."""
+    """Skip the case on an engine without this feature, naming it."""
     if feature not in store.engine.features:
         pytest.skip(f"{store.engine.name} gives up: {feature.value}")

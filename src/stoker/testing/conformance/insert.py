@@ -1,4 +1,4 @@
-"""The first door: a draft becomes a pending job, exactly as it was given."""
+"""Insert: a draft becomes a pending job, exactly as it was given."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_the_largest_payload_fits(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("INSERT-04")
 async def test_receipts_come_in_the_order_of_the_drafts(store: Store) -> None:
-    """Each draft gets its own answer at its own place, new or not."""
+    """Each draft gets its own receipt in its own position, new or not."""
     held = await store.add(unique=Unique("k"))
     drafts = [store.draft(), store.draft(unique=Unique("k")), store.draft(queue="other"), store.draft()]
     receipts = await store.engine.insert(drafts)
@@ -171,7 +171,7 @@ async def test_a_thousand_drafts_go_in_one_call(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("INSERT-06")
 async def test_the_same_draft_again_is_the_same_job(store: Store) -> None:
-    """A call repeated after a lost answer stores nothing new and answers with the id."""
+    """A call repeated after a lost reply stores nothing new and returns the id."""
     draft = store.draft(payload=b"1")
     assert await store.engine.insert([draft]) == [Receipt(draft.id, Stored.INSERTED)]
     before = await store.snapshot([draft.id])
@@ -203,7 +203,7 @@ async def test_a_keyed_draft_again_does_not_meet_itself(store: Store) -> None:
 
 @pytest.mark.spec("INSERT-06")
 async def test_an_id_twice_in_one_call_is_one_job(store: Store) -> None:
-    """The second draft of the same id answers existing; the first one's words count."""
+    """The second draft of the same id is existing; the first one is stored."""
     draft = store.draft(payload=b"1")
     twin = Draft(draft.id, "work", b"2")
     receipts = await store.engine.insert([draft, twin])
@@ -258,7 +258,7 @@ async def test_the_longest_delay_is_survivable(store: Store) -> None:
 
 @pytest.mark.spec("INSERT-08")
 async def test_jobs_of_the_future_are_counted_as_scheduled(store: Store) -> None:
-    """The census tells pending jobs that are due from those that are not, per queue."""
+    """The census separates pending jobs that are due from those that are not, per queue."""
     await store.insert(
         store.draft(),
         store.draft(delay=1),
@@ -344,7 +344,7 @@ async def test_an_impossible_draft_never_reaches_the_store(store: Store, options
 
 @pytest.mark.spec("INSERT-11")
 async def test_a_queue_needs_no_introduction(store: Store) -> None:
-    """Inserting into a queue nobody tuned works, and the queue is listed from then on."""
+    """Inserting into a queue that was never tuned works, and the queue is listed from then on."""
     await store.add(queue="brand.new")
     assert "brand.new" in [queue.name for queue in await store.engine.queues()]
     assert (await store.take(queue="brand.new")).queue == "brand.new"
@@ -352,7 +352,7 @@ async def test_a_queue_needs_no_introduction(store: Store) -> None:
 
 @pytest.mark.spec("INSERT-12")
 async def test_a_deleted_id_leaves_no_gap_in_front_of_others(store: Store) -> None:
-    """A removed job is no empty answer: the next one of the queue is handed out in its place."""
+    """A removed job does not make a claim empty: the next one of the queue is claimed instead."""
     first, second = await store.insert(store.draft(), store.draft())
     tally = await store.engine.alter(Selection((first,)), Delete())
     assert tally.changed == 1

@@ -48,7 +48,7 @@ async def test_a_worker_is_known_after_its_first_renewal(store: Store) -> None:
 
 @pytest.mark.spec("LEASE-01")
 async def test_an_unknown_worker_that_renews_gets_no_lease(store: Store) -> None:
-    """Being told unknown leaves nothing behind: no lease, no claim."""
+    """A renewal that returns unknown leaves nothing behind: no lease, no claim."""
     await store.add()
     assert not (await store.engine.renew("w1", [])).known
     assert await store.engine.claim(Demand("w1", (("default", 1),))) == []
@@ -114,17 +114,17 @@ async def test_a_renewal_tells_what_is_lost(store: Store) -> None:
     await store.finish(retaken, HandedBack())
     fresh = await store.take("w1")
     assert fresh.id == retaken.id
-    nobody = (store.mint(), store.now())
+    unknown = (store.mint(), store.now())
     held = [(claim.id, claim.token) for claim in (keep, done, back, forced, retaken, fresh)]
-    renewal = await store.engine.renew("w1", [*held, nobody])
+    renewal = await store.engine.renew("w1", [*held, unknown])
     lost = [(claim.id, claim.token) for claim in (done, back, forced, retaken)]
-    assert sorted(renewal.lost) == sorted([*lost, nobody])
+    assert sorted(renewal.lost) == sorted([*lost, unknown])
     assert (renewal.known, renewal.canceling, renewal.orphaned) == (True, [], [])
 
 
 @pytest.mark.spec("LEASE-03")
 async def test_a_job_held_by_another_worker_is_lost(store: Store) -> None:
-    """The token of somebody else's claim does not make it one's own."""
+    """The token of another worker's claim does not give a worker the claim."""
     await store.add()
     claim = await store.take("w1")
     await store.enlist("w2")
@@ -162,7 +162,7 @@ async def test_an_orphan_is_handed_back_without_cost(store: Store) -> None:
 
 @pytest.mark.spec("LEASE-04")
 async def test_an_orphan_that_was_asked_to_stop_ends_canceled(store: Store) -> None:
-    """A cancel request is not lost with the answer to the claim."""
+    """A cancel request is not lost with the reply to the claim."""
     job = await store.add()
     await store.take("w1")
     await store.engine.alter(Selection((job,)), Cancel())
@@ -351,7 +351,7 @@ async def test_a_worker_never_reaps_itself(store: Store) -> None:
 
 @pytest.mark.spec("LEASE-10")
 async def test_only_the_living_reap(store: Store) -> None:
-    """A worker without a live lease is given nothing, so no claim passes to somebody who is not there."""
+    """A worker without a live lease is given nothing, so no claim passes to a worker that is gone."""
     [claim] = await _lapse(store)
     before = await store.snapshot([claim.id])
     assert await store.engine.reap("stranger", 10) == []
@@ -473,7 +473,7 @@ async def test_a_renewal_tells_who_was_asked_to_stop(store: Store) -> None:
     ids=["-1", "negative", "ten years and more", "huge", "nan", "infinite", "a fraction", "text", "none", "yes"],
 )
 async def test_an_impossible_lease_is_refused_and_changes_nothing(store: Store, lease: Any) -> None:
-    """Neither a first renewal nor a later one takes it; the lease that was given before stands."""
+    """Neither a first renewal nor a later one takes it; the earlier lease stays."""
     for known in (False, True):
         with pytest.raises(InvalidInput) as refused:
             await store.engine.renew("w1", [], lease=lease, first=True)
@@ -489,7 +489,7 @@ async def test_an_impossible_lease_is_refused_and_changes_nothing(store: Store, 
 
 @pytest.mark.spec("LEASE-16")
 async def test_the_longest_lease_is_taken(store: Store) -> None:
-    """Ten years, and its jobs are nobody else's."""
+    """Ten years, and no other worker gets its jobs."""
     await store.add()
     await store.enlist("w1", LONGEST)
     await store.engine.claim(Demand("w1", (("default", 1),)))

@@ -14,7 +14,7 @@ from stoker.testing.conformance.harness import Store
 @pytest.mark.core
 @pytest.mark.spec("LOCK-01")
 async def test_locks_have_one_owner(store: Store) -> None:
-    """A free lock is taken; somebody else is refused; other names are other locks."""
+    """A free lock is taken; another owner is refused; other names are other locks."""
     assert await store.engine.lock("janitor", "a", SECOND)
     assert not await store.engine.lock("janitor", "b", SECOND)
     assert await store.engine.lock("ticker", "b", SECOND)
@@ -23,7 +23,7 @@ async def test_locks_have_one_owner(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("LOCK-02")
 async def test_locks_are_extended_by_their_owner(store: Store) -> None:
-    """Taking one's own lock again moves its end; a refused attempt does not."""
+    """Taking an owned lock again moves its end; a refused attempt does not."""
     await store.engine.lock("janitor", "a", 10 * SECOND)
     store.pass_time(9 * SECOND)
     assert not await store.engine.lock("janitor", "b", HOUR)
@@ -59,7 +59,7 @@ async def test_locks_lapse_exactly_at_their_end(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("LOCK-04")
 async def test_locks_are_released_only_by_their_owner(store: Store) -> None:
-    """The owner releases once; nobody else can; a released lock is free."""
+    """The owner releases once; no other owner can; a released lock is free."""
     assert not await store.engine.unlock("janitor", "a")
     await store.engine.lock("janitor", "a", HOUR)
     assert not await store.engine.unlock("janitor", "b")

@@ -73,7 +73,7 @@ async def test_an_empty_note_changes_nothing(store: Store) -> None:
 
 @pytest.mark.spec("NOTE-03")
 async def test_the_log_keeps_its_newest_lines(store: Store) -> None:
-    """Beyond its limit the oldest lines make room, over many notes and within one."""
+    """Beyond its limit the oldest lines are dropped, over many notes and within one."""
     job = await store.add()
     claim = await store.take()
     for number in range(LONGEST_LOG + 10):
@@ -87,7 +87,7 @@ async def test_the_log_keeps_its_newest_lines(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("NOTE-04")
 async def test_notes_are_fenced(store: Store) -> None:
-    """Wrong worker, wrong token, a job put back and a job never heard of: lost, and nothing is written."""
+    """Wrong worker, wrong token, a job put back and an unknown job: lost, and nothing is written."""
     job = await store.add()
     claim = await store.take("w1")
     await store.enlist("w2")
@@ -130,10 +130,10 @@ async def test_a_finished_job_takes_no_notes(store: Store) -> None:
 
 @pytest.mark.spec("NOTE-05")
 async def test_notes_are_judged_one_by_one_in_order(store: Store) -> None:
-    """A lost note does not hinder the others; verdicts come in the order of the notes; none answer none."""
+    """A lost note does not hinder the others; verdicts come in the order of the notes; no notes give no verdicts."""
     await store.insert(store.draft(), store.draft())
     one, two = await store.claim(n=2)
-    lost = Note(one.id, "nobody", one.token, 0.5, ref=one.ref)
+    lost = Note(one.id, "unknown", one.token, 0.5, ref=one.ref)
     verdicts = await _write(store, _note(one, 0.1), lost, _note(two, 0.2))
     assert verdicts == [Verdict.APPLIED, Verdict.LOST, Verdict.APPLIED]
     assert ((await store.job(one.id)).progress, (await store.job(two.id)).progress) == (0.1, 0.2)
@@ -153,7 +153,7 @@ async def test_metadata_noted_while_running_reaches_the_next_run(store: Store) -
 
 @pytest.mark.spec("NOTE-07")
 async def test_a_job_that_was_asked_to_stop_may_still_be_noted_on(store: Store) -> None:
-    """A handler that is winding up can say so; the request stays."""
+    """A handler that is stopping can still write notes; the request stays."""
     job = await store.add()
     claim = await store.take()
     await store.engine.alter(Selection((job,)), Cancel())

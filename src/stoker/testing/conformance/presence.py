@@ -24,7 +24,7 @@ _SHOWN = Presence(
 @pytest.mark.core
 @pytest.mark.spec("PRESENCE-01")
 async def test_presence_of_nobody_is_empty(store: Store) -> None:
-    """No worker showed itself; claiming and renewing alone show nobody."""
+    """There are none before a worker reports itself; claiming and renewing alone are no report."""
     await store.enlist("w1")
     assert await store.engine.workers() == []
 
@@ -32,7 +32,7 @@ async def test_presence_of_nobody_is_empty(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("PRESENCE-02")
 async def test_presence_is_stamped_by_the_store(store: Store) -> None:
-    """What a worker says comes back as said, with the store's time instead of its own."""
+    """A presence comes back as it was reported, with the store's time instead of its own."""
     await store.engine.beat(msgspec.structs.replace(_SHOWN, seen_at=12345))
     assert await store.engine.workers() == [msgspec.structs.replace(_SHOWN, seen_at=store.now())]
 

@@ -106,7 +106,7 @@ async def test_queues_tune_pulls_values_into_range(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("QUEUE-05")
 async def test_queues_seeding_keeps_what_people_tuned(store: Store) -> None:
-    """`if_absent` writes a new queue and leaves an existing one alone, and says which it was."""
+    """`if_absent` writes a new queue and leaves an existing one alone, and returns which it was."""
     assert await store.engine.tune("mail", Tuning(workers=5), if_absent=True)
     assert not await store.engine.tune("mail", Tuning(workers=9, paused=True), if_absent=True)
     assert await _queue(store, "mail") == _plain(store, "mail", workers=5)
@@ -172,7 +172,7 @@ async def test_queues_paused_hold_jobs_that_are_moved_in(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("QUEUE-07")
 async def test_queues_resume_wakes_a_waiter(store: Store) -> None:
-    """Whoever sleeps on a paused queue hears that it goes on."""
+    """A worker that sleeps on a paused queue is woken when it is resumed."""
     await store.engine.tune("mail", Tuning(paused=True))
     while await store.engine.wait(["mail"], 0.05):
         pass
@@ -214,7 +214,7 @@ async def test_queues_curve_travels_with_the_claim(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("QUEUE-10")
 async def test_queues_are_the_same_for_every_engine_on_the_store(store: Store) -> None:
-    """What one engine tunes, a twin sees and obeys."""
+    """What one engine tunes, another on the store sees and obeys."""
     twin = store.engine.for_loop()
     await twin.open()
     try:

@@ -1,4 +1,4 @@
-"""The third door: a claim ends, and record, history, counters and follow-ups change in one step."""
+"""Settle: a claim ends, and record, history, counters and follow-ups change in one step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _requeue(store: Store, job: bytes) -> None:
 @pytest.mark.core
 @pytest.mark.spec("SETTLE-01")
 async def test_success_finishes_the_job(store: Store) -> None:
-    """Done, with its finish time, owned by nobody, counted once."""
+    """Done, with its finish time, without owner, counted once."""
     job = await store.add()
     claim = await store.take()
     store.pass_time(SECOND)
@@ -83,7 +83,7 @@ async def test_the_largest_result_fits(store: Store) -> None:
 
 @pytest.mark.spec("SETTLE-01")
 async def test_a_result_that_cannot_be_kept_is_flagged(store: Store) -> None:
-    """The job is done without result, and its metadata says why."""
+    """The job is done without result, and its metadata gives the reason."""
     job = await store.add()
     await store.finish(await store.take(), Done(None, warning="not JSON"))
     record = await store.job(job)
@@ -118,7 +118,7 @@ async def test_keeping_nothing_deletes_the_job_on_success(store: Store) -> None:
 
 @pytest.mark.spec("SETTLE-02")
 async def test_keeping_nothing_concerns_only_success(store: Store) -> None:
-    """A failed or canceled job is kept for people to look at, whatever its keep says."""
+    """A failed or canceled job is kept for operators, whatever its `keep`."""
     dead = await store.add(options=Options(keep=0))
     await store.finish(await store.take(), Rejected("no"))
     assert await store.status(dead) is Status.DEAD
@@ -134,7 +134,7 @@ async def test_keeping_nothing_concerns_only_success(store: Store) -> None:
     ids=["queue", "job", "task", "job before task", "longest"],
 )
 async def test_success_stamps_its_expiry(store: Store, own: int | None, task: int | None, expected: int | None) -> None:
-    """The job's own wish counts before the task's, and that before the queue's."""
+    """The job's `keep` counts before the task's, and that before the queue's."""
     job = await store.add(options=Options(keep=own))
     await store.finish(await store.take(), Done(), Rules(keep=task))
     kept = store.engine.keep_done if expected is None else expected
@@ -181,7 +181,7 @@ async def test_an_active_job_has_no_expiry(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("SETTLE-04")
 async def test_a_failure_with_budget_left_waits_for_its_retry(store: Store) -> None:
-    """Retrying, due after the delay by the store's clock, with error and history, owned by nobody, not finished."""
+    """Retrying, due after the delay by the store's clock, with error and history, without owner, not finished."""
     job = await store.add()
     claim = await store.take()
     store.pass_time(SECOND)
@@ -226,7 +226,7 @@ async def test_the_queues_curve_decides_when_the_job_has_no_opinion(store: Store
 @pytest.mark.core
 @pytest.mark.spec("SETTLE-05")
 async def test_the_last_failure_of_the_budget_is_final(store: Store) -> None:
-    """Dead, with finish time, last error and one more entry of the history, owned by nobody."""
+    """Dead, with finish time, last error and one more entry of the history, without owner."""
     job = await store.add(attempts=2)
     await store.finish(await store.take(), Failed("one", after=0))
     claim = await store.take()
@@ -264,7 +264,7 @@ async def test_a_job_that_must_not_be_retried_dies_at_its_first_failure(store: S
 
 @pytest.mark.spec("SETTLE-05")
 async def test_a_timeout_is_a_failure_that_names_the_limit(store: Store) -> None:
-    """A run over its limit is retried like any failure, and its record says what the limit was."""
+    """A run over its limit is retried like any failure, and its record names the limit."""
     job = await store.add()
     await store.finish(await store.take(), TimedOut(30 * SECOND))
     record = await store.job(job)
@@ -274,7 +274,7 @@ async def test_a_timeout_is_a_failure_that_names_the_limit(store: Store) -> None
 
 @pytest.mark.spec("SETTLE-06")
 async def test_every_failure_adds_one_entry_of_its_own_run(store: Store) -> None:
-    """The history tells time, attempt and message per failed run, oldest first; the last error is its newest."""
+    """The history holds time, attempt and message per failed run, oldest first; the last error is its newest."""
     job = await store.add(attempts=9)
     expected = []
     for attempt in (1, 2, 3):
@@ -289,7 +289,7 @@ async def test_every_failure_adds_one_entry_of_its_own_run(store: Store) -> None
 
 @pytest.mark.spec("SETTLE-06")
 async def test_the_history_keeps_the_newest_entries(store: Store) -> None:
-    """Beyond its limit the oldest entries make room."""
+    """Beyond its limit the oldest entries are dropped."""
     job = await store.add(attempts=100)
     runs = LONGEST_HISTORY + 5
     for attempt in range(1, runs + 1):
@@ -301,7 +301,7 @@ async def test_the_history_keeps_the_newest_entries(store: Store) -> None:
 
 @pytest.mark.spec("SETTLE-06")
 async def test_success_keeps_the_history(store: Store) -> None:
-    """A job that succeeded at its third attempt still tells about the first two."""
+    """A job that succeeded at its third attempt still has the first two in its history."""
     job = await store.add()
     for _ in range(2):
         await store.finish(await store.take(), Failed("boom", after=0))
@@ -437,7 +437,7 @@ async def test_throttles_are_counted_per_job_until_it_succeeds(store: Store) -> 
 
 @pytest.mark.spec("SETTLE-08")
 async def test_a_job_nobody_can_run_is_not_put_back_for_ever(store: Store) -> None:
-    """The first meeting is remembered with the job; an hour later it is dead and says what is missing."""
+    """The first meeting is remembered with the job; an hour later it is dead, and its error names what is missing."""
     job = await store.add()
     first_met = store.now()
     runs = 0
@@ -484,7 +484,7 @@ async def test_other_ends_do_not_count_as_crashes(store: Store) -> None:
 
 @pytest.mark.spec("SETTLE-10")
 async def test_a_canceled_run_ends_canceled(store: Store) -> None:
-    """A handler that stopped on request leaves a canceled job that says why."""
+    """A handler that stopped on request leaves a canceled job with the reason."""
     job = await store.add()
     await store.finish(await store.take(), Canceled("by hand"))
     record = await store.job(job)
@@ -494,7 +494,7 @@ async def test_a_canceled_run_ends_canceled(store: Store) -> None:
 
 @pytest.mark.spec("SETTLE-10")
 async def test_a_job_claimed_too_late_ends_canceled_without_an_attempt(store: Store) -> None:
-    """A job that expired before its start is canceled, says so, and counts no start."""
+    """A job that expired before its start is canceled, with that as its error, and counts no start."""
     job = await store.add(options=Options(expires=MINUTE))
     store.pass_time(MINUTE + 1)
     await store.finish(await store.take(), Expired())
@@ -635,7 +635,7 @@ async def test_a_follow_up_obeys_the_key_rule(store: Store) -> None:
 
 @pytest.mark.spec("SETTLE-13", "KEY-12")
 async def test_a_refusing_follow_up_does_not_keep_the_claim_from_ending(store: Store) -> None:
-    """Nobody is left to hear a Duplicate: a follow-up of mode raise whose key is held is simply not stored."""
+    """No caller is left to get a Duplicate: a follow-up of mode raise whose key is held is simply not stored."""
     await store.insert(store.draft("parent"), store.draft("child", unique=Unique("k"), delay=HOUR))
     child, sibling = store.draft("child", unique=Unique("k", mode="raise")), store.draft("sibling")
     assert await store.finish(await store.take(), Done(followups=(child, sibling))) is Verdict.APPLIED
@@ -654,7 +654,7 @@ async def test_a_job_can_hand_its_own_key_to_its_follow_up(store: Store) -> None
 
 @pytest.mark.spec("SETTLE-14")
 async def test_metadata_of_runs_is_merged(store: Store) -> None:
-    """What a run noted is added to what earlier runs noted; the newest word on a key wins, whatever the end."""
+    """What a run noted is added to what earlier runs noted; the newest value of a key wins, whatever the end."""
     job = await store.add(attempts=9)
     await store.settle(conclude(await store.take(), Failed("boom", after=0), metadata={"a": "1", "b": "1"}))
     await store.settle(conclude(await store.take(), Snoozed(0), metadata={"b": "2", "c": "2"}))
@@ -666,7 +666,7 @@ async def test_metadata_of_runs_is_merged(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("SETTLE-15")
 async def test_settling_and_claiming_share_a_call(store: Store) -> None:
-    """With a demand the same call ends one batch and answers with the next."""
+    """With a demand the same call ends one batch and returns the next."""
     ids = await store.insert(*(store.draft() for _ in range(3)))
     first = await store.take()
     settled = await store.engine.settle([conclude(first, Done())], demand=Demand("w1", (("default", 5),)))
@@ -805,7 +805,7 @@ async def test_a_refund_after_a_requeue_stays_above_its_base(store: Store) -> No
 @pytest.mark.spec("SETTLE-20")
 @pytest.mark.parametrize("metadata", [None, {"a": "b"}], ids=["plain", "noted"])
 async def test_success_clears_the_last_error(store: Store, metadata: dict[str, str] | None) -> None:
-    """A job that failed and then succeeded has no last error and is not found by it; its history tells."""
+    """A job that failed and then succeeded has no last error and is not found by it; its history has it."""
     job = await store.add()
     await store.finish(await store.take(), Failed("boom", after=0))
     assert (await store.job(job)).last_error == "boom"

@@ -52,7 +52,7 @@ async def test_timeline_keeps_events_as_recorded(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("TIMELINE-02")
 async def test_timeline_of_nothing_is_a_no_op(store: Store) -> None:
-    """Recording nothing answers 0 and stores nothing."""
+    """Recording nothing returns 0 and stores nothing."""
     assert await store.engine.record([], now=store.now()) == 0
     assert await store.engine.record([], [], now=store.now()) == 0
     assert await store.engine.events(Window(0, store.now() + DAY)) == []
@@ -107,7 +107,7 @@ async def test_timeline_narrows_to_a_queue_and_to_a_job(store: Store) -> None:
 @pytest.mark.spec("TIMELINE-06")
 @pytest.mark.parametrize("off", [-HOUR, 0, HOUR], ids=["slow", "right", "fast"])
 async def test_timeline_shifts_events_to_the_stores_clock(store: Store, off: int) -> None:
-    """A recorder whose clock is wrong by an hour still tells the right time."""
+    """A recorder whose clock is wrong by an hour still records the right time."""
     theirs = store.now() + off
     await store.engine.record([_event(store, theirs - 5 * SECOND), _event(store, theirs)], now=theirs)
     assert await _times(store, 0, store.now() + DAY) == [store.now() - 5 * SECOND, store.now()]
@@ -126,7 +126,7 @@ async def test_timeline_takes_events_of_jobs_that_are_gone(store: Store) -> None
 
 @pytest.mark.spec("TIMELINE-07")
 async def test_timeline_takes_many_events_at_once(store: Store) -> None:
-    """Thousands of events in one call are all written and all told."""
+    """Thousands of events in one call are all written and all read."""
     at = store.now()
     events = [_event(store, at + n) for n in range(2_500)]
     assert await store.engine.record(events, now=at) == 2_500
@@ -149,7 +149,7 @@ async def test_timeline_keeps_the_same_event_twice(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("TIMELINE-08")
 async def test_timeline_points_are_overwritten(store: Store) -> None:
-    """The newest value of a queue, metric and bucket stands, within one call and across calls."""
+    """The newest value of a queue, metric and bucket counts, within one call and across calls."""
     at = store.now()
     await store.engine.record([], [Point("q", "m", at, 1), Point("q", "m", at, 2.5)], now=at)
     assert await store.engine.points(at, at, ["m"]) == [Point("q", "m", at, 2.5)]
@@ -236,7 +236,7 @@ async def test_timings_include_calls_that_raise(store: Store) -> None:
 
 @pytest.mark.spec("TIMELINE-11")
 async def test_timings_belong_to_one_engine(store: Store) -> None:
-    """What a twin does is not in another engine's samples."""
+    """The calls of one engine are not in another engine's samples."""
     twin = store.engine.for_loop()
     await twin.open()
     try:
@@ -325,7 +325,7 @@ async def test_late_events_of_a_deleted_job_are_not_written(store: Store) -> Non
 @pytest.mark.core
 @pytest.mark.spec("SETTLE-23")
 async def test_a_follow_up_with_a_key_that_was_stored_is_there_and_wakes(store: Store) -> None:
-    """One that met the holder of its key is not stored under its id, so whoever asks can tell them apart."""
+    """One that met the holder of its key is not stored under its id, so a reader can distinguish them."""
     await store.add()
     claim = await store.take()
     await store.engine.wait([QUEUE], 0)

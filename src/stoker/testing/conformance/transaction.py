@@ -137,7 +137,7 @@ async def test_a_refused_call_inside_a_transaction_leaves_the_others(store: Stor
 
 @pytest.mark.spec("TX-04")
 async def test_an_empty_transaction_is_harmless(store: Store) -> None:
-    """Nothing in, nothing out, nobody woken."""
+    """Nothing in, nothing out, no waiter woken."""
     needs(store, Feature.OWN_TRANSACTION)
     async with store.engine.transaction() as tx:
         assert await store.engine.insert([], tx=tx) == []

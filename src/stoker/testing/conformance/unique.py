@@ -26,7 +26,7 @@ async def _waiting(store: Store, *, hold: Hold = "active", after: int = HOUR) ->
 
 
 async def _put(store: Store, **options: object) -> Receipt:
-    """Insert one draft with key k, or as given; answers its receipt."""
+    """Insert one draft with key k, or as given; return its receipt."""
     [receipt] = await store.engine.insert([store.draft(**{"unique": Unique("k"), **options})])  # type: ignore[arg-type]
     return receipt
 
@@ -149,7 +149,7 @@ async def test_scopes_never_collide(store: Store) -> None:
 
 @pytest.mark.spec("KEY-03")
 async def test_keys_are_compared_exactly(store: Store) -> None:
-    """Case, spaces and composed characters tell keys apart."""
+    """Case, spaces and composed characters make different keys."""
     keys = ["k", "K", "k ", " k", "é", "e\u0301", "%", "_", "\u2028", "k" * 512]
     receipts = await store.engine.insert([store.draft(unique=Unique(key)) for key in keys])
     assert [receipt.stored for receipt in receipts] == [Stored.INSERTED] * len(keys)
@@ -299,7 +299,7 @@ async def test_drafts_of_one_call_meet_each_other(store: Store) -> None:
 
 @pytest.mark.spec("KEY-06")
 async def test_a_draft_may_replace_one_of_its_own_call(store: Store) -> None:
-    """The last word of a batch on a replaceable key is what is stored, under the first id."""
+    """The last draft of a batch for a replaceable key is what is stored, under the first id."""
     unique = Unique("k", mode="replace")
     one, two, three = (store.draft(unique=unique, payload=payload) for payload in (b"1", b"2", b"3"))
     assert await store.engine.insert([one, two, three]) == [
@@ -394,7 +394,7 @@ async def test_a_key_is_weak_again_after_the_next_failure(store: Store) -> None:
 @pytest.mark.spec("KEY-09")
 @_MODES
 async def test_a_key_can_be_held_through_retries(store: Store, mode: Mode) -> None:
-    """With hold="retrying" a waiting job keeps its key: nobody supersedes or replaces it."""
+    """With hold="retrying" a waiting job keeps its key: no draft supersedes or replaces it."""
     job = await _waiting(store, hold="retrying")
     before = await store.snapshot([job])
     if mode == "raise":
@@ -472,7 +472,7 @@ async def test_of_dead_jobs_with_one_key_only_one_comes_back(store: Store) -> No
 @pytest.mark.spec("KEY-10")
 @pytest.mark.parametrize("hold", ["active", "retrying"])
 async def test_requeueing_a_waiting_job_makes_its_key_strong(store: Store, hold: Hold) -> None:
-    """A job does not stand in its own way; once an operator made it pending it is not superseded any more."""
+    """A job does not block itself; once an operator made it pending it is not superseded any more."""
     job = await _waiting(store, hold=hold)
     tally = await store.engine.alter(Selection((job,)), Requeue())
     assert (tally.changed, tally.blocked) == (1, 0)

@@ -36,7 +36,7 @@ async def _taken(store: Store) -> Claim:
 @pytest.mark.core
 @pytest.mark.spec("WAKE-01")
 async def test_wait_without_a_wake_times_out(store: Store) -> None:
-    """Nobody woke: the answer is empty, and time really passed."""
+    """Without a wake-up the result is empty, and time really passed."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert await store.engine.wait(["mail"], _NEVER) == frozenset()
@@ -46,7 +46,7 @@ async def test_wait_without_a_wake_times_out(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("WAKE-01")
 async def test_wait_ends_when_woken(store: Store) -> None:
-    """A sleeper is released by the wake-up, long before its timeout, and is told by which topic."""
+    """A sleeper is released by the wake-up, long before its timeout, and gets the topic."""
     sleeper = asyncio.create_task(store.engine.wait(["mail", "post"], _SOON))
     await asyncio.sleep(0.01)
     await store.engine.wake(["post"])
@@ -116,7 +116,7 @@ async def test_wake_by_insert_reaches_the_queues_with_new_due_jobs(store: Store)
 @pytest.mark.core
 @pytest.mark.spec("WAKE-05")
 async def test_wake_by_insert_needs_a_new_job(store: Store) -> None:
-    """A deduplicated draft and a repeated call wake nobody."""
+    """A deduplicated draft and a repeated call wake no waiter."""
     draft = store.draft(unique=Unique("k"), queue="mail")
     await store.insert(draft)
     await _quiet(store, "mail")
@@ -127,7 +127,7 @@ async def test_wake_by_insert_needs_a_new_job(store: Store) -> None:
 
 @pytest.mark.spec("WAKE-05")
 async def test_wake_sent_while_everybody_is_busy_reaches_the_next_waiter(store: Store) -> None:
-    """A job stored while nobody waits is not slept over."""
+    """A job stored while there is no waiter is not missed."""
     await store.add(queue="mail")
     assert await store.engine.wait(["mail"], _SOON) == {"mail"}
 
@@ -166,7 +166,7 @@ async def test_wake_of_control_reaches_every_engine(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("WAKE-07")
 async def test_wake_of_control_is_remembered_by_each_listener(store: Store) -> None:
-    """An engine that listened before hears, once, of what was said while it did not wait."""
+    """An engine that waited before gets, once, the wake-up that came while it did not wait."""
     twin = store.engine.for_loop()
     await twin.open()
     try:
@@ -217,7 +217,7 @@ async def test_a_worker_may_sleep_until_the_next_job_is_due(store: Store) -> Non
 @pytest.mark.spec("WAKE-08")
 @pytest.mark.parametrize("outcome", [Failed("boom", after=3 * SECOND), Snoozed(3 * SECOND), Throttled(3 * SECOND)])
 async def test_a_worker_may_sleep_until_a_job_comes_back(store: Store, outcome: Outcome) -> None:
-    """A retry, a snooze and a throttle each say when the next job can be taken."""
+    """A retry, a snooze and a throttle each set when the next job can be taken."""
     await store.add()
     await store.finish(await store.take(), outcome)
     assert (await store.engine.ahead([QUEUE])).wait == 3 * SECOND
@@ -228,7 +228,7 @@ async def test_a_worker_may_sleep_until_a_job_comes_back(store: Store, outcome: 
 @pytest.mark.core
 @pytest.mark.spec("WAKE-08")
 async def test_a_worker_of_nothing_sleeps_until_it_is_woken(store: Store) -> None:
-    """Empty queues, queues nobody ever used, and no queues at all have no time, and are open."""
+    """Empty queues, queues that were never used, and no queues at all have no time, and are open."""
     await store.finish(await _taken(store), Done())
     assert await store.engine.ahead([QUEUE, "unheard.of"]) == Ahead(frozenset({QUEUE, "unheard.of"}), None)
     assert await store.engine.ahead([]) == Ahead(frozenset(), None)
@@ -264,7 +264,7 @@ async def test_a_paused_queue_is_slept_over_until_it_is_resumed(store: Store) ->
 @pytest.mark.core
 @pytest.mark.spec("WAKE-10")
 async def test_a_job_that_is_due_soon_moves_the_alarm_of_a_sleeper(store: Store) -> None:
-    """Whoever sleeps until a later job is woken by an earlier one, also of another process, and learns its time."""
+    """A worker that waits for a later job is woken by an earlier one, also of another process, and gets its time."""
     await store.add(queue="mail", delay=HOUR)
     await _quiet(store, "mail")
     assert (await store.engine.ahead(["mail"])).wait == HOUR
