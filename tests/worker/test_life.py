@@ -435,7 +435,7 @@ async def test_threads_are_used_again_and_end_with_the_worker(jobs: Stoker) -> N
     assert len({await handle.result(0) for handle in handles}) <= 4
 
     def left() -> list[str]:
-        return [one.name for one in threading.enumerate() if one.name.startswith(("stoker-handler", "stoker-keeper"))]
+        return [one.name for one in threading.enumerate() if one.name.startswith(("stoker-handler", "stoker-lease"))]
 
     await until(lambda: not left())
 

@@ -1,8 +1,8 @@
-"""The worker: takes jobs, runs handlers, settles what came of them.
+"""The worker: claims jobs, runs their handlers and settles the outcomes.
 
-`worker` holds the parts together, `fetcher` decides what to take, `runner` runs one job, `settler` gathers what to
-write, `keeper` keeps the lease from a thread of its own, `reaper` takes over from the dead, `janitor` tidies up,
-`executors` run what cannot run on the loop, `supervisor` looks after several worker processes.
+`worker` holds the parts together and `main` runs one as a process; `fetcher` decides what to claim, `runner` runs jobs
+in slots, `running` interrupts them, `store_loop` settles and claims, `lease_keeper` renews the lease in a thread of its
+own, `maintenance` does the rest. `docs/explanation/the-worker.md` draws them.
 """
 
 from stoker.worker.worker import Worker

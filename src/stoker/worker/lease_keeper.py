@@ -46,7 +46,7 @@ class LeaseKeeper:
         self._lease = lease
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
-        self._thread = threading.Thread(target=self._run, name="stoker-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="stoker-lease", daemon=True)
         self._ready: asyncio.Future[None] = self._main.create_future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
