@@ -124,7 +124,7 @@ def test_a_listener_that_raises_is_logged_once_and_changes_nothing(
             listeners.emit(event)
     assert heard == ["a", "b", "c"]
     (record,) = caplog.records
-    assert "broken raised; the job's outcome stands" in record.getMessage()
+    assert "broken raised; the job's outcome is stored" in record.getMessage()
     assert record.exc_info is not None
     assert record.exc_info[1] is error
     (name,) = listeners.failures

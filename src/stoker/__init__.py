@@ -67,7 +67,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists
 
     def __getattr__(name: str) -> Any:
-        """`Worker` is loaded when it is asked for: a producer does not need it."""
+        """Import `Worker` on first use; a producer does not need it."""
         if name == "Worker":
             from stoker.worker import Worker
 

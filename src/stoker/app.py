@@ -52,10 +52,10 @@ class Stoker(Registry):
     """Background jobs on one store.
 
     The URL comes from the argument, else `$STOKER_URL`, else a SQLite file beside you. `attempts`, `backoff`,
-    `timeout` and `keep` are what tasks get that say nothing themselves. `router` maps a kind to a queue where nobody
-    named one; `tenant` supplies the tenant where the caller gave none. `namespace` goes before the kinds and the
-    default queue, so that several services share a store without meeting: `billing.send` in `billing.default`. A name
-    or queue that is given stays as it is written.
+    `timeout` and `keep` are defaults for tasks. `router` maps a kind to a queue if neither call nor task names one;
+    `tenant` supplies the tenant if the caller gives none. `namespace` prefixes the kinds and the default queue, so that
+    several services can share a store: `billing.send` in `billing.default`. A name or queue that is given is used
+    unchanged.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class Stoker(Registry):
     # --- around a handler ---------------------------------------------------------------------------------------
 
     def listener(self, fn: Listener[Transition]) -> Listener[Transition]:
-        """Hear every change of status that a write of this process brought about."""
+        """Call `fn` after each change of status that this process writes."""
         return self.listeners.add(fn)
 
     @property
     def async_middleware(self) -> list[Middleware[Any, Any]]:
-        """What surrounds every handler, on the worker's loop."""
+        """The middleware that wraps every handler, on the worker's loop."""
         return [cast("Middleware[Any, Any]", one) for one in self.middleware if not is_plain(one)]
 
     @property
     def plain_middleware(self) -> list[PlainMiddleware[Any, Any]]:
-        """What surrounds plain handlers, in their own thread or process."""
+        """The middleware that wraps plain handlers, in their own thread or process."""
         return [cast("PlainMiddleware[Any, Any]", one) for one in self.middleware if is_plain(one)]
 
     def scoped(self, call: Callable[[Context], Awaitable[Any]]) -> Callable[[Context], Awaitable[Any]]:
@@ -127,7 +127,7 @@ class Stoker(Registry):
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Where settings that nobody gave are looked up."""
+        """Where settings are looked up that were not given."""
         return os.environ
 
     # --- queues, budgets, locks ---------------------------------------------------------------------------------
@@ -156,14 +156,14 @@ class Stoker(Registry):
     async def enqueue_draft(
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
     ) -> JobHandle[Any]:
-        """Store one draft whose signature is known; tasks end up here."""
+        """Store one draft whose signature is known; tasks call this."""
         [receipt] = await self._insert([draft], tx)
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     def enqueue_draft_sync(
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
     ) -> JobHandle[Any]:
-        """The same without a loop. With the user's own synchronous handle no loop is involved at all."""
+        """`enqueue_draft` without a loop; a synchronous `tx` of the user's needs no loop at all."""
         if tx is None:
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
         from stoker.engines.sql.user_handles.handles import drive
@@ -196,7 +196,7 @@ class Stoker(Registry):
         with self._naming_the_holder():
             receipts = await member.engine.insert(drafts, tx=tx)
         if tx is not None:
-            return receipts  # whether these jobs will ever exist is for the user's commit to say: nobody is told
+            return receipts  # the user's commit decides whether these jobs exist, so no event is emitted
         for draft, receipt in zip(drafts, receipts, strict=True):
             if receipt.superseded is not None:
                 _log_superseded(draft, receipt.superseded)
@@ -211,15 +211,15 @@ class Stoker(Registry):
 
     @contextmanager
     def _naming_the_holder(self) -> Iterator[None]:
-        """Whoever refuses a second job of a key is told which one is the first, as a handle."""
+        """Add the handle of the key's holder to a `Duplicate`."""
         try:
             yield
         except Duplicate as taken:
             taken.handle = self.handle(taken.holder)
             raise
 
-    def tell_canceled(self, before: stored.Job, reason: str) -> None:
-        """A job was canceled by a write of this process: tell the timeline and the listeners."""
+    def emit_canceled(self, before: stored.Job, reason: str) -> None:
+        """Emit the cancel of a job to the timeline and the listeners."""
         if self.timeline is not None:
             at = before.started_at if before.status is Status.RUNNING else None
             duration = None if at is None else max(0, wall() - at)
@@ -227,11 +227,19 @@ class Stoker(Registry):
             self.timeline.add(event)
         if self.listeners:
             job = ids.text(before.id)
-            heard = (job, before.kind, before.queue, before.status, Status.CANCELED, before.attempts, reason)
-            self.listeners.emit(Transition(*heard))
+            canceled = Transition(
+                job,
+                before.kind,
+                before.queue,
+                before=before.status,
+                after=Status.CANCELED,
+                attempt=before.attempts,
+                error=reason,
+            )
+            self.listeners.emit(canceled)
 
     def handle(self, job: str | JobId) -> JobHandle[Any]:
-        """The handle of a job whose id was kept somewhere: as text, or as the bytes of a draft."""
+        """The handle of a job by its id: text, or the bytes of a draft."""
         return JobHandle(self, job if isinstance(job, bytes) else ids.parse(job))
 
     # --- engines ------------------------------------------------------------------------------------------------
@@ -253,9 +261,9 @@ class Stoker(Registry):
         await self.engine()
 
     async def close(self) -> None:
-        """Write the events that are still buffered and let go of this loop's engine and of the sync callers'.
+        """Flush buffered events and close this loop's engine and that of the sync callers.
 
-        What is used afterwards opens again.
+        The next use opens them again.
         """
         member = self._pool.remove_current()
         helper = sync.shared.started
@@ -281,7 +289,7 @@ class Stoker(Registry):
 
 
 class _Fallback(str):
-    """The URL of a store that was not named."""
+    """The default URL, used when none was given."""
 
     __slots__ = ()
 
@@ -309,13 +317,13 @@ def _engine_pool(url: str | Engine, options: dict[str, Any]) -> EnginePool:
 
 
 def _keywords() -> list[str]:
-    """What `Stoker` itself takes by keyword, beside what the engine takes."""
+    """The keywords of `Stoker` itself, without those of the engine."""
     own = [one.name for one in inspect.signature(Stoker.__init__).parameters.values() if one.kind is one.KEYWORD_ONLY]
     return [*own, *(field.name for field in dataclasses.fields(TimelineSettings))]
 
 
 def _announced(engine: Engine, url: str) -> Engine:
-    """The engine at its first use; logs the place of a store that was not named."""
+    """The engine at its first use; logs where a store is whose URL was not given."""
     if isinstance(url, _Fallback):
         text = "no URL was given and STOKER_URL is not set: jobs are kept in %s. Give Stoker a URL to choose the place."
         logger.warning(text, engine.where)

@@ -1,6 +1,6 @@
-"""Where an app can be imported from, as `module:attribute`: fresh interpreters need it to find the same tasks.
+"""Where an app can be imported from, as `module:attribute`; new processes need it to find the tasks.
 
-`stoker work app:jobs` says so itself. Elsewhere the loaded modules are searched for the very object.
+`stoker work app:jobs` gives the path. Otherwise the loaded modules are searched for the app object.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ EXAMPLE = "write it as module:attribute, for example app:jobs for `jobs = Stoker
 
 
 def remember(app: Stoker, path: str) -> None:
-    """This app was imported from `path`."""
+    """Record that this app was imported from `path`."""
     _known[app] = path
 
 
 def load(path: str) -> Stoker:
-    """Import the app at `module:attribute`. Raises `NotImportable` that says what to do."""
+    """Import the app at `module:attribute`. Raises `NotImportable` with advice."""
     module_name, colon, attribute = path.partition(":")
     if not module_name or (colon and not attribute):
         raise NotImportable(f"{path!r} names no app: {EXAMPLE}")
@@ -53,7 +53,7 @@ def load(path: str) -> Stoker:
 
 
 def path_of(app: Stoker) -> str | None:
-    """`module:attribute` under which this very app can be imported; None when it is nowhere."""
+    """The `module:attribute` under which this app can be imported, or None."""
     if app not in _known:
         for name, module in list(sys.modules.items()):
             if name != "__main__" and isinstance(module, ModuleType):
@@ -69,11 +69,11 @@ def address(task: Task[..., Any]) -> tuple[str, tuple[str, ...]]:
     module = getattr(task.fn, "__module__", None)
     if module == "__main__":
         why = "is defined in the script itself, which a fresh process cannot import; move it into a module"
-        raise NotImportable(f"task {task.name} wants a process of its own but {why}")
+        raise NotImportable(f"task {task.name} is set to run in a separate process but {why}")
     path = path_of(task.app)
     if path is None:
         why = "belongs to an app that no module holds; make the Stoker object and its tasks at the top of a module"
-        raise NotImportable(f"task {task.name} wants a process of its own but {why}")
+        raise NotImportable(f"task {task.name} is set to run in a separate process but {why}")
     return path, () if module is None or module.startswith("stoker.") else (module,)
 
 

@@ -1,8 +1,8 @@
-"""`current()`: what a handler may know and say about its own run.
+"""`current()`: what a handler can read and report about its own run.
 
 The worker makes one `Context` per run and sets it in a contextvars context of the run's own, so two jobs never see
-each other's. What is said here (progress, metadata, log lines) reaches the record fenced: a run that lost its claim
-writes nothing.
+each other's. Progress, metadata and log lines are written under the run's fence: a run that lost its claim writes
+nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LONGEST_LINE = 16 << 10
 """Bytes of one line on a job's record."""
 
 NOTED = "exec_"
-"""How the record's metadata keys begin that runs noted."""
+"""Prefix of metadata keys that runs wrote."""
 
 METADATA_WARNING = f"{NOTED}metadata_warning"
-"""Metadata key: why what a run noted is not there."""
+"""Metadata key: why the metadata of a run was not stored."""
 
 
 class Runtime(Protocol):
@@ -45,11 +45,11 @@ class Runtime(Protocol):
     stopping: Stopping
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
-        """Put something on the job's record soon; may be called from any thread."""
+        """Write to the job's record soon; may be called from any thread."""
         ...
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
-        """Say that a run begins to wait for another job, or that this is over; may be called from any thread."""
+        """Report that a run begins or ends waiting for another job; may be called from any thread."""
         ...
 
 
@@ -76,9 +76,9 @@ class Stopping:
         return self._event.wait(timeout)
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._told().__await__()
+        return self._set_by_worker().__await__()
 
-    async def _told(self) -> None:
+    async def _set_by_worker(self) -> None:
         waiter = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             if self._event.is_set():
@@ -91,7 +91,7 @@ class Stopping:
                 self._waiters.discard(waiter)
 
     def set(self) -> None:
-        """The worker begins to stop. Any thread."""
+        """Mark the worker as stopping; may be called from any thread."""
         with self._lock:
             self._event.set()
             waiters = list(self._waiters)
@@ -101,9 +101,9 @@ class Stopping:
 
 
 class CancelToken:
-    """Asks whether the run should stop, and why: the user, a shutdown, a timeout or a lost claim.
+    """Whether the run should stop, and why: the user, a shutdown, a timeout or a lost claim.
 
-    An async handler is also interrupted by CancelledError; a sync one in its thread has to look here.
+    An async handler is also interrupted by CancelledError; a sync one in its thread has to check here.
     """
 
     __slots__ = ("reason",)
@@ -121,9 +121,9 @@ class CancelToken:
 
 
 class RunMetadata(MutableMapping[str, str]):
-    """What a run reads: its own notes, then those of earlier attempts, then what the job was enqueued with.
+    """Metadata of a run: its own, then that of earlier attempts, then that of the enqueue.
 
-    Only the run's own notes (`own`) can be changed.
+    Only the run's own (`own`) can be changed.
     """
 
     __slots__ = ("_earlier", "own")
@@ -210,7 +210,7 @@ class Context:
 
     @property
     def previous_error(self) -> str | None:
-        """What the run before this one died of."""
+        """The error of the previous run; None on the first."""
         return self.claim.last_error
 
     @property
@@ -230,7 +230,7 @@ class Context:
 
     @property
     def started_at(self) -> datetime:
-        """When this run was handed out, by the store's clock, in UTC."""
+        """When this run was claimed, by the store's clock, in UTC."""
         return moment(self.claim.claimed_at)
 
     @property
@@ -252,10 +252,10 @@ class Context:
 
     @property
     def metadata(self) -> RunMetadata:
-        """Text by text: what the job was enqueued with, what earlier attempts noted, and what this one notes.
+        """Text by key: from the enqueue, from earlier attempts, and what this run writes.
 
-        What is written here is kept on the record under keys prefixed `exec_`, and read by the next attempt under the
-        same key as here.
+        What this run writes is stored under keys prefixed `exec_`; the next attempt reads it under the same key as
+        here.
         """
         if self._metadata is None:
             self._metadata = RunMetadata(self.claim)
@@ -263,24 +263,24 @@ class Context:
 
     @property
     def noted(self) -> dict[str, str]:
-        """What this run itself wrote into `metadata`."""
+        """The metadata that this run wrote."""
         return {} if self._metadata is None else self._metadata.own
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that says which job speaks."""
+        """A logger that adds the job to each record."""
         return logging.LoggerAdapter(
             logger, {"job": self.id, "kind": self.kind, "queue": self.queue, "attempt": self.attempt}
         )
 
     def progress(self, fraction: float) -> None:
-        """Say how far the run has come, between 0 and 1."""
+        """Report progress between 0 and 1."""
         if not 0 <= fraction <= 1:
             raise InvalidInput("progress", fraction, "must be between 0 and 1")
         self.runtime.note(self.claim, float(fraction), ())
 
     def log(self, *lines: str) -> None:
-        """Put lines on the job's own record, where operators look first."""
+        """Append lines to the log on the job's record."""
         self.runtime.note(self.claim, None, tuple(text_of(line, LONGEST_LINE) for line in lines[-LONGEST_LOG:]))
 
     def follow_up(self, *drafts: Draft | Iterable[Draft]) -> None:
@@ -289,7 +289,7 @@ class Context:
             self.followups.extend([draft] if isinstance(draft, Draft) else draft)
 
     def executed(self) -> dict[str, str] | None:
-        """The run's metadata as the record keeps it: what is no text becomes one, what is too much is left out."""
+        """The run's metadata as it is stored: values as text; a warning instead if it is too large."""
         if not self.noted:
             return None
         given: list[tuple[object, object]] = list(self.noted.items())
@@ -297,7 +297,7 @@ class Context:
         try:
             check_metadata(kept)
         except InvalidInput as error:
-            return {METADATA_WARNING: f"what the run noted was left out: {error.why}"}
+            return {METADATA_WARNING: f"the metadata of the run was left out: {error.why}"}
         return kept
 
 
@@ -320,7 +320,7 @@ class JobLogFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the record; what it says of itself stays."""
+        """Keep the record and its own attributes."""
         context = running.get(None)
         if context is not None:
             claim, fields = context.claim, record.__dict__
@@ -343,7 +343,7 @@ def name_jobs_in_logs() -> None:
 
 @contextmanager
 def waiting_for(job: JobId) -> Iterator[None]:
-    """Let the worker know while a handler of its waits for another job; outside a handler it means nothing."""
+    """Report to the worker while a handler waits for another job; does nothing outside a handler."""
     run = running.get(None)
     if run is None:
         yield

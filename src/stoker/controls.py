@@ -87,7 +87,7 @@ class BudgetHandle:
 
 
 class LockHandle:
-    """A named lock that is tried, not waited for: `async with` or `with` gives whether it is held.
+    """A named lock that never waits: `async with` and `with` return whether it is held.
 
     It lapses after its lease, so a process that dies does not keep it.
     """

@@ -1,7 +1,7 @@
 """A handle: the caller's end of a job.
 
-It holds an id, asks the store what became of it, and can ask the job to stop. It holds no state of its own, so it can
-be made from an id that was kept anywhere (`jobs.handle(id)`).
+It holds an id, reads the job from the store and can cancel it. It holds no state of its own, so it can be made from
+an id that was kept anywhere (`jobs.handle(id)`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ R_co = TypeVar("R_co", covariant=True)
 
 ONE_LOOK = 1.0
 LONGEST_WAIT = 3600.0
-"""Seconds after which a caller without a timeout looks at the whole record again."""
+"""Seconds after which a caller without a timeout reads the record again."""
 
 
 class JobHandle(Generic[R_co]):
-    """One job, by id. `stored` says whether the enqueue made it or met one with the same unique key."""
+    """One job, by id. `stored` is `existing` if the enqueue found a job with the same unique key."""
 
     __slots__ = ("_app", "_id", "_signature", "stored")
 
@@ -71,7 +71,7 @@ class JobHandle(Generic[R_co]):
         return records.job(job)
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
-        """Wait for the job to end and give what its handler returned.
+        """Wait for the job to end and return its result.
 
         Raises `JobFailed` when it is dead, `JobCanceled`, `ResultUnavailable` when what the handler returned could not
         be stored, `NotFound` when the record is no longer kept, and `TimeoutError` when it has not ended in time; the
@@ -85,7 +85,7 @@ class JobHandle(Generic[R_co]):
             return await self._ended(None)
         limit = span(timeout, "timeout") / 1e6
         try:
-            # The store gets a moment for one look even by someone who does not want to wait.
+            # With a timeout of zero the store still has time for one read.
             async with asyncio.timeout(max(limit, ONE_LOOK)):
                 return await self._ended(time.monotonic() + limit)
         except TimeoutError:
@@ -130,7 +130,7 @@ class JobHandle(Generic[R_co]):
         [before] = await engine.get([self._id])
         tally = await engine.alter(Selection((self._id,)), Cancel(reason, force))
         if tally.changed and before is not None:
-            self._app.tell_canceled(before, reason)
+            self._app.emit_canceled(before, reason)
         return tally.changed + tally.cancel_requested > 0
 
 

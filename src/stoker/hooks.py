@@ -1,8 +1,8 @@
-"""Hooks: middleware around a handler, listeners told after the store agreed.
+"""Hooks: middleware around a handler, and listeners called after the store accepted a write.
 
-The worker composes a task's middleware once and calls the result for each job; whoever had a write accepted (app,
-worker, admin) emits its events. Two rules are kept: what is not installed costs nothing, and a listener can neither
-change nor delay an outcome that the store already holds.
+The worker composes a task's middleware once and calls the result for each job. The app, the worker or the admin that
+made a write emits its events. Two rules are kept: hooks that are not installed cost nothing, and a listener can neither
+change nor delay an outcome that the store already has.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class Listeners(Generic[EventT]):
             self._listeners = tuple(kept for kept in self._listeners if kept != listener)
 
     def emit(self, event: EventT) -> None:
-        """Tell every listener; one that raises does not keep the others from hearing, nor the caller from going on."""
+        """Call every listener; one that raises stops neither the others nor the caller."""
         for listener in self._listeners:
             try:
                 listener(event)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001 - even SystemExit: the store has agreed, there is nothing left to stop
+            except BaseException as error:  # noqa: BLE001 - even SystemExit: the store has the write already
                 self._report(listener, error)
 
     def _report(self, listener: Listener[EventT], error: BaseException) -> None:
@@ -130,7 +130,7 @@ class Listeners(Generic[EventT]):
             count = self._failures[name] = self._failures.get(name, 0) + 1
         if count == 1:
             logger.error(
-                "listener %s raised; the job's outcome stands and further failures of this listener are only counted",
+                "listener %s raised; the job's outcome is stored; further failures of this listener are only counted",
                 name,
                 exc_info=error,
             )
@@ -143,7 +143,7 @@ def _is_coroutine_function(listener: Any) -> bool:
 
 
 def name_of(listener: Any) -> str:
-    """Module and name of a listener or middleware, for people."""
+    """Module and name of a listener or middleware, for messages."""
     while isinstance(listener, functools.partial):
         listener = listener.func
     owner = listener if hasattr(listener, "__qualname__") else type(listener)

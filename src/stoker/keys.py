@@ -17,7 +17,7 @@ KeyFunction: TypeAlias = Callable[..., str | Unique | None]
 
 
 class KeyOf:
-    """A key function and how it wants its arguments."""
+    """A key function, and whether it takes arguments by keyword."""
 
     __slots__ = ("_by_keyword", "_signature", "fn")
 
@@ -37,7 +37,7 @@ class KeyOf:
 
 
 def _wants_keywords(fn: KeyFunction, signature: inspect.Signature, task: str) -> bool | None:
-    """Should arguments go by keyword? None: as they come. Raises where neither way fits every call."""
+    """Should arguments go by keyword? None: as given. Raises if neither fits every call."""
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     try:
         own = inspect.signature(fn)
@@ -74,7 +74,7 @@ def _takes(own: inspect.Signature, args: tuple[None, ...], kwargs: Mapping[str, 
 
 
 def _key(found: object) -> Unique | None:
-    """What a function of the arguments says about the key."""
+    """The key that a key function returned, checked."""
     if isinstance(found, str):
         return Unique(found)
     if found is None or isinstance(found, Unique):

@@ -1,4 +1,4 @@
-"""What a worker process opens once and its handlers share: pools, clients, models.
+"""Resources that a worker process opens once for its handlers: pools, clients, models.
 
 `@jobs.lifespan` takes an async generator function that yields the resource. Inside a handler the decorated object's
 `state` is that resource, with its type.
@@ -25,7 +25,7 @@ class Lifespan(Generic[T]):
 
     @property
     def state(self) -> T:
-        """What was yielded, for the handler that is running now."""
+        """The yielded resource, inside a running handler."""
         opened: dict[Any, Any] = current().runtime.states
         if self not in opened:
             raise StokerError(f"lifespan {self.name!r} is not open in this worker")

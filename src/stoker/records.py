@@ -1,6 +1,6 @@
 """What users read about jobs: ids as text, instants as aware datetimes, durations as `timedelta`.
 
-This is the border. Engines and `model` keep ids as 16 bytes and time as integers of microseconds, because those are
+Engines and `model` keep ids as 16 bytes and time as integers of microseconds, because those are
 exact and small on every store. An app converts when it gives a value to its user, and nowhere else, so nothing on the
 way between a store and a worker pays for it.
 """
@@ -22,14 +22,14 @@ from stoker.model.unique import Unique
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What became of one draft. `id` is the id of the job that holds the key when `stored` is `existing`."""
+    """The result of storing one draft. `id` is the id of the job that holds the key when `stored` is `existing`."""
 
     id: str
     stored: Stored
 
 
 class FailedRun(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a job's history: when a run failed, which one, and of what."""
+    """One entry of a job's history: a failed run, its time and its error."""
 
     at: datetime
     attempt: int
@@ -82,7 +82,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """The answer of a budget: true when the tokens were granted, else `wait` says when to ask again."""
+    """The result of a spend: true if tokens were granted, else `wait` is the time until they may be."""
 
     granted: bool
     wait: timedelta = timedelta(0)
@@ -138,7 +138,7 @@ def job(record: stored.Job) -> Job:
 
 
 def grant(given: throttle.Grant) -> Grant:
-    """An engine's answer to a request for tokens, as the caller gets it."""
+    """An engine's grant as the caller gets it."""
     return Grant(given.granted, timedelta(microseconds=given.wait))
 
 

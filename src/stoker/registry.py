@@ -1,7 +1,7 @@
-"""What an app knows before it touches a store: its tasks, how their options are found, and drafts by name.
+"""The tasks of an app, the precedence of their options, and drafts by name.
 
-`Stoker` is a registry with a store. A task asks the registry it belongs to for everything that the caller and the task
-itself left open: the queue (a router), the tenant (a hook), the app's own defaults.
+`Stoker` is a registry with a store. The registry supplies what neither the caller nor the task gave: the queue (from a
+router), the tenant (from a hook), and the app's defaults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate")
 
 
 def inside(namespace: str | None, name: str) -> str:
-    """The name as a namespace has it: `billing.send`."""
+    """The name with its namespace: `billing.send`."""
     return name if namespace is None else f"{namespace}.{name}"
 
 
@@ -49,7 +49,7 @@ def mint() -> JobId:
 
 
 class Registry:
-    """Tasks by kind, and what jobs get that nobody gave a word about."""
+    """Tasks by kind, and the defaults of their jobs."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Registry:
         self._importing: set[int] = set()
 
     def prefixed(self, name: str) -> str:
-        """A name that was not written by hand, inside the app's namespace."""
+        """A default name, prefixed with the app's namespace."""
         return inside(self.namespace, name)
 
     # --- tasks --------------------------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ class Registry:
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Register a handler: `@jobs.task`, `@jobs.task(queue="mail")`, or a call for a function you cannot decorate.
 
-        The kind is the function's name, after the app's namespace, unless `name=` says otherwise. Two tasks of one
-        name are a start-up error; `replace=True` means it.
+        The kind is the function's name, after the app's namespace, unless `name=` is given. Two tasks with the same
+        name are a start-up error, unless `replace=True` is given.
         """
         decorate = _Decorator(cast("Stoker", self), options)
         return decorate if fn is None else decorate(fn)
@@ -114,7 +114,7 @@ class Registry:
         self._tasks[task.name] = task
 
     def declare(self, kind: str, **options: Unpack[CallOptions[KeyFunction]]) -> None:
-        """Announce a task whose code lives elsewhere, so that this producer may enqueue it by name."""
+        """Declare a task whose code lives elsewhere, so that it can be enqueued by name."""
         check_name("task name", kind)
         self._declared[kind] = parse(options)
 
@@ -130,7 +130,7 @@ class Registry:
         return self._tasks.get(kind)
 
     def _import(self) -> None:
-        """Import the modules, once; one that fails is tried again next time. They may ask for tasks themselves."""
+        """Import the modules once; a failed one is tried again next time. They may call `tasks` themselves."""
         me = get_ident()
         if self._imported or me in self._importing:
             return
@@ -143,13 +143,13 @@ class Registry:
             self._importing.discard(me)
 
     def lifespan(self, fn: Callable[[], AsyncIterator[T]]) -> Lifespan[T]:
-        """Open something once per worker process: an async generator that yields it. Handlers read `.state`."""
+        """Open a resource once per worker process, from an async generator; handlers read `.state`."""
         lifespan = Lifespan(fn)
         self.lifespans.append(lifespan)
         return lifespan
 
     def signature_of(self, kind: str) -> Signature | None:
-        """How the arguments and results of a kind read; None for one that is not registered here."""
+        """The signature of a kind; None if it is not registered here."""
         task = self.find_task(kind)
         return None if task is None else task.signature
 
@@ -158,7 +158,7 @@ class Registry:
     def resolve(self, kind: str, given: JobOptions) -> tuple[str, int, int, Options]:
         """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app.
 
-        The app's backoff and retention do not travel with the job: a queue's own have the word before them.
+        The app's backoff and retention are not stored with the job, because those of the queue go before them.
         """
         queue = given.queue or self._router(kind) or self.defaults.queue or DEFAULT_QUEUE
         chosen = given.over(self.defaults)
@@ -167,7 +167,7 @@ class Registry:
         return queue, chosen.priority or 0, attempts, own.to_stored()
 
     def current_tenant(self) -> str | None:
-        """The tenant hook's answer; None without a hook."""
+        """The tenant from the hook; None without a hook."""
         return None if self._tenant is None else self._tenant()
 
     def draft(self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]) -> Draft:
@@ -229,7 +229,7 @@ class _Decorator:
 
 
 def _check_handler(fn: Any) -> None:
-    """Refuse what cannot be a handler, in one sentence that says what to write instead."""
+    """Raise for what cannot be a handler, with what to write instead."""
     if isinstance(fn, str):
         raise InvalidInput("task", fn, f"must be a function; a name is given as @jobs.task(name={fn!r})")
     target = fn

@@ -1,12 +1,12 @@
-"""Settings: one frozen dataclass per room, and the one way their values are found.
+"""Settings: one frozen dataclass per area, and how their values are found.
 
 `Stoker`, `Worker` and the engines call `resolve` with what they were given. The rule kept here: a keyword beats the URL
 query, the query beats the environment variable `STOKER_<NAME>`, that beats the default; there is one spelling for each
 option, an unknown one is an error that lists those there are, and a bad value is refused with the place it came from.
 
-A field's type says how its text is read: int, float, bool, str, Literal, a mapping of queues to slots, and each of them
-or None. Metadata refines it: `span` marks a duration kept in microseconds, `low` and `high` are bounds in the unit of
-the field. Any dataclass will do, so an engine declares its options without importing this module.
+A field's type decides how its text is read: int, float, bool, str, Literal, a mapping of queues to slots, and each of
+them or None. Metadata refines it: `span` marks a duration kept in microseconds, `low` and `high` are bounds in the unit
+of the field. Any dataclass will do, so an engine declares its options without importing this module.
 """
 
 # ruff: noqa: RUF009 - `duration` and `whole` make dataclass fields, as `field` does
@@ -42,12 +42,12 @@ def whole(default: int | None, low: int = 0, high: int | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"low": low, "high": high})
 
 
-# --- the rooms --------------------------------------------------------------------------------------------------
+# --- the settings --------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a worker takes, keeps and gives back work."""
+    """How a worker claims, runs and releases jobs."""
 
     queues: Mapping[str, int | None] | None = None
     """Slots by queue, in text `mail:5,default:20` or `mail`; None: the queues of the registered tasks, `slots` each."""
@@ -56,28 +56,28 @@ class WorkerSettings:
     """Slots of a queue that was named without a number."""
 
     lease: Span = duration(LEASE, low=SECOND, high=HOUR)
-    """How long a worker that has gone silent keeps its jobs."""
+    """How long a worker that does not renew its lease keeps its jobs."""
 
     shutdown_grace: Span = duration(30 * SECOND)
-    """How long running handlers may finish after a stop was asked for; then they are handed back."""
+    """How long running handlers may finish after a stop; then their jobs are released."""
 
     poll: Span = duration(SECOND, low=10 * MILLISECOND, high=HOUR)
-    """How often an idle worker looks for work that neither a wake-up nor a due time announced."""
+    """How often an idle worker polls for jobs without a wake-up or a known due time."""
 
     claim_batch: int | None = whole(None, low=1, high=1_000)
-    """Most jobs taken in one claim; None: 100, and up to 500 for as long as the jobs are quick and many wait."""
+    """Most jobs in one claim; None: 100, and up to 500 while jobs are quick and many wait."""
 
     settle_batch: int | None = whole(None, low=1, high=1_000)
-    """So many outcomes are written at once, fewer after a few milliseconds; None: as many as are claimed at once."""
+    """Outcomes that are written at once; a smaller batch waits a few milliseconds. None: as `claim_batch`."""
 
     reap_batch: int = whole(100, low=1, high=1_000)
-    """Most lapsed claims taken over at once."""
+    """Most lapsed claims reclaimed at once."""
 
     unknown_task_grace: Span = duration(HOUR)
-    """How long a job that no worker here understands is put back before it is dead; 0: dead at once."""
+    """How long a job of an unknown task is put back before it is dead; 0: dead at once."""
 
     long_running: Span = duration(5 * MINUTE, low=SECOND)
-    """From when on a running job is reported as long-running."""
+    """Running time after which a job is reported as long-running."""
 
     child_memory: int | None = whole(None, low=16)
     """Memory of a handler's own process (`isolation="process"`) in MiB of address space; None: as much as there is."""
@@ -87,16 +87,16 @@ class WorkerSettings:
 
     @property
     def renew_every(self) -> Span:
-        """Twice a renewal may fail before the lease is in danger."""
+        """A third of the lease, so that two renewals may fail before it lapses."""
         return self.lease // 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TimelineSettings:
-    """How events travel to the store: in chunks, and never at the cost of a job."""
+    """How events are buffered and written to the store."""
 
     event_buffer: int = whole(50_000, low=1, high=10_000_000)
-    """Events held back while the store is slow; further ones are dropped and counted."""
+    """Events buffered while the store is slow; further ones are dropped and counted."""
 
     event_flush: Span = duration(2 * SECOND, low=10 * MILLISECOND, high=HOUR)
     """Longest time an event waits to be written."""
@@ -107,7 +107,7 @@ class TimelineSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """How long what is over stays readable; 0 removes it at once or with the next cleaning."""
+    """How long events and points are kept; 0 removes them with the next cleaning."""
 
     keep_events: Span = duration(30 * DAY)
     """The timeline's events."""
@@ -116,7 +116,7 @@ class RetentionSettings:
     """The timeline's points, one per minute."""
 
     clean_every: Span = duration(5 * MINUTE, low=SECOND)
-    """How often the janitor removes what is out of date."""
+    """How often the janitor removes expired jobs, events and points."""
 
 
 # --- finding a value --------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def resolve(
 
 
 def check_known(given: Iterable[str], known: Iterable[str], where: str = "the option") -> None:
-    """Refuse a name that no option has, list those there are and guess which one was meant."""
+    """Raise for an unknown option, with the known ones and a guess."""
     names = sorted(known)
     for name in given:
         if name in names:
@@ -168,7 +168,7 @@ def check_known(given: Iterable[str], known: Iterable[str], where: str = "the op
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    """What was probably meant: an option spelt otherwise, or what another job system calls so."""
+    """A guess: a similar spelling, or the name another job system uses."""
     if name in foreign.OPTIONS:
         return f" (what you may know as {name} is {foreign.OPTIONS[name]})"
     near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
@@ -176,7 +176,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
 
 
 def _read(given: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
-    """One value as its field wants it; raises a ValueError that says what is wanted."""
+    """One value converted to its field's type; raises a ValueError with what is expected."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         if isinstance(given, str) and given.strip().lower() == "none":
             return None
@@ -239,14 +239,14 @@ def _number(given: Any) -> float:
     raise ValueError("must be a number")
 
 
-_WORDS: Final = {
+_FLAGS: Final = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
 
 
 def _flag(given: Any) -> bool:
-    flag = given if isinstance(given, bool) else _WORDS.get(given.strip().lower()) if isinstance(given, str) else None
+    flag = given if isinstance(given, bool) else _FLAGS.get(given.strip().lower()) if isinstance(given, str) else None
     if flag is None:
         raise ValueError("must be one of true, false, yes, no, on, off, 1, 0")
     return flag

@@ -47,9 +47,10 @@ class LoopThread:
         loop.run_forever()
 
     def run(self, awaitable: Awaitable[T], instead: str) -> T:
-        """Run an awaitable to its end. Refused inside a running loop, which it would block: `instead` names the way.
+        """Run an awaitable to its end and return its result.
 
-        Whoever stops waiting (Ctrl-C) cancels what he waited for.
+        Raises inside a running loop, which it would block; `instead` names the alternative. Interrupting the wait
+        (Ctrl-C) cancels the awaitable.
         """
         try:
             asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""A task: a function that can also be run later, somewhere else.
+"""A task: a function that can also run later, in a worker.
 
-It stays the function it was (`await resize(7)` just runs it); `enqueue` binds the same arguments, encodes them and puts
+It can still be called (`await resize(7)` just runs it); `enqueue` binds the same arguments, encodes them and puts
 a job into the store. `using` gives a copy with other options, so the signature of `enqueue` is the handler's own and a
 type checker sees every mistake in it.
 """
@@ -79,7 +79,7 @@ class Task(Generic[P, R]):
 
     @property
     def path(self) -> str:
-        """Where the function is: module and name, alike in every process that imports it."""
+        """Module and name of the function, the same in every process that imports it."""
         module = self.__module__
         if module == "__main__":
             main = sys.modules["__main__"]
@@ -90,7 +90,7 @@ class Task(Generic[P, R]):
     if not TYPE_CHECKING:  # a checker would take it for a promise that every attribute exists
 
         def __getattr__(self, name: str) -> Any:
-            """Say what a method of another job system is called here."""
+            """Raise, naming the method here for one of another job system."""
             hint = foreign.METHODS.get(name)
             more = f"; what you may know as {name}() is {hint}" if hint else ""
             raise AttributeError(f"task {vars(self).get('name', '?')!r} has no {name!r}{more}", name=name, obj=self)
@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""
         if self.tx is not None:
-            raise InvalidInput("tx", self.tx, "cannot travel with a draft; give tx= to whatever stores the draft")
+            raise InvalidInput("tx", self.tx, "cannot be part of a draft; give tx= to the call that stores the draft")
         return self._draft(*args, **kwargs)
 
     def _draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
@@ -175,7 +175,7 @@ class SyncTask(Task[P, R]):
 
 
 def is_async_function(fn: Callable[..., Any]) -> bool:
-    """Does calling it give a coroutine? Looks through partials and callable objects."""
+    """Does calling it return a coroutine? Also for partials and callable objects."""
     target: Any = fn
     while isinstance(target, functools.partial):
         target = target.func

@@ -18,7 +18,7 @@ COMMANDS: Final = {
 
 
 def main() -> None:
-    """Entry point. Modules beside you can be named, as with `python -m`."""
+    """Entry point; modules in the current folder can be imported, as with `python -m`."""
     from stoker.cli.command import stoker
 
     here = str(Path.cwd())

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 TOTAL = 10_000
 PATIENCE = 55.0
-"""Seconds after which the demo gives up: something is wrong with the machine, or with us."""
+"""Seconds after which the demo gives up."""
 
 Advance = Callable[[str, int], None]
 
 
 class Demo:
-    """The app, its tasks, and the record of what they did."""
+    """The app, its tasks, and counts of what they did."""
 
     def __init__(self, url: str, total: int) -> None:
         self.jobs = Stoker(url, attempts=4, backoff=Fixed(0.2))
@@ -49,7 +49,7 @@ class Demo:
         self.snoozed = False
         self.nearly_at: float | None = None
         self.advance: Advance = lambda _stage, _count: None
-        self.jobs.listener(self._heard)
+        self.jobs.listener(self._count)
         self._register()
 
     def _register(self) -> None:
@@ -90,7 +90,7 @@ class Demo:
             sync_calendar,
         )
 
-    def _heard(self, change: Transition) -> None:
+    def _count(self, change: Transition) -> None:
         if change.before is not None:
             self.seen[change.after] += 1
             if change.after in FINISHED:
@@ -116,7 +116,7 @@ class Demo:
     async def run(self) -> tuple[float, float, float]:
         """Enqueue everything, then work until all of it has ended.
 
-        Answers the seconds of the first, of the second, and until 99 % had ended: the last ones wait for their time.
+        Returns the seconds to enqueue, to run all, and until 99 % had ended; the last ones are delayed.
         """
         begun = time.perf_counter()
         doomed: JobHandle[Any] = await later(self.resize, 3600).enqueue(0)
@@ -124,7 +124,7 @@ class Demo:
         for start in range(0, len(drafts), LARGEST_BATCH):
             receipts = await self.jobs.enqueue_many(drafts[start : start + LARGEST_BATCH])
             self.advance("enqueue", len(receipts))
-        await doomed.cancel(reason="nobody wants this picture any more")
+        await doomed.cancel(reason="the picture is no longer needed")
         self.advance("enqueue", 1)
         enqueued = time.perf_counter()
         async with Worker(self.jobs, {"default": 20, "mail": 20, "slow": 20}), asyncio.timeout(PATIENCE):

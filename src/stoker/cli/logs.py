@@ -1,4 +1,4 @@
-"""Logs of the command line: plain lines for people, JSON lines for machines. Nothing a job says can forge a line."""
+"""Logs of the command line: plain or JSON lines, which text from a job cannot forge."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("store", metavar="URL|MODULE:APP", envvar="STOKER_URL")
-@click.option("--plan", is_flag=True, help="Only say how many statements are missing; change nothing.")
+@click.option("--plan", is_flag=True, help="Only show how many statements are missing; change nothing.")
 @click.option("--sql", is_flag=True, help="Only print a script that does it, for review or another tool.")
 def migrate(store: str, *, plan: bool, sql: bool) -> None:
     """Bring the schema of a store up to date: of a URL, of an app (app:jobs), or of $STOKER_URL.

@@ -42,7 +42,7 @@ class Screen:
         self._last = (time.monotonic(), 0)
 
     def line(self, text: str) -> None:
-        """One line of log, above the counters."""
+        """Print a log line above the counters."""
         self._console.print(escape(safe(text)), soft_wrap=True, markup=True)
 
     async def show(self, supervisor: Supervisor) -> None:
@@ -55,7 +55,7 @@ class Screen:
             await asyncio.sleep(REFRESH)
 
     def close(self, supervisor: Supervisor) -> None:
-        """The last word stays on the screen."""
+        """Stop updating and leave the final counters on the screen."""
         self._live.stop()
         self._console.print(self._counters(supervisor))
 
@@ -76,9 +76,9 @@ class Screen:
         state = "stopping" if facts["stopping"] else "ready" if facts["ready"] else "not ready"
         text = Text(f"{facts['workers']}/{facts['processes']} workers {state}", style="bold")
         text.append(f" · {facts['running']} running", style="default")
-        for status, word, style in SHOWN:
+        for status, label, style in SHOWN:
             if counts[status]:
-                text.append(f" · {counts[status]:,} {word}", style=style)
+                text.append(f" · {counts[status]:,} {label}", style=style)
         return text.append(f" · {self._speed(sum(counts.values())):,.0f}/s", style="dim")
 
     def _speed(self, settled: int) -> float:

@@ -1,4 +1,4 @@
-"""`stoker work app:jobs`: run an app's jobs until told to stop, or until nothing is due."""
+"""`stoker work app:jobs`: run an app's jobs until stopped, or until nothing is due."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Exit codes:
 
 \b
 Signals:
-  TERM, INT  drain: claim no more, finish what runs within --grace, hand back
-             the rest at no cost; a second one hurries
+  TERM, INT  drain: claim no more, finish running jobs within --grace, put the
+             rest back without using an attempt; a second one hurries
   TSTP       quiet: claim no more, but stay
   HUP        replace the worker processes one by one
 """
@@ -56,7 +56,7 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 @click.option("--drain", is_flag=True, help="Stop when nothing is due any more.")
 @click.option("--reload", is_flag=True, help="For development: replace the processes when a .py file here changes.")
 @click.option("--grace", metavar="TIME", help="How long running jobs may finish after a stop, as in 30s.")
-@click.option("--lease", metavar="TIME", help="How long a worker that has gone silent keeps its jobs.")
+@click.option("--lease", metavar="TIME", help="How long a worker that does not renew its lease keeps its jobs.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a process after about N jobs.")
 @click.option("--max-rss", type=click.IntRange(1), metavar="MIB", help="Replace a process that has grown beyond this.")
 @click.option("--child-memory", metavar="MIB", help='Memory of a handler\'s own process (isolation="process").')
@@ -144,7 +144,7 @@ async def _watched(supervisor: Supervisor, screen: Any) -> int:
 
 
 def load_app(path: str) -> Stoker:
-    """Import the app, or end the command with one sentence about why that is not possible."""
+    """Import the app, or end the command with the reason why not."""
     from stoker.app_path import NotImportable, load
     from stoker.codec.error_text import describe_error
 
@@ -158,7 +158,7 @@ def load_app(path: str) -> Stoker:
 
 
 def _slots(app: Stoker, queues: dict[str, int | None] | None, settings: dict[str, Any]) -> dict[str, int] | None:
-    """Fill in the slots of queues that were named without a number; bad settings are a matter of usage."""
+    """Fill in the slots of queues that were named without a number; bad settings are usage errors."""
     from stoker.model.errors import StokerError
     from stoker.settings import WorkerSettings, resolve
 
@@ -180,7 +180,7 @@ def _shared(app: Stoker) -> bool:
 
 
 def _alone(app: Stoker, queues: dict[str, int] | None, order: Order, drain: bool, settings: dict[str, Any]) -> NoReturn:
-    """A store of this process's own: the worker runs right here."""
+    """Run the worker in this process, for a store that only this process has."""
     from stoker.model.errors import StokerError
     from stoker.supervisor.child import SWITCH_INTERVAL
     from stoker.worker import Worker

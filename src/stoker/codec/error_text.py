@@ -1,11 +1,11 @@
-"""An exception as text: what an operator reads in the job's record.
+"""Exceptions as text, for the job's record.
 
-Called by the worker's runner for every attempt that failed. The rule it keeps: whatever a handler raised, the text
-comes back bounded, without NUL or lone surrogates, and without raising; a job must not hang because its error cannot be
-written down. Only text is kept: no class is ever rebuilt from it, and local variables (secrets) are never shown.
+The worker calls it for every failed attempt. The rule it keeps: for any exception the text is bounded, has no NUL or
+lone surrogates, and building it never raises; a job must not hang because its error cannot be stored. Only text is
+kept: no class is ever rebuilt from it, and local variables (secrets) are never shown.
 
-The exception that ended the attempt comes first, then what caused it, then the members of a group, so that cutting the
-end costs the least.
+The exception that ended the attempt comes first, then its causes, then the members of a group, so that cutting the end
+costs the least.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     lines: list[str] = []
     room = limit
     try:
-        for line in _story(error, limit // 4):
+        for line in _describe(error, limit // 4):
             lines.append(line)
             room -= len(line) + 1
             if room < 0:
@@ -45,7 +45,7 @@ def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 
 
 def text_of(value: object, limit: int = ERROR_LIMIT) -> str:
-    """`str(value)` fit to be stored, whatever it holds and even if it fails."""
+    """`str(value)`, bounded and fit to be stored; never raises."""
     return _clean(_text(value, limit), limit)
 
 
@@ -65,17 +65,17 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def _story(error: BaseException, longest: int) -> Iterator[str]:
-    """The error and everything it hangs together with, each once, nearest first."""
+def _describe(error: BaseException, longest: int) -> Iterator[str]:
+    """The error, its causes and its members, each once, nearest first."""
     seen = {id(error)}
     waiting = deque([("", error)])
-    told = 0
+    count = 0
     while waiting:
-        if told == EXCEPTIONS:
+        if count == EXCEPTIONS:
             yield "… further exceptions left out"
             return
         label, current = waiting.popleft()
-        told += 1
+        count += 1
         yield from _one(label, current, longest)
         for label, other in _related(current):
             if id(other) not in seen:

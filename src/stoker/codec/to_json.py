@@ -2,7 +2,7 @@
 
 Called by `signature` for arguments, payloads and results. The rule it keeps: a value that JSON would silently change is
 refused. msgspec writes NaN as null, turns numbers used as keys into text and copies `Raw` unread, so the bytes alone
-cannot be trusted; but most calls are made of plain values, and for those a glance at the bytes is enough.
+cannot be trusted; but most calls are made of plain values, and for those a look at the bytes is enough.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN: Final = _LEAVES | {float}
 _TEXT: Final = frozenset({str})
 _LONG_NEGATIVE: Final = re.compile(rb"-[0-9]{%d}" % DIGITS_LIMIT)
 
-NOT_TEXT: Final = "a key must be text, JSON has no other"
+NOT_TEXT: Final = "a key must be text, as JSON requires"
 
 
 # --- types that msgspec leaves to us ----------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _examine(value: Any, parts: Collection[Any], data: bytes, field: str, limit:
     except Exception as error:
         raise _refusal(error, value, field) from error
     if unread:
-        for raw in unread:  # one by one too: `1,"b":2` is no JSON, yet it is where it stands as the value of a key
+        for raw in unread:  # one by one too: `1,"b":2` is no JSON, yet it parses as the value of a key
             check_json(bytes(raw), field, limit)
         if value is not unread[0]:
             check_json(data, field, limit)
