@@ -18,7 +18,7 @@ from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.claim import listed
-from stoker.engines.postgres.claim_cursor import FEW, SLACK
+from stoker.engines.postgres.claim_cursor import MIN_TAKEN, SLACK
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.insert import COPIED
 from stoker.engines.postgres.wakeup.listener import CHANNEL
@@ -154,7 +154,7 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
     demand = Demand(WORKER, ((QUEUE, batch),), batch)
     try:
         await engine.renew(WORKER, [], first=True, lease=HOUR)
-        for _ in range(FEW // batch + 3):
+        for _ in range(MIN_TAKEN // batch + 3):
             await engine.insert(drafts([mint() for _ in range(batch)]))
         await pupil.listen(engine)
         while engine._store.first_word({QUEUE}) is None:  # noqa: SLF001 - whoever says nothing now stores and tells by one call
@@ -166,7 +166,7 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
         rows = pupil.claimed()
         [first] = pupil.take([])
         turn: list[Statement] = []
-        for _ in range(FEW // batch + 2):
+        for _ in range(MIN_TAKEN // batch + 2):
             claims = (await engine.settle(successes(claims), demand=demand)).claims
             held, rows = rows, pupil.claimed()
             turn = pupil.take(held)

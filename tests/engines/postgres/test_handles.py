@@ -234,9 +234,9 @@ async def test_what_a_user_commits_late_is_not_behind_the_marks(
     engine: PostgresEngine, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stamped before jobs that were taken already, it is the next to be taken."""
-    monkeypatch.setattr(claim_cursor, "FEW", 1)
-    monkeypatch.setattr(claim_cursor, "OFTEN", 1e9)
-    monkeypatch.setattr(claim_cursor, "SWEEP", 1e9)
+    monkeypatch.setattr(claim_cursor, "MIN_TAKEN", 1)
+    monkeypatch.setattr(claim_cursor, "FULL_SCAN_EVERY", 1e9)
+    monkeypatch.setattr(claim_cursor, "SLACK_EVERY", 1e9)
     await engine.renew("w1", [], first=True)
     late = draft()
     async with alchemy_session(postgres_url) as session:

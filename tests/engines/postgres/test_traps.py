@@ -270,8 +270,8 @@ async def test_a_replacement_beside_a_claim_comes_too_late(engine: PostgresEngin
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Marks are used from the first claim on, and heads are not looked at by the clock."""
-    monkeypatch.setattr(claim_cursor, "FEW", 1)
-    monkeypatch.setattr(claim_cursor, "OFTEN", 1e9)
+    monkeypatch.setattr(claim_cursor, "MIN_TAKEN", 1)
+    monkeypatch.setattr(claim_cursor, "FULL_SCAN_EVERY", 1e9)
     return monkeypatch
 
 
@@ -304,7 +304,7 @@ async def test_the_head_of_a_line_is_looked_at_again_in_time(
     await twin.insert([urgent])
     passed_over = await take(engine, 2)
     assert urgent.id not in {claim.id for claim in passed_over}
-    eager.setattr(claim_cursor, "OFTEN", 0.0)
+    eager.setattr(claim_cursor, "FULL_SCAN_EVERY", 0.0)
     assert (await take(engine))[0].id == urgent.id
 
 

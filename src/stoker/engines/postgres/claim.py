@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.postgres.claim_cursor import Look, Marks
+from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import STATUSES
 from stoker.engines.sql.packing import read_options, read_unique
@@ -61,42 +61,42 @@ class Ref(NamedTuple):
 
 
 class Line:
-    """The lines of an engine's queues, and where in them it looks."""
+    """The lines of an engine's queues, and where in them it scans."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._marks: dict[str, Marks] = {}
+        self._cursors: dict[str, ClaimCursor] = {}
 
     def forget(self, queues: Iterable[str] | None = None) -> None:
         """Jobs may have been put before the marks: of these queues, or of any."""
-        for queue in self._marks if queues is None else queues:
-            if queue in self._marks:
-                self._marks[queue].forget()
+        for queue in self._cursors if queues is None else queues:
+            if queue in self._cursors:
+                self._cursors[queue].forget()
 
     def inserted(self, drafts: Iterable[Draft]) -> None:
-        """A job of the past, or of a priority nobody looks at, stands before the marks."""
-        if self._marks:
+        """A job of the past, or of a priority nobody looks at, stands before the cursor."""
+        if self._cursors:
             for draft in drafts:
-                marks = self._marks.get(draft.queue)
-                if marks is not None:
-                    marks.put(draft.priority, draft.at)
+                cursor = self._cursors.get(draft.queue)
+                if cursor is not None:
+                    cursor.put(draft.priority, draft.at)
 
     def late(self, queues: Iterable[str], since: Instant) -> None:
         """Jobs of these queues, stamped at this instant, were committed only now."""
         for queue in queues:
-            if queue in self._marks:
-                self._marks[queue].late(since)
+            if queue in self._cursors:
+                self._cursors[queue].late(since)
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
         """The same of jobs that were put back, and of follow-ups."""
-        if self._marks:
+        if self._cursors:
             for settlement in settlements:
                 ref = settlement.ref
                 self.inserted(settlement.followups)
                 if settlement.status is not Status.DONE and type(ref) is Ref:
-                    marks = self._marks.get(ref.lot.queue)
-                    if marks is not None:
-                        marks.put(ref.priority, settlement.due)
+                    cursor = self._cursors.get(ref.lot.queue)
+                    if cursor is not None:
+                        cursor.put(ref.priority, settlement.due)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         """Hand due jobs to a worker with a live lease."""
@@ -106,46 +106,46 @@ class Line:
             return []
         now = time.monotonic()
         for queue in wanted:
-            if queue not in self._marks:
-                self._marks[queue] = Marks()
-        looks = {queue: self._marks[queue].look(now) for queue in wanted}
-        found = await self._take(demand.worker, wanted, total, looks)
-        if len(found) < total and (rest := self._rest(wanted, found, looks)):
-            looks = {queue: self._marks[queue].look(now, whole=True) for queue in rest}
-            found += await self._take(demand.worker, rest, total - len(found), looks)
+            if queue not in self._cursors:
+                self._cursors[queue] = ClaimCursor()
+        scans = {queue: self._cursors[queue].scan(now) for queue in wanted}
+        found = await self._take(demand.worker, wanted, total, scans)
+        if len(found) < total and (rest := self._rest(wanted, found, scans)):
+            scans = {queue: self._cursors[queue].scan(now, whole=True) for queue in rest}
+            found += await self._take(demand.worker, rest, total - len(found), scans)
             order = {queue: place for place, queue in enumerate(wanted)}
             found.sort(key=lambda claim: (order[claim.queue], claim.priority, claim.scheduled_at, claim.id))
         return found
 
-    def _rest(self, wanted: dict[str, int], found: list[Claim], looks: dict[str, Look]) -> dict[str, int]:
+    def _rest(self, wanted: dict[str, int], found: list[Claim], scans: dict[str, Scan]) -> dict[str, int]:
         """What is still wanted of lines that were not looked at from their heads, and can be at little cost."""
-        if all(look.whole for look in looks.values()):
+        if all(scan.whole for scan in scans.values()):
             return {}
         counts = Counter(claim.queue for claim in found)
         return {
             queue: n - counts[queue]
             for queue, n in wanted.items()
-            if counts[queue] < n and not looks[queue].whole and self._marks[queue].pieces is None
+            if counts[queue] < n and not scans[queue].whole and self._cursors[queue].slices is None
         }
 
-    async def _take(self, worker: str, wanted: dict[str, int], total: int, looks: dict[str, Look]) -> list[Claim]:
+    async def _take(self, worker: str, wanted: dict[str, int], total: int, scans: dict[str, Scan]) -> list[Claim]:
         began = time.monotonic()
-        where = [[listed(range_[part] for range_ in looks[queue].ranges) for queue in wanted] for part in range(4)]
+        where = [[listed(range_[part] for range_ in scans[queue].ranges) for queue in wanted] for part in range(4)]
         values = (self._store.now(), worker, list(wanted), listed(wanted.values()), total, *where)
-        extra = max(0.0 if self._marks[queue].levels else 2 * self._marks[queue].grace for queue in looks)
+        extra = max(0.0 if self._cursors[queue].levels else 2 * self._cursors[queue].grace for queue in scans)
         try:
             rows = await self._store.once("claim", _CLAIM, values, extra=extra)
         except EngineUnavailable:
-            for queue, look in looks.items():
-                self._marks[queue].failed(look, time.monotonic() - began)
+            for queue, scan in scans.items():
+                self._cursors[queue].failed(scan, time.monotonic() - began)
             raise
         found, cost = handed_over(worker, rows), time.monotonic() - began
         taken: dict[str, list[Claim]] = {queue: [] for queue in wanted}
         for claim in found:
             taken[claim.queue].append(claim)
-        for queue, look in looks.items():
+        for queue, scan in scans.items():
             dry = len(taken[queue]) < wanted[queue] and len(found) < total
-            self._marks[queue].took(look, taken[queue], began, cost, dry=dry)
+            self._cursors[queue].took(scan, taken[queue], began, cost, dry=dry)
         return found
 
 
