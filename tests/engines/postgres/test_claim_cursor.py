@@ -41,7 +41,7 @@ class Play:
         return row
 
     def claim(self, n: int, cost: float) -> list[Row]:
-        """As `Line.claim` does it: from the marks, and from the head when they give too little."""
+        """As `Claimer.claim` does it: from the marks, and from the head when they give too little."""
         scan = self.cursor.scan(self.now)
         found = self._take(scan, n, cost)
         if len(found) < n and not scan.whole and self.cursor.slices is None:

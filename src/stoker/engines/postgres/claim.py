@@ -60,7 +60,7 @@ class Ref(NamedTuple):
     throttles: int = 0
 
 
-class Line:
+class Claimer:
     """The lines of an engine's queues, and where in them it scans."""
 
     def __init__(self, store: Store) -> None:

@@ -89,7 +89,7 @@ class PostgresEngine:
         self.history = options.history
         self.call_times = CallTimes()
         self._store = Store(options)
-        self._line = claim.Line(self._store)
+        self._claimer = claim.Claimer(self._store)
         self._inbox = insert_batcher.Inbox(self._store)
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class PostgresEngine:
         return twin
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        return user_transaction.own(self._store, self._line.forget)
+        return user_transaction.own(self._store, self._claimer.forget)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
         return await schema.connected(self._options, schema.plan if plan_only else schema.migrate)
@@ -131,14 +131,14 @@ class PostgresEngine:
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         if tx is not None:
-            return await user_transaction.insert(self._store, self._line, tx, drafts)
+            return await user_transaction.insert(self._store, self._claimer, tx, drafts)
         receipts = await self._inbox.put(drafts)
-        self._line.inserted(drafts)
+        self._claimer.inserted(drafts)
         return receipts
 
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
-        return await self._line.claim(demand)
+        return await self._claimer.claim(demand)
 
     @timed(write=True)
     async def settle(
@@ -150,9 +150,9 @@ class PostgresEngine:
     ) -> Settled:
         check_settlements(settlements)
         if tx is not None:
-            verdicts = await user_transaction.settle(self._store, self._line, tx, settlements)
-            return Settled(verdicts, [] if demand is None else await self._line.claim(demand))
-        return await settle.exchange(self._store, self._line, settlements, demand)
+            verdicts = await user_transaction.settle(self._store, self._claimer, tx, settlements)
+            return Settled(verdicts, [] if demand is None else await self._claimer.claim(demand))
+        return await settle.exchange(self._store, self._claimer, settlements, demand)
 
     @timed(write=True)
     async def renew(
@@ -204,7 +204,7 @@ class PostgresEngine:
             tally = await alter.alter(self._store, selection, change)
         finally:
             # Also when only the answer to its commit was lost.
-            self._line.forget()
+            self._claimer.forget()
         self._store.ears.ends.altered(selection, change, tally)
         return tally
 

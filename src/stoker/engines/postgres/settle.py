@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.engines.postgres import insert
-from stoker.engines.postgres.claim import Line, Ref
+from stoker.engines.postgres.claim import Claimer, Ref
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.lease_bits import Item, Masks, located
 from stoker.engines.postgres.statements import sql
@@ -50,12 +50,12 @@ _SUCCESS = Status.DONE
 _WAITING = (Status.PENDING, Status.RETRYING)
 
 
-async def exchange(store: Store, line: Line, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
+async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
     """End claims and take new ones. Successes make nothing claimable, so both are under way at the same time."""
     if not settlements:
-        return Settled([], [] if demand is None else await line.claim(demand))
+        return Settled([], [] if demand is None else await claimer.claim(demand))
     if demand is not None and all(is_plain(settlement) for settlement in settlements):
-        claiming = asyncio.ensure_future(line.claim(demand))
+        claiming = asyncio.ensure_future(claimer.claim(demand))
         try:
             verdicts = await close(store, settlements)
         except BaseException:
@@ -67,9 +67,9 @@ async def exchange(store: Store, line: Line, settlements: Sequence[Settlement], 
         store.ears.ends.settled(settlements, verdicts)
         return Settled(verdicts, await claiming)
     verdicts = await close(store, settlements)
-    line.settled(settlements)
+    claimer.settled(settlements)
     store.ears.ends.settled(settlements, verdicts)
-    claims: list[Claim] = [] if demand is None else await line.claim(demand)
+    claims: list[Claim] = [] if demand is None else await claimer.claim(demand)
     return Settled(verdicts, claims)
 
 

@@ -27,7 +27,7 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerE
 from stoker.model.job import Draft, Receipt, Settlement, Verdict
 
 if TYPE_CHECKING:
-    from stoker.engines.postgres.claim import Line
+    from stoker.engines.postgres.claim import Claimer
     from stoker.engines.postgres.store import Store
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ _WHERE = sql("whereabouts")
 _SAVE, _BACK, _RELEASE = sql("savepoint"), sql("savepoint_back"), sql("savepoint_release")
 
 
-async def insert(store: Store, line: Line, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
+async def insert(store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
     """Insert inside somebody else's transaction."""
     refusing = any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
 
@@ -45,20 +45,20 @@ async def insert(store: Store, line: Line, tx: Any, drafts: Sequence[Draft]) -> 
         door = admit(unit, drafts)
         return _undoing(door) if refusing else door
 
-    return await _join(store, line, tx, make)
+    return await _join(store, claimer, tx, make)
 
 
-async def settle(store: Store, line: Line, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
+async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle inside somebody else's transaction."""
-    return await _join(store, line, tx, lambda unit: closing.settle(unit, unit.now, settlements))
+    return await _join(store, claimer, tx, lambda unit: closing.settle(unit, unit.now, settlements))
 
 
-async def _join(store: Store, line: Line, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
+async def _join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
     if isinstance(tx, Own):
         if tx.store is not store:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
         return await tx.run(make)
-    return await _on_theirs(store, line, tx, make)
+    return await _on_theirs(store, claimer, tx, make)
 
 
 def _whole(unit: Unit, door: Steps[T]) -> Steps[T]:
@@ -134,7 +134,7 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
 # --- theirs -----------------------------------------------------------------------------------------------------
 
 
-async def _on_theirs(store: Store, line: Line, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
+async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
     """Play a door on a user's handle, inside the transaction that they will end."""
     where = store.options.where
     if handles.dialect_of(handle) != "postgresql":
@@ -153,15 +153,15 @@ async def _on_theirs(store: Store, line: Line, handle: Any, make: Callable[[Unit
             raise translated(error, where) from error
         raise
     if unit.woken:
-        after_commit.after_commit(handle, lambda delay: _committed(store, line, unit, delay))
+        after_commit.after_commit(handle, lambda delay: _committed(store, claimer, unit, delay))
     return answer
 
 
-def _committed(store: Store, line: Line, unit: Unit, delay: float) -> None:
+def _committed(store: Store, claimer: Claimer, unit: Unit, delay: float) -> None:
     """A user has committed, in whatever thread: jobs are there that were stamped a while ago."""
 
     def tell() -> None:
-        line.late(unit.woken, unit.now)
+        claimer.late(unit.woken, unit.now)
         store.told(unit.woken)
 
     store.later(delay, tell)
