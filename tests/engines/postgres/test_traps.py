@@ -149,8 +149,8 @@ async def test_settlements_over_the_same_leases_in_any_order_do_not_stop_each_ot
     """Two processes end halves of the same leases, in opposite orders, over and over."""
     for _ in range(10):
         await engine.insert([draft() for _ in range(8)])
-        lots = [await take(engine, 2) for _ in range(4)]
-        one, two = [lot[0] for lot in lots], [lot[1] for lot in reversed(lots)]
+        pairs = [await take(engine, 2) for _ in range(4)]
+        one, two = [pair[0] for pair in pairs], [pair[1] for pair in reversed(pairs)]
         ended = await asyncio.gather(
             engine.settle([conclude(claim, Done()) for claim in one]),
             twin.settle([conclude(claim, Failed("x", after=HOUR)) for claim in two]),

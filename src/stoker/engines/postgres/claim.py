@@ -1,7 +1,7 @@
 """The second door: due jobs become claims.
 
 A claim's `ref` says where its bit is and what a settlement needs to know of the job, so that ending a run reads
-nothing. It is a `Ref`; claims of one lease share their `Lot`.
+nothing. It is a `Ref`; claims of one lease share their `Lease`.
 Where in the line is looked for them `claim_cursor` knows.
 """
 
@@ -32,13 +32,13 @@ _CLAIM = sql("claim")
 _decode_past = msgspec.json.Decoder(tuple[int, int, int, dict[str, str] | None]).decode
 
 
-class Lot:
+class Lease:
     """What the claims of one lease have in common."""
 
-    __slots__ = ("claimed", "lease", "queue", "size", "token", "worker")
+    __slots__ = ("claimed", "id", "queue", "size", "token", "worker")
 
-    def __init__(self, lease: int, token: int, claimed: Instant, worker: str, queue: str, size: int) -> None:
-        self.lease = lease
+    def __init__(self, id_: int, token: int, claimed: Instant, worker: str, queue: str, size: int) -> None:
+        self.id = id_
         self.token = token
         self.claimed = claimed
         self.worker = worker
@@ -49,7 +49,7 @@ class Lot:
 class Ref(NamedTuple):
     """Where a claim is stored, and what of the job its settlement must know. None of it changes while it runs."""
 
-    lot: Lot
+    lease: Lease
     id: JobId
     pos: int
     kind: str
@@ -94,7 +94,7 @@ class Claimer:
                 ref = settlement.ref
                 self.inserted(settlement.followups)
                 if settlement.status is not Status.DONE and type(ref) is Ref:
-                    cursor = self._cursors.get(ref.lot.queue)
+                    cursor = self._cursors.get(ref.lease.queue)
                     if cursor is not None:
                         cursor.put(ref.priority, settlement.due)
 
@@ -169,9 +169,9 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
     of them says what all have in common.
     """
     claims: list[Claim] = []
-    lot: Any = None
+    lease: Any = None
     pos, curve, cool = 0, OFF, 0
-    lease = token = claimed = 0
+    token = claimed = 0
     queue = ""
     mixed = False
     for row in rows:
@@ -180,11 +180,11 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
             options, key, traits, tenant, past, error, before,
         ) = row  # fmt: skip
         if new is not None:
-            if lot is not None:
-                lot.size = pos
+            if lease is not None:
+                lease.size = pos
             mixed = mixed or queue == queue_
-            lease, token, claimed, queue, pos = new, token_, claimed_, queue_, 0
-            lot = Lot(lease, token, claimed, worker, queue, 0)
+            token, claimed, queue, pos = token_, claimed_, queue_, 0
+            lease = Lease(new, token, claimed, worker, queue, 0)
             curve, cool = settings_of(settings)
         unique, slot = None, None
         if key is not None:
@@ -195,14 +195,14 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
         claim_ = Claim(
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             PLAIN if options is None else read_options(options), unique, tenant, crashes, throttles, error, False,
-            metadata, curve, cool, None, None, Ref(lot, id_, pos, kind, attempt, priority, slot, crashes, throttles),
+            metadata, curve, cool, None, None, Ref(lease, id_, pos, kind, attempt, priority, slot, crashes, throttles),
             STATUSES[before],
         )
         # fmt: on
         claims.append(claim_)
         pos += 1
-    if lot is not None:
-        lot.size = pos
+    if lease is not None:
+        lease.size = pos
     if mixed:
         order = {queue: place for place, queue in enumerate(dict.fromkeys(claim.queue for claim in claims))}
         claims.sort(key=lambda claim: (order[claim.queue], claim.priority, claim.scheduled_at, claim.id))

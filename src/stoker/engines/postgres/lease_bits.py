@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stoker.engines.postgres.claim import Lot, Ref
+from stoker.engines.postgres.claim import Lease, Ref
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps
@@ -44,20 +44,20 @@ def located(round_: list[tuple[int, Settlement]]) -> Steps[list[Item]]:
 def found_refs(wanted: list[tuple[str, int, JobId]]) -> Steps[dict[int, Ref]]:
     """Refs of claims of which only (worker, token, job) is known, by their place in the question."""
     refs: dict[int, Ref] = {}
-    lots: dict[int, Lot] = {}
+    leases: dict[int, Lease] = {}
     columns = [list(column) for column in zip(*wanted, strict=True)]
     for row in (yield _HELD, tuple(columns)):
-        ord_, lease, token, claimed, worker, queue, size, pos, kind, attempt, priority, key, traits = row[:13]
-        lot = lots.get(lease)
-        if lot is None:
-            lot = lots[lease] = Lot(lease, token, claimed, worker, queue, size)
+        ord_, number, token, claimed, worker, queue, size, pos, kind, attempt, priority, key, traits = row[:13]
+        lease = leases.get(number)
+        if lease is None:
+            lease = leases[number] = Lease(number, token, claimed, worker, queue, size)
         unique = read_unique(key, traits)
         slot = None if unique is None else unique.slot(kind)
-        refs[ord_ - 1] = Ref(lot, wanted[ord_ - 1][2], pos, kind, attempt, priority, slot, *row[13:])
+        refs[ord_ - 1] = Ref(lease, wanted[ord_ - 1][2], pos, kind, attempt, priority, slot, *row[13:])
     return refs
 
 
-class Masks:
+class BitMasks:
     """The positions that a call wants to end, lease by lease and fence by fence."""
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -67,12 +67,12 @@ class Masks:
         self._hard: list[bytearray] = []
         known, soft, hard, numbers = self._known, self._soft, self._hard, self.numbers
         for _, settlement, ref in items:
-            fence = (ref.lot.lease, settlement.worker, settlement.token)
+            fence = (ref.lease.id, settlement.worker, settlement.token)
             number = known.get(fence)
             if number is None:
                 number = known[fence] = len(known) + 1
-                soft.append(bytearray(b"0" * ref.lot.size))
-                hard.append(bytearray(b"0" * ref.lot.size))
+                soft.append(bytearray(b"0" * ref.lease.size))
+                hard.append(bytearray(b"0" * ref.lease.size))
             (soft if settlement.status in _SOFT else hard)[number - 1][ref.pos] = 49
             numbers.append(number)
 

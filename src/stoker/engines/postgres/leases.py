@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.postgres.claim import Lot, Ref, past_of, settings_of
+from stoker.engines.postgres.claim import Lease, Ref, past_of, settings_of
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.packing import read_options, read_unique
@@ -76,16 +76,16 @@ def contents(places: Sequence[tuple[int, int]]) -> Steps[list[Claim]]:
         return []
     leases, positions = zip(*places, strict=True)
     rows = yield _CONTENTS, (list(leases), list(positions))
-    lots: dict[int, Lot] = {}
-    return [_stored(row, lots) for row in rows]
+    known: dict[int, Lease] = {}
+    return [_stored(row, known) for row in rows]
 
 
-def _stored(row: Row, lots: dict[int, Lot]) -> Claim:
-    lease, token, claimed, queue, id_, kind, payload, attempt, budget, created, due, priority = row[:12]
+def _stored(row: Row, known: dict[int, Lease]) -> Claim:
+    number, token, claimed, queue, id_, kind, payload, attempt, budget, created, due, priority = row[:12]
     options, key, traits, tenant, settings, past, error, pos, size, worker, former, former_at, cancel = row[12:]
-    lot = lots.get(lease)
-    if lot is None:
-        lot = lots[lease] = Lot(lease, token, claimed, worker, queue, size)
+    lease = known.get(number)
+    if lease is None:
+        lease = known[number] = Lease(number, token, claimed, worker, queue, size)
     unique = read_unique(key, traits)
     slot = None if unique is None else unique.slot(kind)
     curve, cool = settings_of(settings)
@@ -93,7 +93,7 @@ def _stored(row: Row, lots: dict[int, Lot]) -> Claim:
     return Claim(
         id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
         read_options(options), unique, tenant, crashes, throttles, error, cancel, metadata, curve, cool, former,
-        former_at, Ref(lot, id_, pos, kind, attempt, priority, slot, crashes, throttles), Status.RUNNING,
+        former_at, Ref(lease, id_, pos, kind, attempt, priority, slot, crashes, throttles), Status.RUNNING,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:
     merged: dict[tuple[int, str, int, int], tuple[Ref, Note]] = {}
     for place, ref in sorted(refs.items()):
         one = notes[place]
-        fence = (ref.lot.lease, one.worker, one.token, ref.pos)
+        fence = (ref.lease.id, one.worker, one.token, ref.pos)
         before = merged.get(fence)
         merged[fence] = ref, one if before is None else _joined(before[1], one)
     if not merged:
@@ -61,7 +61,7 @@ def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:
     hit = {fences[number - 1] for (number,) in rows}
     return [
         Verdict.APPLIED
-        if place in refs and (refs[place].lot.lease, one.worker, one.token, refs[place].pos) in hit
+        if place in refs and (refs[place].lease.id, one.worker, one.token, refs[place].pos) in hit
         else Verdict.LOST
         for place, one in enumerate(notes)
     ]

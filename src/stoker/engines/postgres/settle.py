@@ -17,7 +17,7 @@ import msgspec
 from stoker.engines.postgres import insert
 from stoker.engines.postgres.claim import Claimer, Ref
 from stoker.engines.postgres.errors import Locked
-from stoker.engines.postgres.lease_bits import Item, Masks, located
+from stoker.engines.postgres.lease_bits import BitMasks, Item, located
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import CODES, Unit, queue_of
 from stoker.engines.sql.packing import encode, legible
@@ -179,7 +179,7 @@ def is_plain(settlement: Settlement) -> bool:
 
 def _end(now: Instant | None, items: list[Item], verdicts: list[Verdict]) -> Steps[None]:
     """Clear the bits of a round and write down what it says."""
-    masks = Masks(items)
+    masks = BitMasks(items)
     if all(is_plain(settlement) for _, settlement, _ in items):
         rows = yield _DONE, (now, *masks.fences(), masks.hard(), *_plain_columns(items, masks.numbers))
     else:
@@ -266,9 +266,9 @@ def _afterwards(unit: Unit, items: list[Item], verdicts: list[Verdict]) -> Steps
         if settlement.error is not None and ref.attempt > LONGEST_HISTORY:
             long.append(ref.id)
         if not settlement.after and settlement.status in _WAITING:
-            unit.woken.add(ref.lot.queue)
+            unit.woken.add(ref.lease.queue)
         if settlement.cool is not None:
-            yield from _cool(unit, ref.lot.queue, settlement.cool)
+            yield from _cool(unit, ref.lease.queue, settlement.cool)
         if settlement.followups:
             yield from insert.admit(unit, settlement.followups, refuse=False)
     if long:
