@@ -90,7 +90,7 @@ class PostgresEngine:
         self.call_times = CallTimes()
         self._store = Store(options)
         self._claimer = claim.Claimer(self._store)
-        self._inbox = insert_batcher.Inbox(self._store)
+        self._batchers = insert_batcher.InsertBatchers(self._store)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class PostgresEngine:
         await self._store.open()
 
     async def close(self) -> None:
-        await self._inbox.close()
+        await self._batchers.close()
         await self._store.close()
 
     def for_loop(self) -> Self:
@@ -132,7 +132,7 @@ class PostgresEngine:
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         if tx is not None:
             return await user_transaction.insert(self._store, self._claimer, tx, drafts)
-        receipts = await self._inbox.put(drafts)
+        receipts = await self._batchers.put(drafts)
         self._claimer.inserted(drafts)
         return receipts
 

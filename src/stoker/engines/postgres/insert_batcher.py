@@ -30,13 +30,13 @@ MOST = 5 * LARGEST_BATCH
 Request: TypeAlias = tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]
 
 
-class Inbox:
+class InsertBatchers:
     """Where the inserts of one engine meet: those without keys in one tray, those with keys in another."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._plain = Tray(store, together, MOST)
-        self._keyed = Tray(store, in_rounds, LARGEST_BATCH)
+        self._plain = InsertBatcher(store, together, MOST)
+        self._keyed = InsertBatcher(store, in_rounds, LARGEST_BATCH)
 
     async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """Store drafts; receipts in their order."""
@@ -54,7 +54,7 @@ class Inbox:
         await self._keyed.close()
 
 
-class Tray:
+class InsertBatcher:
     """Calls that are stored together, `most` drafts at once. Lives on the engine's loop."""
 
     def __init__(
