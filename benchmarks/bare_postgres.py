@@ -157,7 +157,7 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
         for _ in range(MIN_TAKEN // batch + 3):
             await engine.insert(drafts([mint() for _ in range(batch)]))
         await pupil.listen(engine)
-        while engine._store.first_word({QUEUE}) is None:  # noqa: SLF001 - whoever says nothing now stores and tells by one call
+        while engine._store.take_message({QUEUE}) is None:  # noqa: SLF001 - whoever says nothing now stores and tells by one call
             await asyncio.sleep(max(PAUSES))
         ids = [mint() for _ in range(batch)]
         await engine.insert(drafts(ids))

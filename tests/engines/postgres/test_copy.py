@@ -135,7 +135,7 @@ async def test_copied_jobs_are_those_a_statement_stores(
     """Every column of both tables, every receipt, every count, everybody woken; one instant for the whole batch."""
     engine = await make(clock=clock)
     told: list[set[str]] = []
-    monkeypatch.setattr(engine._store, "told", told.append)
+    monkeypatch.setattr(engine._store, "notify", told.append)
     at = NOW if clock else time.time_ns() // 1000
     copied, stated = every_sort(at), every_sort(at)
     assert await engine.insert(copied) == [Receipt(one.id, Stored.INSERTED) for one in copied]

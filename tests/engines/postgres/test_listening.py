@@ -50,12 +50,12 @@ threading.Thread(target=loop.run_forever, daemon=True).start()
 def run(work):
     return asyncio.run_coroutine_threadsafe(work, loop).result(20)
 
-async def hears(engine, speaker):
+async def hears(engine, sender):
     await engine.wait([CONTROL], 0)
-    await speaker.open()
-    await speaker.wake([CONTROL])
+    await sender.open()
+    await sender.wake([CONTROL])
     heard = await asyncio.wait_for(engine.wait([CONTROL], 40), 20)
-    await speaker.close()
+    await sender.close()
     return heard == {CONTROL}
 
 async def in_the_child():
@@ -123,9 +123,9 @@ def threads() -> set[threading.Thread]:
     return {one for one in threading.enumerate() if one.name == "stoker-listen"}
 
 
-def place(engine: PostgresEngine) -> listener.Hearer:
-    assert engine._store.ears._place is not None
-    return engine._store.ears._place[1]
+def place(engine: PostgresEngine) -> listener.Subscriber:
+    assert engine._store.notifier._subscription is not None
+    return engine._store.notifier._subscription[1]
 
 
 async def opened(engine: PostgresEngine, *topics: str) -> None:
@@ -150,12 +150,14 @@ async def test_a_worker_has_one_connection_that_listens(database: str) -> None:
         async with Worker(jobs, ["mail"]) as worker:
             engine = worker.engine
             assert isinstance(engine, PostgresEngine)
-            [ear] = [ear for ear in listener._registry._ears.values() if ear.address.url == engine._options.url]
-            await until(lambda: len(ear.hearers) == 2)
+            [ear] = [ear for ear in listener._registry._listeners.values() if ear.address.url == engine._options.url]
+            await until(lambda: len(ear.subscribers) == 2)
             await until(lambda: ear.settled)
             assert len(listeners(database)) == 1
             assert len(threads() - before) == 1
-            assert sorted(hearer.queues for hearer in ear.hearers) == [False, True], "a keeper hears of cancels alone"
+            assert sorted(subscriber.queues for subscriber in ear.subscribers) == [False, True], (
+                "a keeper hears of cancels alone"
+            )
 
 
 @pytest.mark.spec("PGEAR-01")
@@ -173,7 +175,7 @@ async def test_engines_on_two_loops_hear_on_one_connection(make: Make, elsewhere
         assert await woken(here, CONTROL) == {CONTROL}
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
         assert await woken(here, "mail") == {"mail"}
-        assert not there._store.ears._hub.remembers(["mail"]), "it never waited for that"
+        assert not there._store.notifier._hub.remembers(["mail"]), "it never waited for that"
         await here.wake([CONTROL])
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}, "a twin of the same process hears it too"
     finally:
@@ -187,13 +189,13 @@ async def test_whoever_closes_first_the_others_hear_on_the_same_connection(
     monkeypatch.setattr(listener, "PULSE", 3 * SOON)
     monkeypatch.setattr(notifier, "LAST_WAIT", SOON)
     before, running = listeners(postgres_url), threads()
-    first, speaker = await make(), await make()
+    first, sender = await make(), await make()
     second = first.for_loop()
     await first.wait(["mail"], 0)
     ears = listeners(postgres_url) - before
     await elsewhere.run(opened(second, "mail"))
     await first.close()
-    await speaker.wake(["mail"])
+    await sender.wake(["mail"])
     assert await elsewhere.run(woken(second, "mail")) == {"mail"}
     assert listeners(postgres_url) - before == ears
     await elsewhere.run(second.close())
@@ -207,7 +209,7 @@ async def test_a_connection_that_is_lost_is_made_anew_for_all(
     make: Make, elsewhere: Elsewhere, postgres_url: str
 ) -> None:
     before = listeners(postgres_url)
-    here, speaker = await make(), await make()
+    here, sender = await make(), await make()
     there = here.for_loop()
     try:
         await here.wait([CONTROL], 0)
@@ -217,7 +219,7 @@ async def test_a_connection_that_is_lost_is_made_anew_for_all(
             connection.execute("select pg_terminate_backend(%s)", (ear,))
         assert await woken(here, CONTROL) == {CONTROL}, "nobody knows what was missed"
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
-        await speaker.wake([CONTROL])
+        await sender.wake([CONTROL])
         assert await woken(here, CONTROL) == {CONTROL}
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
         assert len(listeners(postgres_url) - before - {ear}) == 1
@@ -304,7 +306,7 @@ async def test_a_direct_url_that_cannot_be_used_is_reported_once_without_its_pas
     await engine.wake(["mail"])
     assert await woken(engine, "mail") == {"mail"}, "what this engine does it knows without listening"
     [said] = [record.getMessage() for record in caplog.records]
-    assert "jobs are found by asking" in said
+    assert "workers poll for jobs" in said
     assert "ValueError" in said
     assert "hush" not in said
 
@@ -322,14 +324,14 @@ def test_an_engine_opened_again_on_another_loop_hears_again(postgres_url: str, p
     before = threads()
 
     async def heard() -> frozenset[str]:
-        speaker = engine.for_loop()
+        sender = engine.for_loop()
         await opened(engine, "mail")
-        await speaker.open()
-        await speaker.wake(["mail"])
+        await sender.open()
+        await sender.wake(["mail"])
         try:
             return await woken(engine, "mail")
         finally:
-            await speaker.close()
+            await sender.close()
             await engine.close()
             await until(lambda: not threads() - before)
 
@@ -346,9 +348,9 @@ async def test_a_loop_that_ends_without_its_engine_does_not_keep_the_ear(
     options = read_url(postgres_url, clock=None, given=DEFAULTS)
 
     async def left_behind() -> None:
-        hearer = listener.Hearer("stoker", "x", lambda _: None)
-        listener.join(options, hearer)
-        await asyncio.wait_for(hearer.settled.wait(), SOON)
+        subscriber = listener.Subscriber("stoker", "x", lambda _: None)
+        listener.join(options, subscriber)
+        await asyncio.wait_for(subscriber.settled.wait(), SOON)
         assert len(threads() - running) == 1
 
     await asyncio.to_thread(asyncio.run, left_behind())
@@ -374,19 +376,19 @@ async def test_closing_does_not_wait_for_a_server_that_is_silent(make: Make, pos
 @pytest.mark.spec("PGEAR-07")
 async def test_a_loop_that_is_held_up_is_asked_once_to_fetch_what_was_heard() -> None:
     fetched: list[frozenset[str]] = []
-    hearer = listener.Hearer("stoker", "x", fetched.append)
-    hearer.queues = True
+    subscriber = listener.Subscriber("stoker", "x", fetched.append)
+    subscriber.queues = True
 
     def speak() -> None:
         for n in range(1_000):
-            hearer.tell(frozenset({f"queue-{n % 3}"}))
+            subscriber.notify(frozenset({f"queue-{n % 3}"}))
 
-    speaker = threading.Thread(target=speak)
-    speaker.start()
-    speaker.join(SOON)  # the loop stands still meanwhile
+    sender = threading.Thread(target=speak)
+    sender.start()
+    sender.join(SOON)  # the loop stands still meanwhile
     assert fetched == []
     await until(lambda: fetched)
     assert fetched == [{"queue-0", "queue-1", "queue-2"}]
-    hearer.tell(frozenset({"mail"}))
+    subscriber.notify(frozenset({"mail"}))
     await until(lambda: len(fetched) == 2)
     assert fetched[1] == {"mail"}

@@ -66,7 +66,7 @@ async def test_one_call_stores_and_tells(make: Make) -> None:
     sleeper = asyncio.create_task(woken(other, "mail"))
     await engine.insert([draft(queue="mail")])
     assert await sleeper == {"mail"}
-    await until(lambda: engine._store.first_word({"mail"}) is not None)
+    await until(lambda: engine._store.take_message({"mail"}) is not None)
     assert lanes == ["write"]
 
 
@@ -136,7 +136,7 @@ async def test_whoever_hears_of_it_finds_it(make: Make, postgres_url: str, postg
                 counts.append(-1)
                 await engine.insert([draft()])
                 await until(lambda: counts[-1] >= 0)
-                await until(lambda: engine._store.first_word({"default"}) is not None)
+                await until(lambda: engine._store.take_message({"default"}) is not None)
     assert counts == [1, 2, 3, 4, 5]
 
 
@@ -147,7 +147,7 @@ async def test_nothing_is_said_where_there_is_nothing_to_say(
     engine = await make()
     known = draft(queue="known")
     await engine.insert([known])
-    await until(lambda: engine._store.first_word({"known"}) is not None)
+    await until(lambda: engine._store.take_message({"known"}) is not None)
     heard: list[str] = []
     async with stranger(postgres_url, postgres_schema, heard):
         await engine.insert([draft(queue="later", delay=HOUR)])

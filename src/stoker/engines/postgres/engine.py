@@ -174,15 +174,15 @@ class PostgresEngine:
         return await find.ahead(self._store, queues)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
-        return await self._store.ears.wait(topics, timeout)
+        return await self._store.notifier.wait(topics, timeout)
 
     async def ended(self, job: JobId, timeout: float) -> bool:
         self._store.inside()
-        return await self._store.ears.ends.wait(job, timeout)
+        return await self._store.notifier.ends.wait(job, timeout)
 
     async def wake(self, topics: Sequence[str]) -> None:
         self._store.inside()
-        self._store.told(set(topics))
+        self._store.notify(set(topics))
 
     # --- people -------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class PostgresEngine:
         finally:
             # Also when only the answer to its commit was lost.
             self._claimer.forget()
-        self._store.ears.ends.altered(selection, change, tally)
+        self._store.notifier.ends.altered(selection, change, tally)
         return tally
 
     @timed(write=True)

@@ -63,20 +63,20 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     [(now,)] = await store.once("write", _INSERT, (store.now(), *columns(drafts)), extra=extra)
     woken = {draft.queue for draft in drafts if wakes(due_at(draft, now), now)}
     if woken:
-        store.told(woken)
+        store.notify(woken)
     return [Receipt(draft.id, _INSERTED) for draft in drafts]
 
 
 async def _alone(store: Store, draft: Draft) -> Receipt:
     """One draft. Unless there were many lately the server itself tells who waits, before its disk has the job."""
     now_due = draft.at is None and not draft.delay
-    said = store.first_word({draft.queue}) if now_due else None
+    message = store.take_message({draft.queue}) if now_due else None
     options = None if draft.options is PLAIN else wishes(draft.options)
     described = (draft.priority, draft.attempts, draft.id, text(draft), draft.delay or None, draft.at, draft.tenant)
-    values = (CHANNEL, said, store.now(), draft.queue, draft.kind, *described, options)
+    values = (CHANNEL, message, store.now(), draft.queue, draft.kind, *described, options)
     [(now,)] = await store.once("write", _PUT, values, extra=_extra([draft]))
     if wakes(due_at(draft, now), now):
-        store.told({draft.queue}, said=said is not None if now_due else None)
+        store.notify({draft.queue}, already_sent=message is not None if now_due else None)
     return Receipt(draft.id, _INSERTED)
 
 

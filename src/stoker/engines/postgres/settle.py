@@ -64,11 +64,11 @@ async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlem
             if not claiming.cancelled():
                 claiming.exception()
             raise
-        store.ears.ends.settled(settlements, verdicts)
+        store.notifier.ends.settled(settlements, verdicts)
         return Settled(verdicts, await claiming)
     verdicts = await close(store, settlements)
     claimer.settled(settlements)
-    store.ears.ends.settled(settlements, verdicts)
+    store.notifier.ends.settled(settlements, verdicts)
     claims: list[Claim] = [] if demand is None else await claimer.claim(demand)
     return Settled(verdicts, claims)
 
@@ -83,7 +83,7 @@ async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict
     unit = Unit(now or 0)
     verdicts = await store.each("settle", lambda: settle(unit, now, settlements))
     if unit.woken:
-        store.told(unit.woken)
+        store.notify(unit.woken)
     return verdicts
 
 

@@ -21,7 +21,7 @@ from stoker.engines.postgres import schema
 from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.statements import sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.postgres.wakeup.notifier import Ears
+from stoker.engines.postgres.wakeup.notifier import Notifier
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
@@ -66,7 +66,7 @@ class Store:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.texts = texts(options.schema)
-        self.ears = Ears(self)
+        self.notifier = Notifier(self)
         self.identity: tuple[str, int] | None = None
         self._pooler: Pooler = options.pooler
         self._idle: dict[str, list[Connection]] = {}
@@ -81,7 +81,7 @@ class Store:
         async with self._opening:
             if self._home is not None and self._home[0] == os.getpid():
                 return
-            self.ears = Ears(self)
+            self.notifier = Notifier(self)
             self._idle = {"doors": [], "desk": []}
             self._lanes = {lane: asyncio.Semaphore(n) for lane, n in LANES.items()}
             connection = await self.connect("doors")
@@ -99,7 +99,7 @@ class Store:
             self._home = None
             return
         # Whom the last commits woke is told before the connections go.
-        await self.ears.close()
+        await self.notifier.close()
         self._home = None
         idle = [connection for kind in self._idle.values() for connection in kind]
         self._idle = {}
@@ -213,7 +213,7 @@ class Store:
         *,
         lane: str = "write",
         lax: bool = False,
-        tell: bool = True,
+        notify: bool = True,
         lock_wait: float | None = None,
     ) -> T:
         """Run steps in one transaction. `lax` does not wait for the disk. Who was woken is told after the commit.
@@ -224,14 +224,14 @@ class Store:
         if lock_wait is not None:
             first = (_NOW_HASTY, (str(int(lock_wait * 1000)),))
         return await self.transact(
-            lambda connection, unit: self.play(connection, make(unit)), lane=lane, first=first, tell=tell
+            lambda connection, unit: self.play(connection, make(unit)), lane=lane, first=first, notify=notify
         )
 
-    async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], tell: bool = True) -> T:
+    async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], notify: bool = True) -> T:
         """Work in one transaction, whose first statement answers the clock."""
         unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first))
-        if tell and unit.woken:
-            self.told(unit.woken)
+        if notify and unit.woken:
+            self.notify(unit.woken)
         return answer
 
     async def _transact(self, connection: Connection, work: Work[T], first: tuple[str, Row]) -> tuple[Unit, T]:
@@ -293,13 +293,13 @@ class Store:
 
     # --- waking -------------------------------------------------------------------------------------------------
 
-    def first_word(self, topics: set[str]) -> str | None:
+    def take_message(self, topics: set[str]) -> str | None:
         """The message that wakes others, if a statement may carry it because there were few lately."""
-        return self.ears.first_word(topics)
+        return self.notifier.take_message(topics)
 
-    def told(self, topics: set[str], *, said: bool | None = None) -> None:
+    def notify(self, topics: set[str], *, already_sent: bool | None = None) -> None:
         """After a commit: wake who has something to do, here and, unless that is said already, elsewhere."""
-        self.ears.told(topics, said=said)
+        self.notifier.notify(topics, already_sent=already_sent)
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
         """Have something done on the engine's loop, from any thread; nothing when it is not open in this process."""

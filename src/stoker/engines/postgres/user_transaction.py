@@ -128,7 +128,7 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
             raise
     committed()
     if tx.woken:
-        store.told(tx.woken)
+        store.notify(tx.woken)
 
 
 # --- theirs -----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def _committed(store: Store, claimer: Claimer, unit: Unit, delay: float) -> None
 
     def tell() -> None:
         claimer.late(unit.woken, unit.now)
-        store.told(unit.woken)
+        store.notify(unit.woken)
 
     store.later(delay, tell)
 

@@ -1,11 +1,11 @@
-"""The ear of a process: one connection that listens, for all its engines on one database.
+"""Receiving wake-ups: one LISTEN connection per process and database.
 
-Engines come and go, on loops of their own, and any of those loops may be held up by a handler. So the ear belongs to
-none of them: it has a thread with a loop, from the first engine that waits until the last one that waited is closed,
-and passes on what it hears. When its connection is lost it is made anew, and everybody is woken, because nobody knows
-what was missed. Where nobody can listen (behind a pooler) that is said once, and workers find their jobs by asking.
+Engines come and go on event loops of their own, and a handler may block any of those loops. So the listener has its
+own thread and loop, from the first engine that waits until the last such engine is closed, and passes messages on to
+its subscribers. When its connection is lost it reconnects and wakes every subscriber, because it may have missed
+messages. Where LISTEN is impossible (behind a pooler) it logs that once, and workers find their jobs by polling.
 
-A message begins with the schema it is meant for and the name of the engine that said it, which knows it already.
+A message begins with the schema it is meant for and the name of the engine that sent it; that engine ignores it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ CHANNEL = "stoker"
 """The one channel of all schemas."""
 
 EVERYTHING = "*"
-"""The topic that stands for all: more was said than fits, or something may have been missed."""
+"""The topic that means all topics: there were more than fit a message, or messages may have been missed."""
 
 PULSE = 4.0
-"""Seconds between two questions whether the listener's server still answers, and how long the answer may take."""
+"""Seconds between two checks that the server still answers, and the time limit of each."""
 
 LONGEST_BACKOFF = 5.0
 
 CANNOT_LISTEN = (
-    "%s is behind a pooler in transaction mode, where LISTEN is not possible: workers find new jobs by asking, at the "
+    "%s is behind a pooler in transaction mode, where LISTEN is not possible: workers poll for new jobs at the "
     "interval of their poll setting. Give a URL past the pooler with direct= to have them woken at once"
 )
 
@@ -46,62 +46,62 @@ _log = logging.getLogger("stoker.engines.postgres")
 
 
 class Address(NamedTuple):
-    """Engines with the same one share an ear, whatever their schema."""
+    """Engines with the same one share an listener, whatever their schema."""
 
     url: str
     pooler: Pooler
 
 
-class Hearer:
-    """An engine's place at the ear. What is heard is put down here, and the engine's loop is asked once to fetch it.
+class Subscriber:
+    """An engine's subscription: collects messages and asks the engine's loop once to fetch them.
 
-    So a loop that is held up, or was left without being closed, has one call waiting for it and not thousands.
+    So a blocked loop, or one that was abandoned without closing its engine, has one pending call, not thousands.
     """
 
-    def __init__(self, schema: str, name: str, hear: Callable[[frozenset[str]], None]) -> None:
+    def __init__(self, schema: str, name: str, wake: Callable[[frozenset[str]], None]) -> None:
         self.schema = schema
         self.name = name
         self.loop = asyncio.get_running_loop()
         self.queues = False
-        """Does it wait for more than `CONTROL`? A keeper does not, and is spared what is only about queues."""
+        """Whether it waits for more than `CONTROL`. A lease keeper does not, and receives no topics of queues."""
         self.settled = asyncio.Event()
         self.released = asyncio.Event()
-        self._hear = hear
-        self._heard: set[str] = set()
+        self._wake = wake
+        self._received: set[str] = set()
         self._lock = threading.Lock()
 
-    def tell(self, topics: frozenset[str]) -> None:
-        """Pass on what was heard, from any thread."""
+    def notify(self, topics: frozenset[str]) -> None:
+        """Pass on what was received, from any thread."""
         if not self.queues:
             topics &= {CONTROL, EVERYTHING}
         if not topics:
             return
         with self._lock:
-            asked = bool(self._heard)
-            self._heard |= topics
+            asked = bool(self._received)
+            self._received |= topics
         if not asked:
             self.call(self._fetch)
 
     def call(self, what: Callable[[], object]) -> None:
-        """Have something done on the engine's loop. One that was closed without its engine is found by the ear."""
+        """Have something done on the engine's loop. One that was closed without its engine is found by the listener."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(what)
 
     def _fetch(self) -> None:
         with self._lock:
-            heard, self._heard = frozenset(self._heard), set()
-        self._hear(heard)
+            received, self._received = frozenset(self._received), set()
+        self._wake(received)
 
 
-class Ear:
-    """One thread, one loop, one connection. What others may look at changes under the registry's lock."""
+class Listener:
+    """One thread, one loop, one connection. Its public fields change under the registry's lock."""
 
     def __init__(self, address: Address, where: str, patience: float) -> None:
         self.address = address
-        self.hearers: tuple[Hearer, ...] = ()
+        self.subscribers: tuple[Subscriber, ...] = ()
         self.settled = False
         self.ended = False
-        self.last: Hearer | None = None
+        self.last: Subscriber | None = None
         self._where = where
         self._patience = patience
         self._task: asyncio.Task[None] | None = None
@@ -109,11 +109,11 @@ class Ear:
         self._loop = self._runner.get_loop()
 
     def start(self) -> None:
-        """Begin to listen, in a thread that does not keep the process from ending."""
+        """Start the listening thread, a daemon."""
         threading.Thread(target=self._run, name="stoker-listen", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask the thread of a deserted ear to end at once, without waiting."""
+        """Ask the thread to end, without waiting for it."""
         with suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._stop)
 
@@ -133,24 +133,24 @@ class Ear:
                 last.call(last.released.set)
 
     def _settle(self) -> None:
-        """Nobody need wait for the ear any longer: it is there, or not for now."""
+        """Release engines that wait for the listener: it listens, or cannot for now."""
         with _registry.lock:
-            self.settled, hearers = True, self.hearers
-        for hearer in hearers:
-            hearer.call(hearer.settled.set)
+            self.settled, subscribers = True, self.subscribers
+        for subscriber in subscribers:
+            subscriber.call(subscriber.settled.set)
 
     async def _listen(self) -> None:
-        """Keep an ear open, whatever happens to its connection."""
+        """Listen until no subscriber is left, and reconnect after every loss."""
         self._task = asyncio.current_task()
         failures, missed = 0, False
         while not _registry.deserted(self):
             try:
                 connection = await self._open()
-            except Exception as error:  # noqa: BLE001 - whatever it is: jobs are found by asking, and it may pass
+            except Exception as error:  # noqa: BLE001 - whatever it is: workers poll, and it may pass
                 if not failures:
-                    # What is not in our words may quote the URL.
+                    # A driver's own message may quote the URL.
                     why = error if isinstance(error, EngineError) else type(error).__name__
-                    _log.warning("cannot listen for wake-ups: %s. Until then jobs are found by asking", why)
+                    _log.warning("cannot listen for wake-ups: %s. Until then workers poll for jobs", why)
                 failures += 1
             else:
                 if failures:
@@ -159,7 +159,7 @@ class Ear:
                 if connection is None:
                     return
                 if missed:
-                    self._tell_everybody()
+                    self._wake_all()
                 self._settle()
                 await self._until_lost(connection)
             missed = True
@@ -167,17 +167,17 @@ class Ear:
             await asyncio.sleep(min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0))
 
     async def _open(self) -> Connection | None:
-        """A connection that listens. None: here nobody can."""
+        """Open a connection that listens; None when a pooler makes that impossible."""
         url, pooler = self.address
         connection = await Connection.open(url, self._where, settings=DESK, pooler=pooler, patience=self._patience)
         if connection.pooled:
             await connection.close()
-            if _registry.first_to_say(self.address):
+            if _registry.first_to_report(self.address):
                 _log.warning(CANNOT_LISTEN, self._where)
             return None
         try:
             async with asyncio.timeout(self._patience):
-                await connection.link.add_listener(CHANNEL, self._heard)
+                await connection.link.add_listener(CHANNEL, self._received)
         except BaseException as error:
             connection.terminate()
             if isinstance(error, (*DriverError, TimeoutError)):
@@ -186,7 +186,7 @@ class Ear:
         return connection
 
     async def _until_lost(self, connection: Connection) -> None:
-        """Stay until the connection ends, its server no longer answers, or nobody is left who would hear."""
+        """Return when the connection ends, its server stops answering, or no subscriber is left."""
         lost = asyncio.Event()
         connection.link.add_termination_listener(lambda _: lost.set())
         try:
@@ -201,85 +201,85 @@ class Ear:
         finally:
             connection.terminate()
 
-    def _heard(self, _link: Any, _pid: int, _channel: str, message: str) -> None:
-        schema, _, said = message.partition(" ")
-        name, *topics = said.split(" ")
-        for hearer in self.hearers:
-            if hearer.schema == schema and hearer.name != name:
-                hearer.tell(frozenset(topics))
+    def _received(self, _link: Any, _pid: int, _channel: str, message: str) -> None:
+        schema, _, rest = message.partition(" ")
+        name, *topics = rest.split(" ")
+        for subscriber in self.subscribers:
+            if subscriber.schema == schema and subscriber.name != name:
+                subscriber.notify(frozenset(topics))
 
-    def _tell_everybody(self) -> None:
-        for hearer in self.hearers:
-            hearer.tell(frozenset({EVERYTHING}))
+    def _wake_all(self) -> None:
+        for subscriber in self.subscribers:
+            subscriber.notify(frozenset({EVERYTHING}))
 
 
 class Registry:
-    """The ears of a process. After a fork the child begins anew; what was its parent's is kept and never touched."""
+    """The listeners of a process. A forked child starts its own and never touches its parent's."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._ears: dict[Address, Ear] = {}
-        self._deaf: set[Address] = set()
-        self._inherited: list[Ear] = []
+        self._listeners: dict[Address, Listener] = {}
+        self._cannot_listen: set[Address] = set()
+        self._inherited: list[Listener] = []
 
-    def join(self, options: Options, hearer: Hearer) -> Ear:
-        """Hear from now on; the first one brings the ear to life. Called on the hearer's loop, as is `leave`."""
+    def join(self, options: Options, subscriber: Subscriber) -> Listener:
+        """Subscribe; the first subscriber starts the listener. Call it, and `leave`, on the subscriber's loop."""
         direct, where = options.direct, options.where
         if direct is None:
             address = Address(options.url, options.pooler)
         else:
             address, where = Address(direct, "auto"), f"{where} (direct)"
         with self.lock:
-            ear = self._ears.get(address)
-            if ear is None:
-                ear = Ear(address, where, options.patience)
-                ear.start()
-                self._ears[address] = ear
-            ear.hearers = (*_present(ear), hearer)
-            if ear.settled:
-                hearer.settled.set()
-        return ear
+            listener = self._listeners.get(address)
+            if listener is None:
+                listener = Listener(address, where, options.patience)
+                listener.start()
+                self._listeners[address] = listener
+            listener.subscribers = (*_present(listener), subscriber)
+            if listener.settled:
+                subscriber.settled.set()
+        return listener
 
-    def leave(self, ear: Ear, hearer: Hearer) -> None:
-        """Hear no more. The last one to leave closes the ear, and `released` tells when that is done."""
-        hearer.settled.set()
+    def leave(self, listener: Listener, subscriber: Subscriber) -> None:
+        """Hear no more. The last one to leave closes the listener, and `released` tells when that is done."""
+        subscriber.settled.set()
         with self.lock:
-            ear.hearers = tuple(one for one in _present(ear) if one is not hearer)
-            if ear.hearers or ear.ended:
-                hearer.released.set()
+            listener.subscribers = tuple(one for one in _present(listener) if one is not subscriber)
+            if listener.subscribers or listener.ended:
+                subscriber.released.set()
             else:
-                ear.last = hearer
-                ear.stop()
-            self._drop_deserted(ear)
+                listener.last = subscriber
+                listener.stop()
+            self._drop_deserted(listener)
 
-    def deserted(self, ear: Ear) -> bool:
-        """Is nobody left? Whoever's loop was closed without its engine does not count."""
+    def deserted(self, listener: Listener) -> bool:
+        """Return whether no subscriber is left. One whose loop was closed does not count."""
         with self.lock:
-            ear.hearers = _present(ear)
-            self._drop_deserted(ear)
-            return not ear.hearers
+            listener.subscribers = _present(listener)
+            self._drop_deserted(listener)
+            return not listener.subscribers
 
-    def _drop_deserted(self, ear: Ear) -> None:
-        """Whoever comes next gets a new one."""
-        if not ear.hearers and self._ears.get(ear.address) is ear:
-            del self._ears[ear.address]
+    def _drop_deserted(self, listener: Listener) -> None:
+        """Forget a listener without subscribers: the next engine gets a new one."""
+        if not listener.subscribers and self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
 
-    def first_to_say(self, address: Address) -> bool:
-        """Has nobody in this process said yet that here nobody can listen?"""
+    def first_to_report(self, address: Address) -> bool:
+        """Return whether this process has not yet logged that LISTEN is impossible here."""
         with self.lock:
-            known = address in self._deaf
-            self._deaf.add(address)
+            known = address in self._cannot_listen
+            self._cannot_listen.add(address)
         return not known
 
     def forked(self) -> None:
-        """Another thread may have held the lock; and even to forget the parent's connections would be to close them."""
-        self._inherited += self._ears.values()
+        """Start afresh in a forked child. The parent's listeners are kept: dropping one closes its connection."""
+        self._inherited += self._listeners.values()
         self.lock = threading.Lock()
-        self._ears, self._deaf = {}, set()
+        self._listeners, self._cannot_listen = {}, set()
 
 
-def _present(ear: Ear) -> tuple[Hearer, ...]:
-    return tuple(hearer for hearer in ear.hearers if not hearer.loop.is_closed())
+def _present(listener: Listener) -> tuple[Subscriber, ...]:
+    return tuple(subscriber for subscriber in listener.subscribers if not subscriber.loop.is_closed())
 
 
 _registry = Registry()

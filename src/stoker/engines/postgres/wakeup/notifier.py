@@ -1,10 +1,10 @@
-"""Waking workers across processes: what is said after a commit, and who waits for what others say.
+"""Sending wake-ups to other processes with NOTIFY, and waiting for theirs.
 
-A wake-up is a hint. It is sent in a transaction that waits for nothing: with a lone job in that of the job, otherwise
-after the commit in one of its own, and never in a user's. Up to `RATE` a second each is sent at once, so that a trickle
-of jobs is as prompt as a single one; above that rate several go out as one. Whoever waits has a place at the ear of the
-process. Without an ear (a pooler in between, a server that is away) workers find their jobs by asking, as they always
-do now and then.
+A wake-up is a hint. It is sent in a transaction that does not wait for the fsync: a single job carries it in its own
+transaction; otherwise it follows the commit in a separate one. It is never part of a user's transaction. Up to `RATE`
+wake-ups a second are sent at once, so that a trickle of jobs is as prompt as a single job; above that rate several are
+merged into one message. An engine that waits subscribes to the listener of its process. Without a listener (behind a
+pooler, or while the server is away) workers find their jobs by polling, which they always do now and then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres import find
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Ear, Hearer, join, leave
+from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Listener, Subscriber, join, leave
 from stoker.engines.shared.ends import OVER, Ends, Interest, Word, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.model.errors import EngineError
@@ -46,16 +46,16 @@ PAUSES = (0.005, 0.01, 0.02)
 """Seconds between two messages above that rate: the longer it is exceeded, the longer."""
 
 FIRST_LISTEN = 2.0
-"""Seconds the first waiter waits for the ear to be there."""
+"""Seconds the first waiter waits until the process listens."""
 
 LAST_WAIT = 1.0
-"""Seconds a closing engine waits for what it still has to say, and for the end of the ear if it was the last."""
+"""Seconds a closing engine waits for its pending messages, and for the listener to end if it was the last user."""
 
 _NOTIFY = sql("notify")
 
 
 class Flow:
-    """How many wake-ups there were lately: a bucket that leaks at `RATE`. What comes while it is full is merged.
+    """A leaky bucket that counts wake-ups; while it is full they are merged. It leaks at `RATE`.
 
     Merged wake-ups count as well, so the merging lasts for as long as the rate is exceeded, and little longer.
     """
@@ -65,29 +65,29 @@ class Flow:
         self._at = 0.0
 
     def add(self, now: float) -> bool:
-        """Count one more; answers whether it may be sent at once."""
+        """Count one more; return whether it may be sent at once."""
         level = max(0.0, self._level - (now - self._at) * RATE)
         self._level, self._at = min(level + 1.0, 2.0 * BURST), now
         return level < BURST
 
     def full(self, now: float) -> bool:
-        """Would one more be merged?"""
+        """Return whether one more would be merged."""
         return self._level - (now - self._at) * RATE >= BURST
 
 
-class Ears:
-    """One engine's waiters, its place at the ear and its voice, from one opening of the engine to its end.
+class Notifier:
+    """The wake-ups of one open engine: its waiters, its subscription and what it has to send.
 
-    Nothing is begun before somebody waits or has something to say.
+    It subscribes with the first waiter, and starts its sending task with the first message.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._hub = Hub()
         self._name = os.urandom(6).hex()
-        self._place: tuple[Ear, Hearer] | None = None
-        self._unsaid: set[str] = set()
-        self._speaker: asyncio.Task[None] | None = None
+        self._subscription: tuple[Listener, Subscriber] | None = None
+        self._unsent: set[str] = set()
+        self._sender: asyncio.Task[None] | None = None
         self._flow = Flow()
         self._turn = 0
         self._closing = asyncio.Event()
@@ -106,70 +106,70 @@ class Ears:
     async def _attend(self) -> None:
         await self._listening((OVER,))
 
-    # --- speaking -----------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------
 
-    def first_word(self, topics: set[str]) -> str | None:
-        """A message for a caller that can send it with its own statement, and then calls `told`. None: it is merged."""
+    def take_message(self, topics: set[str]) -> str | None:
+        """Return a message that the caller sends itself before `notify`; None when it is to be merged."""
         return self._message(topics) if self._flow.add(time.monotonic()) else None
 
-    def told(self, topics: set[str], *, said: bool | None = None) -> None:
-        """Wake waiters here at once, and those elsewhere: at once or merged with others.
+    def notify(self, topics: set[str], *, already_sent: bool | None = None) -> None:
+        """Wake the waiters of this engine, and notify other processes, at once or merged.
 
-        `said`: whether `first_word` gave a message for them, which was sent; None when it was not asked.
+        `already_sent`: whether the caller has sent a message of `take_message`; None if it did not ask for one.
         """
         for topic in topics:
             self._hub.wake(topic)
-        if said:
+        if already_sent:
             return
-        if said is None:
+        if already_sent is None:
             self._flow.add(time.monotonic())
-        self._unsaid |= topics
+        self._unsent |= topics
         self._send()
 
     def _say(self, word: Word, jobs: Collection[JobId]) -> None:
-        """Tell others who waits for which job, or that it is over."""
+        """Notify other processes which jobs are waited for, or have ended."""
         self._flow.add(time.monotonic())
-        self._unsaid |= topics_of(word, jobs)
+        self._unsent |= topics_of(word, jobs)
         self._send()
 
     def _send(self) -> None:
-        if self._speaker is None or self._speaker.done():
-            self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="stoker-notify")
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.get_running_loop().create_task(self._send_pending(), name="stoker-notify")
 
-    async def _speak(self) -> None:
-        """Send what is unsaid, until there is no more; after a pause that grows while there is too much to send."""
-        while self._unsaid:
+    async def _send_pending(self) -> None:
+        """Send pending topics until none is left, with growing pauses above the rate."""
+        while self._unsent:
             if self._flow.full(time.monotonic()):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), PAUSES[min(self._turn, len(PAUSES) - 1)])
                 self._turn += 1
             else:
                 self._turn = 0
-            topics, self._unsaid = self._unsaid, set()
-            # A hint that cannot be sent is not worth an error: whoever waits asks by itself before long.
+            topics, self._unsent = self._unsent, set()
+            # A hint that cannot be sent is not worth an error: waiting workers poll before long.
             with suppress(EngineError):
                 await self._store.once("notify", _NOTIFY, (CHANNEL, self._message(topics)))
 
     def _message(self, topics: set[str]) -> str:
         head = f"{self._store.options.schema} {self._name} "
-        said = " ".join(sorted(topics))
-        return head + (said if len(head) + len(said) <= LARGEST else EVERYTHING)
+        text = " ".join(sorted(topics))
+        return head + (text if len(head) + len(text) <= LARGEST else EVERYTHING)
 
     # --- listening ----------------------------------------------------------------------------------------------
 
     async def _listening(self, topics: Sequence[str]) -> None:
-        """See that there is an ear. The first who waits waits for it, so that nothing said afterwards is missed."""
-        if self._place is None:
-            hearer = Hearer(self._store.options.schema, self._name, self._heard)
-            self._place = join(self._store.options, hearer), hearer
-        _, hearer = self._place
-        hearer.queues = hearer.queues or any(topic != CONTROL for topic in topics)
-        if not hearer.settled.is_set():
+        """Subscribe to the listener; the first waiter waits until it listens, and misses nothing sent afterwards."""
+        if self._subscription is None:
+            subscriber = Subscriber(self._store.options.schema, self._name, self._received)
+            self._subscription = join(self._store.options, subscriber), subscriber
+        _, subscriber = self._subscription
+        subscriber.queues = subscriber.queues or any(topic != CONTROL for topic in topics)
+        if not subscriber.settled.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LISTEN):
-                    await hearer.settled.wait()
+                    await subscriber.settled.wait()
 
-    def _heard(self, topics: frozenset[str]) -> None:
+    def _received(self, topics: frozenset[str]) -> None:
         topics = self.ends.hear(topics)
         if EVERYTHING in topics:
             self.ends.look_again()
@@ -177,18 +177,18 @@ class Ears:
             self._hub.wake(topic)
 
     async def close(self) -> None:
-        """Send everybody home, say what is unsaid, and hear no more."""
+        """Release the waiters, send what is pending, and unsubscribe."""
         self._closing.set()
         self.ends.close()
         self._hub.dismiss()
-        place, speaker = self._place, self._speaker
-        if place is not None:
-            leave(*place)
-        if speaker is not None:
-            await asyncio.wait((speaker,), timeout=LAST_WAIT)
-            speaker.cancel()
-            await asyncio.gather(speaker, return_exceptions=True)
-        if place is not None:
+        subscription, sender = self._subscription, self._sender
+        if subscription is not None:
+            leave(*subscription)
+        if sender is not None:
+            await asyncio.wait((sender,), timeout=LAST_WAIT)
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+        if subscription is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WAIT):
-                    await place[1].released.wait()
+                    await subscription[1].released.wait()
