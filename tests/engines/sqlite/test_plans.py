@@ -64,7 +64,7 @@ PLANS = {
     "census_oldest": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_scheduled": [f"{READY} (qid=? AND priority=? AND due>?)"],
-    "due": [f"{READY} (qid=? AND priority=? AND due<?)"],
+    "queue_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],
     "expire_surplus": ["SCAN stoker_done USING INDEX stoker_done_expires"],
     "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
@@ -77,7 +77,7 @@ SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks",
 
 MAY_SCAN = {
     "expire_surplus": "along an index, to its limit",
-    "let_go_of_all": "only for a corrupt record",
+    "key_release_all": "only for a corrupt record",
 }
 
 

@@ -31,11 +31,11 @@ _PRIORITY = sql("claim_priority")
 _TAKE = sql("claim_take")
 _DROP = sql("claim_drop")
 _PAST = sql("claim_past")
-_STRONG = sql("hold_strong")
+_STRONG = sql("key_hold_strong")
 _NAMES = sql("queue_names")
-_DUE = sql("due")
-_GATE = sql("gate")
-_FIRST_DUE = sql("first_due")
+_DUE = sql("queue_due")
+_OPEN = sql("queue_open")
+_FIRST_DUE = sql("queue_first_due")
 
 BEFORE_ALL = -1_000_000
 """Less than any priority."""
@@ -188,7 +188,7 @@ def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
     """Return how long a worker of these queues may sleep."""
     gates: list[Gate] = []
     for name in names:
-        rows = yield _GATE, (name,)
+        rows = yield _OPEN, (name,)
         if not rows:
             gates.append(Gate(name, paused=False, until=None, due=None))
             continue

@@ -61,7 +61,7 @@ class Store:
         self.path = path
         self.options = options
         self.clock: Clock = options.clock or system_clock
-        self.ends = Ends(self._ended, self._attend, self._say, Interest())
+        self.ends = Ends(self._ended, self._listen_to_all, self._notify_ends, Interest())
         self._resources: OpenResources | None = None
         self._opening = asyncio.Lock()
 
@@ -214,7 +214,7 @@ class Store:
     async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
         return await self.read(lambda _: find.ended(jobs))
 
-    async def _attend(self) -> None:
+    async def _listen_to_all(self) -> None:
         """Listen to notifications of all topics, without watching the file."""
         resources = self.resources()
         if not resources.listening:
@@ -222,7 +222,7 @@ class Store:
             resources.wake_socket.listen(self._notified, control_only=False)
         resources.wake_socket.listen_to_all()
 
-    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+    def _notify_ends(self, word: Word, jobs: Collection[JobId]) -> None:
         self.resources().wake_socket.notify(topics_of(word, jobs))
 
     def _committed(self) -> None:

@@ -54,7 +54,7 @@ _QUEUE_WRITE = sql("queue_write")
 _WORKER = sql("worker")
 _COUNT = sql("count")
 _RUNNING = sql("get_running")
-_HOLDER = sql("holder")
+_HOLDER = sql("key_holder")
 _READY_DROP = sql("ready_drop")
 _RUNNING_DROP = sql("running_drop")
 _RUNNING_CANCEL = sql("running_cancel")
@@ -63,9 +63,9 @@ _ERROR_PUT = sql("error_put")
 _ERROR_TRIM = sql("error_trim")
 _TROUBLE = sql("trouble")
 _TROUBLE_OVER = sql("trouble_over")
-_HOLD = sql("hold")
-_LET_GO = sql("let_go")
-_LET_GO_OF_ALL = sql("let_go_of_all")
+_HOLD = sql("key_hold")
+_RELEASE = sql("key_release")
+_RELEASE_ALL = sql("key_release_all")
 _ERASE = tuple(sql(f"delete_{table}") for table in ("body", "past", "errors"))
 _EVENTS = sql("delete_events")
 _REMEMBER = sql("remember_job")
@@ -372,7 +372,7 @@ class Unit(SqlUnit):
     def _write_keys(self, seqs: dict[JobId, int]) -> Steps[None]:
         for slot, before, after in self.key_changes():
             if before is not None and after is None:
-                yield _LET_GO, (slot, self.stored(before).seq)
+                yield _RELEASE, (slot, self.stored(before).seq)
         for before_, after_ in self.written():
             if after_ is not None and after_.held_slot is not None and _grip(before_) != _grip(after_):
                 yield _HOLD, (after_.held_slot, seqs[after_.id], int(after_.holder is Holder.WEAK))
@@ -382,7 +382,7 @@ class Unit(SqlUnit):
                 and (after_ is None or after_.held_slot is None)
             ):
                 # The key cannot be read, so every key that the job holds is released.
-                yield _LET_GO_OF_ALL, (self.stored(before_.id).seq,)
+                yield _RELEASE_ALL, (self.stored(before_.id).seq,)
 
     def _key_is_unreadable(self, record: Record) -> bool:
         return record.unique is None and self.stored(record.id).values["ukey"] is not None
