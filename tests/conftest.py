@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.fixtures", "tests.rig"]
+pytest_plugins = ["tests.harness.fixtures", "tests.harness.apps"]
 
 CONFORMANCE = Path(__file__).parent / "conformance"
 COUNTED = ("passed", "failed", "skipped", "deselected", "xfailed", "error")

@@ -33,7 +33,7 @@ from stoker.model.job import Receipt, Status, Stored
 from stoker.model.retry import Fixed
 from stoker.model.time import SECOND
 from stoker.model.unique import Unique
-from tests.rig import drain
+from tests.harness.apps import drain
 
 
 @pytest.fixture

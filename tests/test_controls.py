@@ -9,7 +9,7 @@ from stoker.model.control import Rate
 from stoker.model.errors import InvalidName, StokerError
 from stoker.model.job import Status
 from stoker.testing.clock import VirtualClock
-from tests.rig import drain
+from tests.harness.apps import drain
 
 
 @pytest.mark.spec("API-25")

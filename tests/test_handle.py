@@ -14,7 +14,7 @@ from stoker.model.events import Transition, Window
 from stoker.model.job import Status
 from stoker.model.outcome import Reject
 from stoker.model.query import Delete, Selection
-from tests.rig import drain, working
+from tests.harness.apps import drain, working
 
 
 @dataclasses.dataclass

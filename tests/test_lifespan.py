@@ -9,7 +9,7 @@ from stoker.app import Stoker
 from stoker.context import current
 from stoker.model.errors import StokerError
 from stoker.worker import Worker
-from tests.rig import drain, working
+from tests.harness.apps import drain, working
 
 
 @pytest.mark.spec("CONTEXT-05")

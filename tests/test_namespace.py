@@ -12,7 +12,7 @@ from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidName
 from stoker.worker import Worker
-from tests.rig import drain, working
+from tests.harness.apps import drain, working
 
 
 @pytest.mark.spec("API-30")

@@ -11,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 
 @pytest.fixture

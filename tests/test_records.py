@@ -15,7 +15,7 @@ from stoker.model.job import Failure, Options, Status, Stored
 from stoker.model.time import HOUR, SECOND
 from stoker.records import FailedRun, Job
 from stoker.testing.clock import VirtualClock
-from tests.rig import drain
+from tests.harness.apps import drain
 
 NAME = "01010101-0101-0101-0101-010101010101"
 

@@ -305,7 +305,7 @@ def inner(folder: Path, source: str, **environment: str) -> subprocess.Popen[str
     (folder / "test_inner.py").write_text(source)
     base = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_TEST_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.fixtures", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.harness.fixtures", "-p", "no:cacheprovider", str(folder)],
         cwd=ROOT,
         env={**base, "PYTHONPATH": str(ROOT), **environment},
         stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ from stoker import sync
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import StokerError
-from tests.rig import working
+from tests.harness.apps import working
 
 
 @pytest.mark.spec("SYNC-01")

@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from stoker.engines.memory import MemoryEngine
 from stoker.testing.machine import MakeMachineEngine, engine_machine
-from tests.postgres_house import House
+from tests.harness.shared_schema import SharedSchema
 
 Factory = Callable[[pytest.FixtureRequest], MakeMachineEngine]
 
@@ -40,9 +40,9 @@ def _redis(request: pytest.FixtureRequest) -> MakeMachineEngine:
 
 def _postgres(request: pytest.FixtureRequest) -> MakeMachineEngine:
     engine = importlib.import_module("stoker.engines.postgres").PostgresEngine
-    premises = House(request.getfixturevalue("postgres_url"))
-    request.addfinalizer(premises.close)
-    return lambda clock: engine(f"{premises.url}?sslmode=disable", schema=premises.empty(), clock=clock)
+    schema = SharedSchema(request.getfixturevalue("postgres_url"))
+    request.addfinalizer(schema.close)
+    return lambda clock: engine(f"{schema.url}?sslmode=disable", schema=schema.empty(), clock=clock)
 
 
 def _engines(**factories: Factory) -> Iterator[Any]:

@@ -9,16 +9,16 @@ import pytest
 from stoker.engines.postgres import PostgresEngine
 from stoker.testing.conformance import *  # noqa: F403
 from stoker.testing.conformance import MakeEngine
-from tests.postgres_house import House, house
+from tests.harness.shared_schema import SharedSchema, shared_schema
 
 
 @pytest.fixture(scope="module")
-def premises(postgres_url: str) -> Iterator[House]:
-    with house(postgres_url) as found:
+def tables(postgres_url: str) -> Iterator[SharedSchema]:
+    with shared_schema(postgres_url) as found:
         yield found
 
 
 @pytest.fixture
-def make_engine(premises: House) -> MakeEngine:
-    schema = premises.empty()
-    return lambda clock: PostgresEngine(f"{premises.url}?sslmode=disable", clock=clock, schema=schema)
+def make_engine(tables: SharedSchema) -> MakeEngine:
+    schema = tables.empty()
+    return lambda clock: PostgresEngine(f"{tables.url}?sslmode=disable", clock=clock, schema=schema)

@@ -9,18 +9,18 @@ import pytest
 from stoker.engines.postgres import PostgresEngine
 from stoker.testing.conformance import *  # noqa: F403
 from stoker.testing.conformance import MakeEngine
-from tests.postgres_house import House, house
+from tests.harness.shared_schema import SharedSchema, shared_schema
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.variant]
 
 
 @pytest.fixture(scope="module")
-def premises(postgres_url: str) -> Iterator[House]:
-    with house(postgres_url) as found:
+def tables(postgres_url: str) -> Iterator[SharedSchema]:
+    with shared_schema(postgres_url) as found:
         yield found
 
 
 @pytest.fixture
-def make_engine(premises: House, postgres_url: str, postgres_pooler_url: str) -> MakeEngine:
-    schema = premises.empty()
+def make_engine(tables: SharedSchema, postgres_url: str, postgres_pooler_url: str) -> MakeEngine:
+    schema = tables.empty()
     return lambda clock: PostgresEngine(postgres_pooler_url, clock=clock, schema=schema, direct=postgres_url)

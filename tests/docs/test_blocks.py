@@ -17,7 +17,7 @@ import psycopg
 import pytest
 import redis
 
-from tests.django_house import unconfigured
+from tests.harness.django_settings import unconfigured
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.faults.trial import Trial
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 Attempt: TypeAlias = Callable[[], Trial]
 

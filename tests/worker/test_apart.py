@@ -11,7 +11,7 @@ from stoker.model import ids
 from stoker.model.job import Demand
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, HandedBack
-from tests.rig import drain
+from tests.harness.apps import drain
 from tests.worker.apps import placed
 
 HERE = os.getpid()

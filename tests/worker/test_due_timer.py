@@ -17,7 +17,7 @@ from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 from stoker.worker.due_timer import LATER
-from tests.rig import PATIENCE, until, working
+from tests.harness.apps import PATIENCE, until, working
 
 NEVER = 3600
 """A poll interval that no test lives to see."""

@@ -23,8 +23,8 @@ from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 from stoker.worker.failures import MOST, WINDOW, FailureLog
+from tests.harness.apps import drain, until
 from tests.model.test_lifecycle import claimed
-from tests.rig import drain, until
 from tests.worker.shell import APP, Scene
 
 

@@ -27,7 +27,7 @@ from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import maintenance
-from tests.rig import becomes, drain, working
+from tests.harness.apps import becomes, drain, working
 
 
 def nested(levels: int) -> list[Any]:

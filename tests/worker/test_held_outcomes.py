@@ -13,7 +13,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
 from stoker.worker import Worker, held_outcomes, store_loop
-from tests.rig import until, working
+from tests.harness.apps import until, working
 
 
 class Holding(MemoryEngine):

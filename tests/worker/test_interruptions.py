@@ -24,7 +24,7 @@ from stoker.model.outcome import Snooze
 from stoker.model.query import CANCEL_REASON
 from stoker.model.retry import Fixed
 from stoker.worker import running
-from tests.rig import PATIENCE, becomes, drain, until, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 Next = Callable[[Context], Awaitable[Any]]
 

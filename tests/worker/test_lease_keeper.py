@@ -21,7 +21,7 @@ from stoker.model.job import Demand, Status
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker, lease_keeper, running
-from tests.rig import becomes, until, working
+from tests.harness.apps import becomes, until, working
 
 
 class Rival:

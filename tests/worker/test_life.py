@@ -26,7 +26,7 @@ from stoker.model.query import Expired, Retention
 from stoker.model.time import MILLISECOND
 from stoker.worker import Worker, janitor
 from stoker.worker import worker as worker_module
-from tests.rig import becomes, drain, until, working
+from tests.harness.apps import becomes, drain, until, working
 
 # --- starting and stopping --------------------------------------------------------------------------------------
 

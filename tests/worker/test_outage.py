@@ -20,7 +20,7 @@ from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Transition, Window
 from stoker.model.job import Status
 from stoker.worker import Worker, lease_keeper, store_loop
-from tests.rig import ENGINES, becomes, drain, until, working
+from tests.harness.apps import ENGINES, becomes, drain, until, working
 
 CALLS = ("insert", "claim", "settle", "renew", "note", "reap", "beat", "record", "expire")
 

@@ -22,7 +22,7 @@ from stoker.model.job import FINISHED, Status
 from stoker.model.query import Query
 from stoker.records import Job
 from stoker.worker import Worker, maintenance
-from tests.rig import PATIENCE, until, working
+from tests.harness.apps import PATIENCE, until, working
 from tests.worker.apps import risky
 from tests.worker.shell import alive
 

@@ -15,7 +15,7 @@ from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
 from stoker.worker import rejected_outcomes, store_loop
-from tests.rig import becomes, drain, until, working
+from tests.harness.apps import becomes, drain, until, working
 
 
 class Picky:

@@ -12,7 +12,7 @@ from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable, InvalidInput, InvalidName
 from stoker.services import ServiceContext
 from stoker.worker import Worker, maintenance
-from tests.rig import until
+from tests.harness.apps import until
 
 
 class Recorded:

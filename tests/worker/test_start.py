@@ -11,7 +11,7 @@ from stoker.app import Stoker
 from stoker.model.control import Tuning
 from stoker.worker import Worker
 from stoker.worker.presence import version
-from tests.rig import drain, working
+from tests.harness.apps import drain, working
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str = "stoker.worker") -> list[str]:

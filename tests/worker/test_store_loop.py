@@ -18,7 +18,7 @@ from stoker.worker import Worker
 from stoker.worker import fetcher as lanes
 from stoker.worker import store_loop as store_loops
 from stoker.worker.fetcher import Fetcher
-from tests.rig import until
+from tests.harness.apps import until
 from tests.worker.test_fetcher import claims
 
 JOBS = 900

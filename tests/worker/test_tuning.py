@@ -16,7 +16,7 @@ from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.query import Query
 from stoker.model.time import HOUR, SECOND
 from stoker.worker import Worker
-from tests.rig import drain, until, working
+from tests.harness.apps import drain, until, working
 
 
 class Crowded:

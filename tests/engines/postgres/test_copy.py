@@ -21,7 +21,7 @@ from stoker.model.ids import Mint
 from stoker.model.job import LARGEST_BATCH, Demand, Draft, Options, Receipt, Status, Stored
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from tests.engines.postgres.test_producer_role import documented, lowly
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 

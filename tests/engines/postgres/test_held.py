@@ -21,7 +21,7 @@ from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR
 from stoker.model.unique import Mode, Unique
 from tests.engines.postgres.sleepers import Make
-from tests.rig import PATIENCE, until, working
+from tests.harness.apps import PATIENCE, until, working
 
 pytestmark = pytest.mark.engine("postgres")
 

@@ -27,7 +27,7 @@ from stoker.model.ids import JobId
 from stoker.model.query import Cancel, Selection
 from stoker.worker import Worker
 from tests.engines.postgres.sleepers import SOON, Make, until, woken
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 

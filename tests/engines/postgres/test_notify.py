@@ -18,7 +18,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft
 from stoker.model.time import SECOND
 from tests.engines.postgres.sleepers import SOON, Make, until, woken
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 

@@ -28,7 +28,7 @@ from stoker.model.ids import Mint
 from stoker.model.job import Demand, Draft, Note, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Rejected
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 

@@ -24,7 +24,7 @@ from stoker.model.outcome import Done, Failed, HandedBack, Snoozed
 from stoker.model.query import Cancel, Selection
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import SUPERSEDED, Unique
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 

@@ -22,7 +22,7 @@ from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
 from tests import services
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("redis")
 

@@ -15,7 +15,7 @@ from stoker.model.job import LARGEST_PAYLOAD, Demand, Draft, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 from stoker.registry import mint
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("redis")
 

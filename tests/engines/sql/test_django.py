@@ -31,7 +31,7 @@ from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
 from stoker.worker import Worker
-from tests.django_house import django, on_file, on_server
+from tests.harness.django_settings import django, on_file, on_server
 
 
 class Shop:

@@ -19,7 +19,7 @@ from stoker.engines.sqlite import wakeup
 from stoker.engines.sqlite.wakeup import EVERYTHING, WakeSocket
 from stoker.model.errors import EngineRefused
 from tests.engines.sqlite.children import child, eventually
-from tests.rig import until
+from tests.harness.apps import until
 
 pytestmark = pytest.mark.engine("sqlite")
 

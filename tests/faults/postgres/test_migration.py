@@ -10,7 +10,7 @@ import pytest
 from stoker.model.errors import EngineError, SchemaMismatch
 from tests.faults.postgres.scenes import Make
 from tests.faults.trial import opened
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 from tests.services import PostgresServer
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]

@@ -18,7 +18,7 @@ from stoker.registry import mint
 from tests.faults.network import Attempt
 from tests.faults.postgres.scenes import Make, trial
 from tests.faults.trial import opened
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 from tests.services import PostgresServer
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]

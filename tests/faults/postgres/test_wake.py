@@ -9,7 +9,7 @@ import pytest
 from stoker.engines.postgres.wakeup import listener
 from tests.faults.postgres.scenes import Make
 from tests.faults.trial import BOUND, Trial
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 from tests.services import PostgresServer
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]

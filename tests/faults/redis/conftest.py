@@ -12,7 +12,7 @@ from tests import services
 from tests.faults.network import Attempt
 from tests.faults.redis.scenes import IMPATIENT, Make, trial
 from tests.faults.trial import SOON
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from stoker.model.time import SECOND
 from tests import services
 from tests.faults.redis.scenes import Make, whole
 from tests.faults.trial import BOUND, opened
-from tests.proxy import Proxy
+from tests.harness.proxy import Proxy
 from tests.services import RedisServer
 
 pytestmark = [pytest.mark.engine("redis"), pytest.mark.timeout(900)]

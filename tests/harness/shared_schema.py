@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 
 
-class House:
+class SharedSchema:
     """A schema with Stoker's tables as soon as an engine has been opened on it."""
 
     def __init__(self, url: str) -> None:
@@ -35,8 +35,8 @@ class House:
 
 
 @contextmanager
-def house(url: str) -> Iterator[House]:
-    found = House(url)
+def shared_schema(url: str) -> Iterator[SharedSchema]:
+    found = SharedSchema(url)
     try:
         yield found
     finally:

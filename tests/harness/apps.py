@@ -1,4 +1,4 @@
-"""What tests of the public face and of the worker stand on: an app on each engine, and a worker run to its end."""
+"""Runs an app on each engine, and a worker to its end, for tests of the API and the worker."""
 
 from __future__ import annotations
 
