@@ -360,7 +360,7 @@ async def test_a_duplicate_in_a_chunk_stores_nothing_of_it(jobs: Stoker) -> None
 
 
 @pytest.mark.spec("API-21")
-async def test_whoever_is_refused_gets_the_handle_of_the_first(jobs: Stoker) -> None:
+async def test_duplicate_carries_the_handle_of_the_key_holder(jobs: Stoker) -> None:
     @jobs.task
     async def work(n: int) -> int:
         return n
@@ -394,13 +394,13 @@ def test_so_does_a_caller_with_a_transaction_of_its_own(tmp_path: Path) -> None:
     jobs.run(jobs.close())
 
 
-# --- who hears of it --------------------------------------------------------------------------------------------
+# --- listeners and events --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("API-13")
 async def test_listeners_hear_of_inserts_that_really_happened(jobs: Stoker) -> None:
-    heard: list[Transition] = []
-    jobs.listener(heard.append)
+    received: list[Transition] = []
+    jobs.listener(received.append)
 
     @jobs.task
     async def work() -> None: ...
@@ -409,13 +409,13 @@ async def test_listeners_hear_of_inserts_that_really_happened(jobs: Stoker) -> N
     again = await work.using(unique="k").enqueue()
     assert job == again
     assert (job.stored, again.stored) == (Stored.INSERTED, Stored.EXISTING)
-    assert [(one.job, one.before, one.after) for one in heard] == [(job.id, None, Status.PENDING)]
+    assert [(one.job, one.before, one.after) for one in received] == [(job.id, None, Status.PENDING)]
 
 
 @pytest.mark.spec("API-14")
-async def test_nobody_is_told_of_a_job_before_the_users_commit(jobs: Stoker) -> None:
-    heard: list[Transition] = []
-    jobs.listener(heard.append)
+async def test_no_event_is_emitted_before_the_users_commit(jobs: Stoker) -> None:
+    received: list[Transition] = []
+    jobs.listener(received.append)
 
     @jobs.task
     async def work() -> None: ...
@@ -430,7 +430,7 @@ async def test_nobody_is_told_of_a_job_before_the_users_commit(jobs: Stoker) -> 
         await jobs.enqueue_many([jobs.draft("work")], tx=tx)
     assert await engine.get([ids.parse(rolled_back.id)]) == [None]
     assert (await kept.refresh()).status is Status.PENDING
-    assert heard == []
+    assert received == []
     assert jobs.timeline is not None
     assert len(jobs.timeline) == 0
 

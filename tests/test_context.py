@@ -159,7 +159,7 @@ async def _stopped(stopping: Stopping) -> None:
     await stopping
 
 
-def test_the_worker_hears_what_a_run_waits_for() -> None:
+def test_the_worker_knows_which_job_a_run_waits_for() -> None:
     host = Host()
     token = running.set(context(host))
     with waiting_for(bytes(16)):

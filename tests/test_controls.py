@@ -29,9 +29,9 @@ async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(jobs: Stoker
 
 
 @pytest.mark.spec("API-25")
-async def test_a_budget_grants_or_says_how_long_to_wait(timed_jobs: Stoker, clock: VirtualClock) -> None:
+async def test_a_budget_grants_or_returns_how_long_to_wait(timed_jobs: Stoker, clock: VirtualClock) -> None:
     stripe = timed_jobs.budget("stripe")
-    assert not await stripe.spend(), "nobody has set it"
+    assert not await stripe.spend(), "the budget is not set"
     assert await stripe.drain() is False
     await (await timed_jobs.engine()).tune("stripe", Rate(capacity=2, rate=0.5))
     granted, refused = await stripe.spend(2), await stripe.spend()

@@ -55,9 +55,9 @@ async def test_dead_and_canceled_jobs_raise_with_their_reason(jobs: Stoker) -> N
     await drain(jobs)
     with pytest.raises(JobFailed, match=rf"{dead.id} \(work\) is dead: no such customer") as failed:
         await dead.result()
-    told = failed.value
-    assert (told.job_id, told.kind, told.status, told.attempt) == (dead.id, "work", Status.DEAD, 1)
-    assert told.error == "no such customer"
+    error = failed.value
+    assert (error.job_id, error.kind, error.status, error.attempt) == (dead.id, "work", Status.DEAD, 1)
+    assert error.error == "no such customer"
     with pytest.raises(JobCanceled, match="changed my mind") as stopped:
         await canceled.result()
     assert (stopped.value.job_id, stopped.value.kind, stopped.value.attempt) == (canceled.id, "work", 0)
@@ -102,18 +102,18 @@ async def test_waiting_ends_in_time_and_the_job_goes_on(jobs: Stoker) -> None:
 
 
 @pytest.mark.spec("HANDLE-05")
-async def test_canceling_a_waiting_job_is_told_and_happens_once(jobs: Stoker) -> None:
-    heard: list[Transition] = []
+async def test_canceling_a_waiting_job_emits_one_event(jobs: Stoker) -> None:
+    received: list[Transition] = []
 
     @jobs.task
     async def work() -> None: ...
 
     job = await work.enqueue()
-    jobs.listener(heard.append)
+    jobs.listener(received.append)
     assert await job.cancel()
     assert not await job.cancel()
     assert (await job.refresh()).status is Status.CANCELED
-    assert [(one.job, one.before, one.after) for one in heard] == [(job.id, Status.PENDING, Status.CANCELED)]
+    assert [(one.job, one.before, one.after) for one in received] == [(job.id, Status.PENDING, Status.CANCELED)]
     assert jobs.timeline is not None
     engine = await jobs.engine()
     await jobs.timeline.flush(engine)
@@ -139,7 +139,7 @@ async def test_a_handle_is_only_an_id(jobs: Stoker) -> None:
 
 
 @pytest.mark.spec("HANDLE-01")
-async def test_a_result_that_no_longer_fits_its_hint_says_so(jobs: Stoker) -> None:
+async def test_a_result_that_no_longer_fits_its_hint_raises(jobs: Stoker) -> None:
     @jobs.task
     async def work() -> int:
         return "text"  # type: ignore[return-value]

@@ -82,20 +82,20 @@ def test_an_empty_chain_is_the_handler_itself() -> None:
 
 @pytest.mark.spec("HOOK-05")
 def test_listeners_hear_events_in_order() -> None:
-    heard: list[Any] = []
-    listeners: Listeners[str] = Listeners([lambda e: heard.append(("a", e))])
+    received: list[Any] = []
+    listeners: Listeners[str] = Listeners([lambda e: received.append(("a", e))])
 
     @listeners.add
     def b(event: str) -> None:
-        heard.append(("b", event))
+        received.append(("b", event))
 
     listeners.emit("started")
     listeners.emit("completed")
-    assert heard == [("a", "started"), ("b", "started"), ("a", "completed"), ("b", "completed")]
+    assert received == [("a", "started"), ("b", "started"), ("a", "completed"), ("b", "completed")]
     listeners.remove(b)
     listeners.remove(b)
     listeners.emit("x")
-    assert heard[-1] == ("a", "x")
+    assert received[-1] == ("a", "x")
     assert len(listeners) == 1
 
 
@@ -113,16 +113,16 @@ def test_no_listener_no_effect() -> None:
 def test_a_listener_that_raises_is_logged_once_and_changes_nothing(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     def broken(event: str) -> None:
         raise error
 
-    listeners: Listeners[str] = Listeners([broken, heard.append])
+    listeners: Listeners[str] = Listeners([broken, received.append])
     with caplog.at_level(logging.DEBUG):
         for event in "abc":
             listeners.emit(event)
-    assert heard == ["a", "b", "c"]
+    assert received == ["a", "b", "c"]
     (record,) = caplog.records
     assert "broken raised; the job's outcome is stored" in record.getMessage()
     assert record.exc_info is not None
@@ -144,12 +144,12 @@ def test_an_interrupt_from_the_keyboard_is_not_the_listeners_own() -> None:
 class Callback:
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails
-        self.heard: list[object] = []
+        self.received: list[object] = []
 
     def __call__(self, event: object) -> None:
         if self.fails:
             raise ValueError
-        self.heard.append(event)
+        self.received.append(event)
 
 
 class AsyncCallback:
@@ -169,23 +169,23 @@ def test_listeners_are_plain_functions() -> None:
     listeners.add(right)
     listeners.add(functools.partial(Callback(fails=True)))
     listeners.emit(1)
-    assert right.heard == [1]
+    assert right.received == [1]
     assert [name.rpartition(".")[2] for name in listeners.failures] == ["Callback"]
 
 
 @pytest.mark.spec("HOOK-05")
-def test_a_listener_may_add_and_remove_while_an_event_is_told() -> None:
-    heard: list[str] = []
+def test_a_listener_may_add_and_remove_during_an_event() -> None:
+    received: list[str] = []
     listeners: Listeners[str] = Listeners()
 
     def first(event: str) -> None:
         listeners.remove(first)
-        listeners.add(heard.append)
+        listeners.add(received.append)
 
     listeners.add(first)
     listeners.emit("a")
     listeners.emit("b")
-    assert heard == ["b"]
+    assert received == ["b"]
 
 
 @pytest.mark.spec("HOOK-05")

@@ -25,7 +25,7 @@ def plain(proxy: Proxy, timeout: float = 5) -> redis.Redis:
     return redis.Redis.from_url(proxy.url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
 
 
-def test_everything_passes_unless_told_otherwise(proxy: Proxy, redis_prefix: str) -> None:
+def test_everything_passes_by_default(proxy: Proxy, redis_prefix: str) -> None:
     with plain(proxy) as client:
         client.set(redis_prefix, b"x" * 1_000_000)
         assert client.get(redis_prefix) == b"x" * 1_000_000

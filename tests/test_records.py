@@ -22,8 +22,8 @@ NAME = "01010101-0101-0101-0101-010101010101"
 
 @pytest.mark.spec("API-23")
 async def test_ids_are_text_wherever_a_user_meets_one(jobs: Stoker) -> None:
-    heard: list[Transition] = []
-    jobs.listener(heard.append)
+    received: list[Transition] = []
+    jobs.listener(received.append)
 
     @jobs.task
     async def work() -> None: ...
@@ -34,8 +34,8 @@ async def test_ids_are_text_wherever_a_user_meets_one(jobs: Stoker) -> None:
     assert receipt == records.Receipt(jobs.handle(receipt.id).id, Stored.INSERTED)
     await drain(jobs)
     assert await jobs.handle(receipt.id).result(0) is None
-    assert {change.job for change in heard} == {handle.id, receipt.id}
-    assert [change.after for change in heard if change.job == receipt.id] == ["pending", "running", "done"]
+    assert {change.job for change in received} == {handle.id, receipt.id}
+    assert [change.after for change in received if change.job == receipt.id] == ["pending", "running", "done"]
 
 
 @pytest.mark.spec("API-24")

@@ -146,7 +146,7 @@ def test_a_server_from_the_environment_is_taken_as_it_is(monkeypatch: pytest.Mon
         assert (postgres_url, redis_url) == ("postgresql://elsewhere/db", "redis://elsewhere")
 
 
-def test_a_machine_without_any_way_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_any_binary_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STOKER_TEST_FORCE_WHEEL", "1")
     monkeypatch.setattr("tests.services.binaries.find_spec", lambda name: None)
     with pytest.raises(services.Unavailable, match="STOKER_TEST_REDIS_URL"):
@@ -202,7 +202,7 @@ def test_each_transaction_behind_a_pooler_meets_another_session(own: bool, postg
         clients[0].execute("listen box")
         clients[1].execute("set search_path = elsewhere")
         found = [clients[2].execute("show search_path").fetchone() for _ in range(3)]
-        assert found.count(("elsewhere",)) == 1, "what was set stays behind for somebody else"
+        assert found.count(("elsewhere",)) == 1, "a setting stays behind for the next session"
         with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter"):
             psycopg.connect(url, options="-c search_path=mine")
 
@@ -217,7 +217,7 @@ def test_our_pooler_survives_its_server_and_passes_cancels_on(postgres_url: str)
         canceler.join()
         with psycopg.connect(postgres_url, autocommit=True) as other:
             other.execute("select pg_terminate_backend(%s)", [pids(client)])
-        assert pids(client), "a session that died in the pool is nobody's error"
+        assert pids(client), "a session that died in the pool raises no error"
         with pytest.raises(psycopg.OperationalError):
             client.execute("select pg_terminate_backend(pg_backend_pid())")
         with psycopg.connect(url, autocommit=True, prepare_threshold=None) as again:
@@ -312,7 +312,7 @@ def inner(folder: Path, source: str, **environment: str) -> subprocess.Popen[str
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # A shell lets what it runs in the background ignore it, and whoever is started from there too.
+        # A shell makes background commands, and processes started from them, ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -327,7 +327,7 @@ def until(condition: object, complaint: str, patience: float = 20) -> None:
 
 def alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        # A dead child that nobody waits for (no init in a container) is not a server any more.
+        # A zombie (no init in a container) is not a server any more.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     if Path("/proc/self").exists():
         return False

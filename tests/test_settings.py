@@ -176,7 +176,7 @@ def test_queues() -> None:
         ("journal", "WAL", "must be one of wal, delete"),
     ],
 )
-def test_a_bad_value_says_what_is_wanted(name: str, given: Any, why: str) -> None:
+def test_a_bad_value_raises_with_what_is_expected(name: str, given: Any, why: str) -> None:
     with pytest.raises(InvalidOption, match=rf"the keyword {name}: {why}"):
         resolve(Options, {name: given})
 
@@ -191,7 +191,7 @@ def test_bad_queues(given: Any) -> None:
 
 
 @pytest.mark.spec("CONFIG-05")
-def test_a_bad_value_says_where_it_came_from() -> None:
+def test_a_bad_value_raises_with_its_source() -> None:
     with pytest.raises(InvalidOption, match=r"the environment variable STOKER_LEASE: must be seconds.*'soon'"):
         resolve(WorkerSettings, environ={"STOKER_LEASE": "soon"})
     with pytest.raises(InvalidOption, match=r"the URL query option lease: must be at least 1 s; got '0.5'"):

@@ -64,7 +64,7 @@ def test_many_threads_share_one_loop_thread() -> None:
 
 
 @pytest.mark.spec("SYNC-03")
-def test_whoever_stops_waiting_cancels_what_he_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupting_the_wait_cancels_the_awaitable(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
 
     async def wait() -> None:

@@ -90,7 +90,7 @@ def test_a_store_without_a_schema_has_nothing_to_migrate(url: str) -> None:
 
 
 @pytest.mark.spec("CLI-07")
-def test_a_store_that_cannot_be_migrated_says_why() -> None:
+def test_a_store_that_cannot_be_migrated_prints_why() -> None:
     result = run(stoker, ["migrate", "nonsense://x"])
     assert result.exit_code == 1
     assert "nonsense" in result.output

@@ -37,7 +37,7 @@ def test_an_error_reads_as_type_message_notes_and_traceback() -> None:
 
 
 @pytest.mark.spec("DATA-19")
-def test_what_was_never_raised_and_what_says_nothing() -> None:
+def test_errors_without_traceback_or_message() -> None:
     assert describe_error(ValueError()) == "ValueError"
     assert describe_error(KeyError("x")) == "KeyError: 'x'"
     assert describe_error(pytest.UsageError("x")) == "pytest.UsageError: x"

@@ -166,7 +166,7 @@ def test_keywords_that_a_payload_could_not_tell_apart_are_refused() -> None:
         ((1,), {"wdith": 2}, "unexpected keyword argument 'wdith'"),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused_in_the_words_of_the_function(
+def test_a_call_that_does_not_fit_raises_pythons_message(
     args: tuple[int, ...], kwargs: dict[str, int], words: str
 ) -> None:
     with pytest.raises(InvalidInput, match=rf"resize\(\): .*{words}"):
@@ -612,7 +612,7 @@ def named(n: int) -> dict[str, Point]: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.spec("DATA-17", "DATA-18")
-def test_a_result_comes_back_as_the_return_hint_says() -> None:
+def test_a_result_is_decoded_by_the_return_hint() -> None:
     signature = Signature(named)
     data, warning = signature.encode_result({"a": Point(1, 2)})
     assert (data, warning) == (b'{"a":{"x":1,"y":2}}', None)
