@@ -38,7 +38,7 @@ class Pin(NamedTuple):
     behind: int
     seconds: float | None
 
-    def notify(self) -> str:
+    def text(self) -> str:
         """In words."""
         since = f"{self.behind:,} transactions" if self.seconds is None else f"{self.seconds:.0f} s"
         return f"{self.what} {self.name}{f' ({self.detail})' if self.detail else ''} for {since}"
@@ -61,7 +61,7 @@ def _described(store: Store, server: dict[str, str], sizes: list[Row], pins: lis
     facts = {"where": store.options.where, "schema": store.options.schema, **server}
     facts["pooler"] = "transaction" if store.pooled else "none"
     facts |= {f"{table}_bytes": str(size) for table, size in sizes}
-    facts["held_snapshot"] = pins[0].notify() if pins else "none"
+    facts["held_snapshot"] = pins[0].text() if pins else "none"
     return Description(
         engine="postgres",
         version=server["server_version"],
@@ -117,7 +117,7 @@ def _warnings(server: dict[str, str], pins: list[Pin]) -> list[str]:
             "GRANT pg_read_all_stats to it"
         )
     found += [
-        f"{pin.notify()} keeps the server from removing what is deleted; tables grow until it ends. {REMEDY[pin.what]}"
+        f"{pin.text()} keeps the server from removing what is deleted; tables grow until it ends. {REMEDY[pin.what]}"
         for pin in pins
         if (pin.seconds or 0) >= HELD_FOR or (pin.seconds is None and pin.behind >= HELD_OVER)
     ]
