@@ -1,8 +1,8 @@
-"""The second door: due jobs become claims.
+"""Claiming: due jobs become claims of a worker.
 
-A claim's `ref` says where its bit is and what a settlement needs to know of the job, so that ending a run reads
-nothing. It is a `Ref`; claims of one lease share their `Lease`.
-Where in the line is looked for them `claim_cursor` knows.
+A claim's `ref` is a `Ref`: where its bit is, and what a settlement needs to know of the job, so that settling reads
+nothing first. Claims of one lease share their `Lease`. `claim_cursor` decides which part of a queue is scanned.
+CLAIMING.md draws both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Lease:
 
 
 class Ref(NamedTuple):
-    """Where a claim is stored, and what of the job its settlement must know. None of it changes while it runs."""
+    """Where a claim is stored, and the facts of the job its settlement needs. Constant while the job runs."""
 
     lease: Lease
     id: JobId
@@ -61,20 +61,20 @@ class Ref(NamedTuple):
 
 
 class Claimer:
-    """The lines of an engine's queues, and where in them it scans."""
+    """The claims of one engine, with a cursor for each queue."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cursors: dict[str, ClaimCursor] = {}
 
     def forget(self, queues: Iterable[str] | None = None) -> None:
-        """Jobs may have been put before the marks: of these queues, or of any."""
+        """Note that jobs of these queues (None: of any) may have been queued before the cursors."""
         for queue in self._cursors if queues is None else queues:
             if queue in self._cursors:
                 self._cursors[queue].forget()
 
     def inserted(self, drafts: Iterable[Draft]) -> None:
-        """A job of the past, or of a priority nobody looks at, stands before the cursor."""
+        """Note inserted jobs: one due in the past, or of a new priority, is before the cursor."""
         if self._cursors:
             for draft in drafts:
                 cursor = self._cursors.get(draft.queue)
@@ -82,13 +82,13 @@ class Claimer:
                     cursor.put(draft.priority, draft.at)
 
     def late(self, queues: Iterable[str], since: Instant) -> None:
-        """Jobs of these queues, stamped at this instant, were committed only now."""
+        """Note that jobs of these queues, stamped at this instant, were committed only now."""
         for queue in queues:
             if queue in self._cursors:
                 self._cursors[queue].late(since)
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
-        """The same of jobs that were put back, and of follow-ups."""
+        """Note jobs that were queued again, and follow-ups."""
         if self._cursors:
             for settlement in settlements:
                 ref = settlement.ref
@@ -118,7 +118,7 @@ class Claimer:
         return found
 
     def _rest(self, wanted: dict[str, int], found: list[Claim], scans: dict[str, Scan]) -> dict[str, int]:
-        """What is still wanted of lines that were not looked at from their heads, and can be at little cost."""
+        """Return what is still wanted of queues whose full scan is pending and cheap."""
         if all(scan.whole for scan in scans.values()):
             return {}
         counts = Counter(claim.queue for claim in found)
@@ -150,12 +150,12 @@ class Claimer:
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Numbers as the server reads a list of them."""
+    """Return numbers as a Postgres array literal."""
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def wants(demand: Demand) -> tuple[dict[str, int], int]:
-    """How many from which queue, and in all."""
+    """Return how many jobs are wanted from each queue, and in all."""
     wanted: dict[str, int] = {}
     for queue, n in demand.queues:
         if n > 0:
@@ -165,8 +165,9 @@ def wants(demand: Demand) -> tuple[dict[str, int], int]:
 
 
 def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
-    """Claims of the rows that were taken; rows of a lease stand together in the order of its bits, and only the first
-    of them says what all have in common.
+    """Build claims from the rows that were taken.
+
+    Rows of a lease follow each other in the order of its bits; only the first of them carries what all have in common.
     """
     claims: list[Claim] = []
     lease: Any = None
@@ -210,7 +211,7 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
 
 
 def settings_of(settings: list[int] | None) -> tuple[Curve, int]:
-    """A queue's curve and throttle count, which most queues do not have."""
+    """Return a queue's retry curve and throttle count; most queues have neither."""
     if settings is None:
         return OFF, 0
     on, base, top, count = settings
@@ -218,10 +219,10 @@ def settings_of(settings: list[int] | None) -> tuple[Curve, int]:
 
 
 def past_of(past: str | None) -> tuple[int, int, int, dict[str, str] | None]:
-    """What earlier runs left: base, crashes, throttles, metadata."""
+    """Return what earlier runs left: base, crashes, throttles, metadata."""
     if past is None:
         return 0, 0, 0, None
     try:
         return _decode_past(past)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise CorruptRecord(f"what earlier runs left cannot be read: {error}") from error
+        raise CorruptRecord(f"the data that earlier runs of a job left cannot be read: {error}") from error

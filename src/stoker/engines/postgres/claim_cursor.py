@@ -1,13 +1,13 @@
-"""Where in a queue's line an engine looks for due jobs.
+"""Where in a queue's index a claim looks for due jobs. CLAIMING.md draws it.
 
-Taken rows stay in the index until the server cleans up, and while somebody holds an old snapshot it cannot. So a line
-that is drained fast is not looked at from its head each time but, priority by priority, from a mark behind which
-everything was taken: up to there the index may be full of what is left of it.
+Rows that were taken stay in the index until the server vacuums, which it cannot while any session holds an old
+snapshot. So a queue that is drained fast is not scanned from its start each time but, priority by priority, from a
+cursor: the due time of the last job taken. The index before it may be full of deleted rows.
 
-Others may put jobs before the marks: with a run time of the past, with a priority nobody knew, or because they commit
-long after they were stamped. So the whole line is looked at once a second and whenever the marks give too little. When
-that becomes dear it is done piece by window, a small part of the time, however long the line of the taken is; no single
-look takes long then. What this engine itself puts before the cursor is looked for at once.
+Other processes may put jobs before the cursor: with a run time in the past, with a new priority, or because they commit
+long after they stamped the job. So the engine scans the whole queue once a second, and whenever a scan from the cursors
+finds too few jobs. When full scans become slow, they are done in slices that use a bounded share of the time, however
+many deleted rows there are. Jobs that this engine itself puts before the cursor are found by the next scan.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ LOWEST, HIGHEST = -(1 << 15), (1 << 15) - 1
 
 SLACK: Span = 500 * MILLISECOND
 SLACK_EVERY = 0.05
-"""Others commit later than they were stamped: every so many seconds a look begins this far before the cursor."""
+"""Other processes commit after they stamp: every `SLACK_EVERY` seconds a scan begins `SLACK` before the cursors."""
 
 FULL_SCAN_EVERY = 1.0
-"""Seconds after which a line is looked at from its head in any case."""
+"""Seconds between two full scans of a queue."""
 
 MIN_TAKEN = 256
-"""Jobs taken from a line in such a while that are not worth a mark."""
+"""Jobs taken within that time from which on the cursors are used; below it full scans are cheap."""
 
 SLOW_SCAN = 0.010
-"""Seconds from which on a look is dear: then it is done in pieces that take about so long."""
+"""Seconds from which on a full scan is slow: then it is done in slices that take about as long."""
 
 SLOW_SCAN_PAUSE = 20
-"""So many times as long as it took passes between two dear scans."""
+"""Pause between two slices, as a multiple of the time that the last one took."""
 
 MIN_WIDTH: Span = 10 * MILLISECOND
 MAX_WIDTH: Span = 10_000 * DAY
 MAX_PRIORITIES = 256
-"""Priorities that are kept in mind."""
+"""Priorities of a queue that have a cursor; with more of them every scan is a full one."""
 
 
 class Scan(NamedTuple):
-    """What one claim asks of one line."""
+    """The ranges that one claim reads of one queue."""
 
     ranges: list[Range]
     whole: bool
@@ -56,7 +56,7 @@ class Scan(NamedTuple):
 
 
 class Slices:
-    """A look at the whole line that is too dear for one claim: where it goes on, and how far at a time."""
+    """A full scan spread over several claims: where it continues, and how wide a window is."""
 
     __slots__ = ("low", "spent", "width")
 
@@ -67,7 +67,7 @@ class Slices:
 
 
 class ClaimCursor:
-    """What is known of one queue's line."""
+    """The cursors of one queue, one for each priority, and the cost of its scans."""
 
     __slots__ = (
         *("_rescan", "_generation", "cost", "first", "grace", "last", "levels", "scanned", "slices", "since", "swept"),
@@ -86,10 +86,10 @@ class ClaimCursor:
     # --- what this engine did itself ----------------------------------------------------------------------------
 
     def put(self, priority: int, at: Instant | None) -> None:
-        """A job was put into the line, at a given instant or now."""
-        mark = self.levels.get(priority)
-        if mark is None or (at is not None and at <= mark):
-            self.rescan_from(priority, START if mark is None or at is None else at)
+        """Note that this engine queued a job, due at an instant or now."""
+        cursor = self.levels.get(priority)
+        if cursor is None or (at is not None and at <= cursor):
+            self.rescan_from(priority, START if cursor is None or at is None else at)
 
     def rescan_from(self, priority: int, since: Instant) -> None:
         """@L@ once more at a priority from an instant on."""
@@ -97,19 +97,19 @@ class ClaimCursor:
         self._generation += 1
 
     def late(self, since: Instant) -> None:
-        """Jobs were put behind the marks from this instant on, of any priority."""
+        """Note that jobs of any priority, due from this instant on, were committed only now."""
         for priority in self.levels:
             self.rescan_from(priority, min(since, self.levels[priority]))
         self.scanned = 0.0
 
     def forget(self) -> None:
-        """Jobs may have been put anywhere."""
+        """Note that jobs may have been queued anywhere."""
         self.late(START)
 
-    # --- where to look ------------------------------------------------------------------------------------------
+    # --- what to scan -------------------------------------------------------------------------------------------
 
     def scan(self, now: float, *, whole: bool = False) -> Scan:
-        """Where the next claim scans."""
+        """Return the ranges of the next claim."""
         window = None
         if not self.levels:
             whole = True
@@ -126,7 +126,7 @@ class ClaimCursor:
         return Scan(list(self._from_cursor(slack, window)), False, window, self._generation)
 
     def _whole(self) -> list[Range]:
-        """The whole line. Priorities that are known need not be found among what is left of the taken."""
+        """Return ranges for the whole queue. Known priorities need not be searched for among deleted rows."""
         found, low = [], LOWEST
         for priority in sorted(self.levels):
             if low < priority:
@@ -138,7 +138,7 @@ class ClaimCursor:
         return found
 
     def _from_cursor(self, slack: Span, window: tuple[Instant, Instant] | None) -> list[Range]:
-        """From the marks on; with a piece of what lies before them, and between the priorities."""
+        """Return ranges from the cursors on; with a window, also that part before them and unknown priorities."""
         found, low = [], LOWEST
         for priority in sorted(self.levels.keys() | self._rescan.keys()):
             since = self._rescan.get(priority)
@@ -158,9 +158,9 @@ class ClaimCursor:
     # --- what was found -----------------------------------------------------------------------------------------
 
     def took(self, scan: Scan, found: Sequence[Claim], began: float, cost: float, *, dry: bool) -> None:
-        """A claim is back: `dry` when it wanted more than there was."""
+        """Move the cursors after a claim. `dry`: it wanted more jobs than it found."""
         if not dry and not found:
-            return  # others had it all; nobody looked here
+            return  # other queues filled the demand; this one was not scanned
         self.grace = 0.0
         for claim in found:
             self.levels[claim.priority] = claim.scheduled_at
@@ -177,20 +177,20 @@ class ClaimCursor:
                 self._scanned_window(scan, found, began, cost, dry=dry)
 
     def failed(self, scan: Scan, cost: float) -> None:
-        """A claim did not come back in time: perhaps it looked at too much. One that must gets more time for it."""
+        """Note that a claim timed out, perhaps because it scanned too much. A scan that must be full gets more time."""
         if scan.whole:
             self.grace = cost
             self.cost = SLOW_SCAN
             self._begin_slices()
 
     def _rescanned(self, found: Sequence[Claim], *, dry: bool) -> None:
-        """A queue that is paused answers like an empty one: where looking is cheap it is done again."""
+        """Drop the rescans that are done. A paused queue looks like an empty one, so cheap rescans are repeated."""
         if found or self.slices is not None:
             reached = HIGHEST if dry else found[-1].priority
             self._rescan = {priority: since for priority, since in self._rescan.items() if priority > reached}
 
     def _scanned_whole(self, found: Sequence[Claim], began: float, cost: float) -> None:
-        """A hiccup is not a long line: only two slow looks in a row are dear."""
+        """Note the cost of a full scan. Only two slow scans in a row count as slow."""
         self.cost, self.last = min(cost, self.last), cost
         if began - self.since >= FULL_SCAN_EVERY:
             self.since, self.taken = began, len(found)
@@ -201,7 +201,7 @@ class ClaimCursor:
             self._begin_slices()
 
     def _begin_slices(self) -> None:
-        """From now on the line is looked at piece by piece."""
+        """Scan in slices from now on."""
         if self.slices is None and self.levels and self.total >= MIN_TAKEN:
             span = max(self.levels.values()) - self.first
             self.slices = Slices(max(MIN_WIDTH, int(span * SLOW_SCAN / max(self.cost, SLOW_SCAN))))
@@ -224,6 +224,6 @@ class ClaimCursor:
 
 
 def _reached_end(scan: Scan, last: Claim) -> bool:
-    """Did a claim get past the window, or was there more in it than was wanted?"""
+    """Return whether a claim read its window to the end, rather than finding all it wanted before."""
     ends = [until for low, _, _, until in scan.ranges if low == last.priority and until != END]
     return all(last.scheduled_at >= end for end in ends)

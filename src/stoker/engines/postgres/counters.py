@@ -1,7 +1,7 @@
-"""Adding up what the doors appended: counts and the last errors of kinds.
+"""Folding counters: adding up the count rows and last errors that writes append.
 
-The truth is the sum of what is folded and what is not, so it does not matter when this happens or whether it does; it
-only keeps the questions of people short.
+Readers add what is folded to what is not yet folded, so counts are right whenever this runs, or if it never does. It
+only keeps those reads short.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOLD_TROUBLES = sql("fold_troubles")
 
 
 def fold() -> Steps[int]:
-    """Fold some rows; answers how many counts there were."""
+    """Fold up to `MOST` rows; return how many counts there were."""
     [(folded,)] = yield _FOLD, (MOST,)
     yield _FOLD_TROUBLES, ()
     return int(folded)

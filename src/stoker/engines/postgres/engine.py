@@ -1,7 +1,7 @@
-"""The Postgres engine's face: every method of the contract, each handed to the module that knows how.
+"""The Postgres engine: every method of the contract, each passed to its module.
 
-Inserts, settlements and what people change come back when they are durable as far as the server's configuration
-promises; claims, renewals and everything that is soon repeated do not wait for the disk.
+Inserts, settlements and operators' changes return when they are as durable as the server's configuration promises.
+Claims, renewals and other calls that are soon repeated do not wait for the fsync.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the server refused, in our words, whichever driver carried it."""
+"""Postgres errors of any driver, translated into Stoker's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.model.errors import (
 
 
 class Locked(EngineBusy):
-    """A lock was not released in time. `place`: which settlement of a call waited for it, if one did."""
+    """Another transaction held a lock too long. `place`: index of the settlement that waited, if one did."""
 
     place: int | None = None
 
@@ -25,28 +25,30 @@ ABSENT = frozenset({"42P01", "3F000", "42703", "42883"})
 
 
 def sqlstate(error: BaseException) -> str:
-    """The five characters every driver of Postgres carries."""
+    """Return the five-character SQLSTATE, which every Postgres driver carries."""
     return str(getattr(error, "sqlstate", None) or "")
 
 
 def translated(error: BaseException, where: str) -> EngineError:
-    """A driver's error in our words. Works for psycopg's errors too: they carry the same code."""
+    """Return Stoker's error for a driver's error (asyncpg or psycopg)."""
     state = sqlstate(error)
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if state == "55P03":
-        return Locked(f"{where}: another transaction holds a lock for too long: {said}. Nothing was stored; try again")
+        return Locked(f"{where}: another transaction holds a lock for too long: {text}. Nothing was stored; try again")
     if state in BUSY:
-        return EngineBusy(f"{where} was held by somebody else for too long: {said}. Nothing was stored; try again")
+        return EngineBusy(
+            f"{where} was blocked by another transaction for too long: {text}. Nothing was stored; try again"
+        )
     if state == "25006":
         return EngineReadOnly(
-            f"{where} refuses writes: {said}. It may be a standby; Stoker connects anew at the next call"
+            f"{where} refuses writes: {text}. It may be a standby; Stoker reconnects at the next call"
         )
     if state in {"53100", "53200"} or state.startswith("54"):
-        return EngineFull(f"{where} has no room: {said}. Nothing was stored. Make room, and try again")
+        return EngineFull(f"{where} has no room: {text}. Nothing was stored. Make room, and try again")
     if state in ABSENT:
-        return SchemaMismatch(f"{where} has no such schema, or an older one: {said}. Run: stoker migrate")
+        return SchemaMismatch(f"{where} lacks Stoker's schema, or has an older one: {text}. Run: stoker migrate")
     if state == "42501" or state.startswith("28") or state == "3D000":
-        return EngineRefused(f"{where} refused: {said}. Check the role, its password and its grants")
+        return EngineRefused(f"{where} refused: {text}. Check the role, its password and its grants")
     if not state or state[:2] in ("08", "57", "53") or state in GONE:
-        return EngineUnavailable(f"{where} cannot be reached: {said}. Nothing acknowledged is lost; Stoker tries again")
-    return EngineError(f"{where} answered {state}: {said}. The call changed nothing")
+        return EngineUnavailable(f"{where} cannot be reached: {text}. Nothing acknowledged is lost; Stoker tries again")
+    return EngineError(f"{where} returned error {state}: {text}. The call changed nothing")

@@ -1,4 +1,4 @@
-"""What happened and how much: events and points. A crash of the server may cost the last moment of them."""
+"""Events and metric points. A server crash may lose the newest of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _record(
         rows = [(one.at + shift, one.type.value, one.job, one.queue, one.kind, one.attempt) for one in events_]
         columns = [list(column) for column in zip(*rows, strict=True)]
         [(written,)] = yield _RECORD_EVENTS, (*columns, [one.duration for one in events_])
-    # A statement cannot write one row twice: of several values the last one stands.
+    # A statement cannot write one row twice: the last of several values wins.
     if newest := {(one.bucket, one.queue, one.metric): float(one.value) for one in points_}:
         buckets, queues, metrics = (list(column) for column in zip(*newest, strict=True))
         yield _RECORD_POINTS, (buckets, queues, metrics, list(newest.values()))

@@ -40,17 +40,17 @@ _QUEUES = sql("queues")
 
 
 async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
-    """The whole records, in the order asked."""
+    """Return whole records, in the order asked."""
     return await store.each("desk", lambda: records.jobs(ids))
 
 
 async def find(store: Store, query: Query) -> Page:
-    """One page in id order."""
+    """Return one page in id order."""
     return await store.read(lambda now: page(query, now))
 
 
 async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
-    """How long a worker of these queues may sleep."""
+    """Return how long a worker of these queues may sleep."""
     rows = await store.once("desk", _AHEAD, (list(queues), store.now(), SOON))
     return look_ahead([Gate(*row[:4]) for row in rows], rows[0][4] if rows else 0)
 

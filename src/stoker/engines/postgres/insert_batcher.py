@@ -1,6 +1,7 @@
-"""Where the inserts of one engine meet: calls that come at the same time are stored together.
+"""Batching the concurrent inserts of one engine into shared statements.
 
-Whoever comes first with little leaves at once; whatever arrives while a statement is under way becomes the next one.
+A small call that finds no insert under way is stored at once. Calls that arrive while a statement is under way become
+the next batch.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
 UNDER_WAY = 2
-"""Statements of a tray on their way at once: one waits for the disk while the next is made."""
+"""Concurrent statements of a batcher: one waits for the fsync while the next is built."""
 
 SMALL = 100
-"""A call with more drafts waits a moment for company: together they may be worth a COPY."""
+"""A call with more drafts waits for one turn of the loop: several such calls may be worth a COPY."""
 
 MOST = 5 * LARGEST_BATCH
-"""Drafts without keys that are stored together: the calls of an import that come side by side fill a COPY."""
+"""Drafts without keys in one batch: concurrent calls of an import fill a COPY."""
 
 Request: TypeAlias = tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]
 
 
 class InsertBatchers:
-    """Where the inserts of one engine meet: those without keys in one tray, those with keys in another."""
+    """The two batchers of an engine: one for drafts without unique keys, one for those with keys."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,13 +50,13 @@ class InsertBatchers:
         return await (self._keyed if modes else self._plain).put(drafts)
 
     async def close(self) -> None:
-        """Finish what was asked for."""
+        """Store what is still waiting."""
         await self._plain.close()
         await self._keyed.close()
 
 
 class InsertBatcher:
-    """Calls that are stored together, `most` drafts at once. Lives on the engine's loop."""
+    """Stores concurrent calls together, at most `most` drafts at once. Lives on the engine's loop."""
 
     def __init__(
         self, store: Store, put: Callable[[Store, Sequence[Draft]], Awaitable[list[Receipt]]], most: int
@@ -80,7 +81,7 @@ class InsertBatcher:
         return await future
 
     async def _at_once(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Nobody else is there to share the way with."""
+        """Store one call without batching: no other insert is waiting."""
         self._first = first = asyncio.get_running_loop().create_future()
         try:
             return await self._put(self._store, drafts)
@@ -104,7 +105,7 @@ class InsertBatcher:
         weight = 0
         while self._waiting and (not group or weight + len(self._waiting[0][0]) <= self._most):
             request = self._waiting.popleft()
-            # Whoever gave up before anything was done wants nothing done.
+            # A caller that was canceled before its batch began wants nothing stored.
             if not request[1].done():
                 group.append(request)
                 weight += len(request[0])
@@ -119,7 +120,7 @@ class InsertBatcher:
             self._send()
 
     async def _store_group(self, group: list[Request]) -> None:
-        """One go for all; when it cannot be, each is stored alone, so that nobody fails for somebody else."""
+        """Store a batch. If one call is refused, store each alone, so that no call fails for another."""
         try:
             receipts = await self._put(self._store, [draft for drafts, _ in group for draft in drafts])
             start = 0
@@ -129,17 +130,19 @@ class InsertBatcher:
         except (Conflict, InvalidInput):
             await asyncio.gather(*(self._alone(drafts, future) for drafts, future in group))
         except asyncio.CancelledError:
-            error = EngineClosed("the engine was closed while jobs were being stored; whether they are is not known")
+            error = EngineClosed(
+                "the engine was closed while jobs were being stored; it is unknown whether they were stored"
+            )
             for _, future in group:
                 _reject(future, error)
-        except Exception as error:  # noqa: BLE001 - carried to everybody who asked
+        except Exception as error:  # noqa: BLE001 - passed on to every caller
             for _, future in group:
                 _reject(future, error)
 
     async def _alone(self, drafts: Sequence[Draft], future: asyncio.Future[list[Receipt]]) -> None:
         try:
             _resolve(future, await in_rounds(self._store, drafts))
-        except Exception as error:  # noqa: BLE001 - carried to whoever asked
+        except Exception as error:  # noqa: BLE001 - passed on to the caller
             _reject(future, error)
 
 

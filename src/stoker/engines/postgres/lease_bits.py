@@ -1,4 +1,4 @@
-"""Where in the leases the bits of settlements and notes are, and the masks that say which of them are meant."""
+"""Locating the lease bits of settlements and notes, and building masks of them. CLAIMING.md draws them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
 
 def located(round_: list[tuple[int, Settlement]]) -> Steps[list[Item]]:
-    """The settlements whose claims may still be stored, with where that is."""
+    """Return the settlements whose claims may still be stored, each with its `Ref`."""
     items: list[Item] = []
     blind: list[tuple[int, Settlement]] = []
     for place, settlement in round_:
@@ -42,7 +42,7 @@ def located(round_: list[tuple[int, Settlement]]) -> Steps[list[Item]]:
 
 
 def found_refs(wanted: list[tuple[str, int, JobId]]) -> Steps[dict[int, Ref]]:
-    """Refs of claims of which only (worker, token, job) is known, by their place in the question."""
+    """Look up refs of claims known by (worker, token, job); keyed by index in `wanted`."""
     refs: dict[int, Ref] = {}
     leases: dict[int, Lease] = {}
     columns = [list(column) for column in zip(*wanted, strict=True)]
@@ -58,7 +58,7 @@ def found_refs(wanted: list[tuple[str, int, JobId]]) -> Steps[dict[int, Ref]]:
 
 
 class BitMasks:
-    """The positions that a call wants to end, lease by lease and fence by fence."""
+    """Bit masks of the positions that a call settles, one pair for each fence (lease, worker, token)."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.numbers: list[int] = []

@@ -1,8 +1,9 @@
-"""An engine's hold on its database: connections, statements, transactions, and the way back after a loss.
+"""An engine's connections to its database: statements, transactions and retries.
 
-Connections are opened when they are needed and kept. Doors and questions have connections of different kinds, because
-their statements are planned by different rules; within a kind whoever comes takes the one used last, so that an engine
-that does one thing at a time has one. Each lane lets only so many in at once; a renewal never waits for anybody.
+Connections are opened on demand and kept. Writes and reads use connections of different kinds ("doors" and "desk"),
+because the server plans their statements by different rules. A call takes the connection of its kind that was used
+last, so an engine that does one thing at a time has one connection. Each lane limits its concurrent calls; renewals are
+never limited.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[Connection, Unit], Awaitable[T]]
 
 TRIES = 6
-"""How often a transaction that the server gave up is begun again."""
+"""Attempts at a transaction that the server aborts for a deadlock or conflict."""
 
 LANES = {"write": 4, "keyed": 4, "settle": 4, "claim": 2, "desk": 3}
-"""How many calls of a kind are under way at once; the others wait their turn. Renewals are not in the list.
+"""Concurrent calls of each lane; further calls wait. Renewals are not limited.
 
 Inserts with unique keys may wait for the lock of another transaction: neither plain inserts nor settlements wait for
 them.
@@ -47,7 +48,7 @@ _NOW_HASTY = sql("now_hasty")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a database is used. `where` is what messages call it: never with a password."""
+    """How a database is used. `where` is its name in messages, never with a password."""
 
     url: str
     where: str
@@ -77,7 +78,7 @@ class Store:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, and see that the schema is there."""
+        """Connect, and check the schema."""
         async with self._opening:
             if self._home is not None and self._home[0] == os.getpid():
                 return
@@ -94,11 +95,11 @@ class Store:
             self._home = (os.getpid(), asyncio.get_running_loop())
 
     async def close(self) -> None:
-        """Let go of everything. What is under way fails."""
+        """Close all connections. Calls under way fail."""
         if self._home is None or self._home[0] != os.getpid():
             self._home = None
             return
-        # Whom the last commits woke is told before the connections go.
+        # Pending notifications are sent before the connections are closed.
         await self.notifier.close()
         self._home = None
         idle = [connection for kind in self._idle.values() for connection in kind]
@@ -106,7 +107,7 @@ class Store:
         await asyncio.gather(*(connection.close() for connection in idle))
 
     def inside(self) -> None:
-        """Refuse whoever may not use this engine now or here."""
+        """Raise unless called on the engine's own loop and process."""
         home, where = self._home, self.options.where
         if home is None:
             raise EngineClosed(f"the engine on {where} is not open. Await open() first")
@@ -128,7 +129,7 @@ class Store:
     async def connect(self, kind: str) -> Connection:
         """A new connection with the settings of its kind."""
         options = self.options
-        # The server gives up waiting for a lock before we do: what only we gave up would pile up there.
+        # The server stops waiting for a lock before the client does; otherwise abandoned waits would pile up there.
         limit = {"lock_timeout": str(int(options.patience * 900))}
         settings = {**(DOORS if kind == "doors" else DESK), **limit}
         return await Connection.open(
@@ -137,7 +138,7 @@ class Store:
 
     @property
     def pooled(self) -> bool:
-        """Does a pooler in transaction mode stand in between?"""
+        """Whether a pooler in transaction mode is in between."""
         return self._pooler == "transaction"
 
     @asynccontextmanager
@@ -150,7 +151,7 @@ class Store:
             self.give_back(lane, connection)
 
     async def take(self, lane: str) -> Connection:
-        """A connection, for whoever gives it back. `lend` does both."""
+        """Take a connection; the caller must `give_back` it. `lend` does both."""
         self.inside()
         turn = self._lanes.get(lane)
         if turn is not None:
@@ -169,7 +170,7 @@ class Store:
         return connection
 
     def give_back(self, lane: str, connection: Connection) -> None:
-        """Keep a connection for the next one, unless it is in doubt."""
+        """Keep a connection for the next call, unless its state is unknown."""
         if connection.pooled:
             self._pooler = "transaction"
         if connection.usable:
@@ -192,7 +193,7 @@ class Store:
         return await self._persist(lane, lambda connection: self.play(connection, make()))
 
     async def _persist(self, lane: str, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Begin again what the server gave up for another one's sake, some times."""
+        """Repeat what the server aborted for a deadlock or conflict, up to `TRIES` times."""
         for turn in range(TRIES):
             connection = await self.take(lane)
             try:
@@ -216,7 +217,7 @@ class Store:
         notify: bool = True,
         lock_wait: float | None = None,
     ) -> T:
-        """Run steps in one transaction. `lax` does not wait for the disk. Who was woken is told after the commit.
+        """Run steps in one transaction, and notify after the commit. `lax` does not wait for the fsync.
 
         `lock_wait` limits the seconds spent on each lock of another transaction; then `Locked` is raised.
         """
@@ -228,7 +229,7 @@ class Store:
         )
 
     async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], notify: bool = True) -> T:
-        """Work in one transaction, whose first statement answers the clock."""
+        """Run `work` in one transaction, whose first statement returns the clock."""
         unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first))
         if notify and unit.woken:
             self.notify(unit.woken)
@@ -251,7 +252,7 @@ class Store:
         return unit, answer
 
     async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Ask in one snapshot, on the desk's connection."""
+        """Run reading steps in one snapshot."""
         patience = self.options.patience
         async with self.lend("desk") as connection:
             await connection.command(SNAPSHOT, patience)
@@ -268,7 +269,7 @@ class Store:
             return answer
 
     async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Ask without a snapshot, each statement for itself: nothing is held while a long walk goes on."""
+        """Run reading steps without a snapshot, so that a long walk holds none."""
         async with self.lend("desk") as connection:
             now = self.now()
             if now is None:
@@ -276,7 +277,7 @@ class Store:
             return await self.play(connection, make(now))
 
     async def play(self, connection: Connection, steps: Steps[T]) -> T:
-        """Answer the statements of a door on a connection, in whatever transaction it is."""
+        """Run the statements of steps on a connection, in its current transaction."""
         patience, known = self.options.patience, self.texts
         answer: Any = None
         send: Callable[[Any], Any] = steps.send
@@ -286,7 +287,7 @@ class Store:
                 send = steps.send
                 try:
                     answer = await connection.run(known[name], values, patience)
-                except Exception as error:  # noqa: BLE001 - the door may want to undo something first
+                except Exception as error:  # noqa: BLE001 - the steps may undo something first
                     send, answer = steps.throw, error
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
@@ -294,15 +295,15 @@ class Store:
     # --- waking -------------------------------------------------------------------------------------------------
 
     def take_message(self, topics: set[str]) -> str | None:
-        """The message that wakes others, if a statement may carry it because there were few lately."""
+        """Return a wake-up for the caller's own statement; None above the rate of messages."""
         return self.notifier.take_message(topics)
 
     def notify(self, topics: set[str], *, already_sent: bool | None = None) -> None:
-        """After a commit: wake who has something to do, here and, unless that is said already, elsewhere."""
+        """After a commit: wake waiters of this engine and, unless already sent, of other processes."""
         self.notifier.notify(topics, already_sent=already_sent)
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
-        """Have something done on the engine's loop, from any thread; nothing when it is not open in this process."""
+        """Call on the engine's loop, from any thread; do nothing if it is not open in this process."""
         home = self._home
         if home is None or home[0] != os.getpid():
             return
@@ -317,7 +318,7 @@ class Store:
 
     def _gave_up(self, error: BaseException) -> EngineBusy:
         return EngineBusy(
-            f"{self.options.where} gave up this transaction {TRIES} times for the sake of others ({error}). Nothing "
+            f"{self.options.where} aborted this transaction {TRIES} times because of others ({error}). Nothing "
             "was stored; try again"
         )
 
@@ -327,5 +328,5 @@ def _kind(lane: str) -> str:
 
 
 async def breather(turn: int) -> None:
-    """A pause before the next try, longer each time and never the same for two."""
+    """Pause before the next try: longer each time, with jitter."""
     await asyncio.sleep(random.random() * 0.005 * (1 << turn))

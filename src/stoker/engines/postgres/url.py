@@ -1,4 +1,4 @@
-"""From a URL to options: what in its query is ours, what is the driver's, and what messages may show of it."""
+"""Parsing a Postgres URL into options, and showing it without its password."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHOICES = {"migrate": ("auto", "manual"), "pooler": typing.get_args(Pooler)}
 
 
 def read_url(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Options:
-    """Options by keyword (None: not given), else from the URL's query, else the default."""
+    """Return options: by keyword (None: not given), else from the URL's query, else the default."""
     bare, found = split(url)
     wanted = {**DEFAULTS, **found, **{name: value for name, value in given.items() if value is not None}}
     for name, choices in CHOICES.items():
@@ -37,7 +37,7 @@ def read_url(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Opti
     except (TypeError, ValueError):
         patience = 0.0
     if not 0 < patience < 3_600:
-        raise InvalidOption("timeout", wanted["timeout"], "must be seconds, more than none and less than an hour")
+        raise InvalidOption("timeout", wanted["timeout"], "must be a number of seconds above 0 and below 3,600")
     direct = wanted["direct"]
     return Options(
         bare,
@@ -53,12 +53,12 @@ def read_url(url: str, *, clock: Clock | None, given: Mapping[str, Any]) -> Opti
 
 
 def split(url: str) -> tuple[str, dict[str, str]]:
-    """The URL as the driver wants it, and what of its query is ours."""
+    """Split a URL into the driver's URL and Stoker's options of its query."""
     try:
         parts = urlsplit(url)
         query = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
-        # The parser quotes the URL in its message, so that one must not be shown.
+        # The parser quotes the URL in its message, so its message must not be shown.
         raise InvalidInput("url", "postgresql://…", "cannot be read as a URL") from None
     ours = {name: value for name, value in query if name in DEFAULTS}
     rest = urlencode([(name, value) for name, value in query if name not in DEFAULTS])
@@ -66,13 +66,13 @@ def split(url: str) -> tuple[str, dict[str, str]]:
 
 
 def shown(url: str) -> str:
-    """A database as messages name it: host, port and name, never user or password."""
+    """Return the database's name for messages: host, port and path, never user or password."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2] or "the local socket"
     return f"postgres {host}{parts.path}"
 
 
 def public_url(options: Options) -> str:
-    """The URL of a store without user and password."""
+    """Return the URL without user and password."""
     parts = urlsplit(options.url)
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}?schema={options.schema}"
