@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from stoker.keys import KeyFunction
+from stoker.key_function import KeyFunction
 from stoker.model.errors import InvalidInput
 from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name
 from stoker.model.retry import Backoff

@@ -17,7 +17,7 @@ import msgspec
 import uuid_utils
 
 from stoker.codec.signature import Signature, encode_payload
-from stoker.keys import KeyFunction
+from stoker.key_function import KeyFunction
 from stoker.lifespan import Lifespan
 from stoker.model.errors import DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from stoker import foreign
 from stoker.codec.signature import Signature
-from stoker.keys import KeyOf
+from stoker.key_function import KeyOf
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Options, check_name
 from stoker.model.retry import Errors
