@@ -25,6 +25,7 @@ from stoker.model.job import (
     Settlement,
     Status,
     appended,
+    check_lease,
     check_metadata,
     check_name,
     noted,
@@ -357,3 +358,16 @@ def test_a_long_list_is_split_by_number_and_by_size() -> None:
     assert cut([2] * 5, 4) == [(0, 2), (2, 4), (4, 5)]
     assert cut([9, 1, 9, 9], 4) == [(0, 1), (1, 2), (2, 3), (3, 4)], "one that is too large goes alone"
     assert cut([0] * (2 * LARGEST_BATCH + 1), 4) == [(0, 1_000), (1_000, 2_000), (2_000, 2_001)]
+
+
+@pytest.mark.spec("LEASE-16")
+@pytest.mark.parametrize("lease", [-1, LONGEST + 1, 1.5, float("nan"), True, "15"])
+def test_an_impossible_lease_is_refused(lease: Any) -> None:
+    with pytest.raises(InvalidInput, match="lease"):
+        check_lease(lease)
+
+
+@pytest.mark.spec("LEASE-16")
+def test_a_lease_may_be_anything_from_nothing_to_ten_years() -> None:
+    for lease in (0, 1, LONGEST):
+        check_lease(lease)

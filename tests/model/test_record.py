@@ -277,6 +277,16 @@ def test_a_replaced_job_keeps_its_id_its_age_and_its_history() -> None:
     assert (after.scheduled_at, after.unique) == (NOW + 10 + SECOND, Unique("k"))
 
 
+@pytest.mark.spec("RECORD-09")
+@pytest.mark.parametrize("started", [True, False])
+def test_a_job_that_cannot_be_read_is_dead_and_holds_no_key(started: bool) -> None:
+    claimed = running(unique=Unique("k"))
+    dead = claimed.set_aside("no options", NOW, QUEUE, started=started)
+    assert (dead.status, dead.last_error, dead.held_slot) == (Status.DEAD, "corrupt record: no options", None)
+    assert dead.attempts == (1 if started else 0)
+    assert (dead.worker, dead.finished_at, dead.expires_at) == (None, NOW, NOW + DAY)
+
+
 # --- what leaves the store --------------------------------------------------------------------------------------
 
 
