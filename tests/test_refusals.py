@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker import foreign
+from stoker import other_systems
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
@@ -120,7 +120,7 @@ def test_no_hint_hides_something_that_exists(app: Stoker) -> None:
     @app.task
     def work() -> None: ...
 
-    assert [name for name in foreign.METHODS if name in dir(work)] == []
+    assert [name for name in other_systems.METHODS if name in dir(work)] == []
 
 
 @pytest.mark.spec("API-27")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from stoker import foreign
+from stoker import other_systems
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
 from stoker.model.job import LEASE
 from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Span, seconds, span
@@ -169,8 +169,8 @@ def check_known(given: Iterable[str], known: Iterable[str], where: str = "the op
 
 def _hint(name: str, known: Sequence[str]) -> str:
     """A guess: a similar spelling, or the name another job system uses."""
-    if name in foreign.OPTIONS:
-        return f" (what you may know as {name} is {foreign.OPTIONS[name]})"
+    if name in other_systems.OPTIONS:
+        return f" (what you may know as {name} is {other_systems.OPTIONS[name]})"
     near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from stoker import foreign
+from stoker import other_systems
 from stoker.codec.signature import Signature
 from stoker.key_function import KeyOf
 from stoker.model.errors import InvalidInput
@@ -91,7 +91,7 @@ class Task(Generic[P, R]):
 
         def __getattr__(self, name: str) -> Any:
             """Raise, naming the method here for one of another job system."""
-            hint = foreign.METHODS.get(name)
+            hint = other_systems.METHODS.get(name)
             more = f"; what you may know as {name}() is {hint}" if hint else ""
             raise AttributeError(f"task {vars(self).get('name', '?')!r} has no {name!r}{more}", name=name, obj=self)
 
