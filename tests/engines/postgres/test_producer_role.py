@@ -31,7 +31,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
 def documented(number: int, schema: str, role: str) -> str:
     """The grants that the page tells people to give: to a caller of the function, a producer, a worker."""
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition("## Roles")
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition("## Database roles")
     grants = BLOCK.findall(rest.partition("\n## ")[0])[number]
     placed = re.sub(r"\bjobs\b", schema, grants)
     return re.sub(r"\b(web|worker)\b", role, placed)
