@@ -25,7 +25,7 @@ NEVER = 3600
 
 def set_to(worker: Worker, seconds: float) -> bool:
     """Is the alarm set to this time from now, give or take what the test itself needs?"""
-    left = worker.due_timer.rings_in
+    left = worker.due_timer.fires_in
     return left is not None and seconds - PATIENCE < left <= seconds + LATER
 
 

@@ -111,7 +111,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
 async def test_a_long_wait_is_named_once(
     app: Stoker, store: Holding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(held_outcomes, "SAY_AFTER", 0.0)
+    monkeypatch.setattr(held_outcomes, "WARN_AFTER", 0.0)
     async with app, working(app):
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         await until(lambda: len(store.asked) > 3)

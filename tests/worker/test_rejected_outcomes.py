@@ -89,7 +89,7 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
         await until(lambda: worker.store_loop.rejected_outcomes.parked)
         good = [await work.enqueue(n) for n in range(1, 9)]
         assert [await handle.result(5) for handle in good] == list(range(1, 9))
-        assert f"refuses every outcome of job {bad.id} (work): this cannot be stored." in caplog.text
+        assert f"rejects every outcome of job {bad.id} (work): this cannot be stored." in caplog.text
         assert not worker.store_loop.away
         assert (await bad.refresh()).status is Status.RUNNING
         await worker.store_loop.rejected_outcomes.try_again()

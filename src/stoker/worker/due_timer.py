@@ -1,8 +1,8 @@
-"""The alarm of an idle worker: it rings when the next job of the worker's queues is due.
+"""The timer of an idle worker: it fires when the next job of the worker's queues is due.
 
-The store is asked for that time (`ahead`) whenever a claim found less than it asked for, and with every look. What this
-worker itself puts back for later is known without asking. A queue that cools down rings at its deadline; one that is
-paused does not ring, and no claim is spent on either meanwhile.
+The worker asks the store for that time (`ahead`) whenever a claim found less than it asked for, and at every poll. It
+knows without asking when a job is due that it has put back itself. The timer also fires when a queue's cool-down ends.
+It does not fire for a paused queue. The worker claims from neither meanwhile.
 """
 
 from __future__ import annotations
@@ -15,58 +15,62 @@ from stoker.model.errors import StokerError
 from stoker.model.time import SECOND, Span
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+    from stoker.engines.base import Engine
+    from stoker.worker.fetcher import Fetcher
+    from stoker.worker.store_loop import StoreLoop
 
 SETTLE_DOWN = 0.003
-"""Seconds between a claim and the question what comes next: the job that was claimed goes first."""
+"""Seconds between a claim and asking what is next: the claimed job goes first."""
 
 ASK_EVERY = 0.02
-"""Seconds between two questions, at least: a worker that is woken all the time does not ask all the time."""
+"""Shortest time in seconds between two calls, however often the worker is woken."""
 
 LATER = 0.001
-"""Seconds the alarm rings behind the due time, because a claim that comes too early finds nothing."""
+"""Seconds the timer fires after the due time, because a claim that comes too early finds nothing."""
 
 
 class DueTimer:
-    """When to look for work that nobody announces."""
+    """Asks for jobs that become due without a wake-up. `poll`: longest pause in seconds between two tries."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._engine = worker.engine
+    def __init__(self, engine: Engine, fetcher: Fetcher, store_loop: StoreLoop, poll: float) -> None:
+        self._engine = engine
+        self._fetcher = fetcher
+        self._store_loop = store_loop
+        self._poll = poll
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._stirred = asyncio.Event()
-        self._rang = False
+        self._changed = asyncio.Event()
+        self._fired = False
         self._asked = 0.0
         self.pause = LATER
-        """Seconds until a job that is due but was not handed out is asked for again."""
+        """Seconds until the worker asks again for a job that is due but was not handed out."""
         self.open: frozenset[str] | None = None
-        """The queues that hand out jobs, as far as known; None before the first answer."""
+        """The queues that hand out jobs, as far as known; None before the first call."""
 
     @property
-    def rings_in(self) -> float | None:
-        """Seconds until the alarm rings; None when it is not set."""
+    def fires_in(self) -> float | None:
+        """Seconds until the timer fires; None when it is not set."""
         return None if self._timer is None else self._timer.when() - self._loop.time()
 
     def reset(self) -> None:
-        """Something may have changed: ask the store again."""
-        self._stirred.set()
+        """Ask the store again: the next due time may have changed."""
+        self._changed.set()
 
     def expect(self, after: Span) -> None:
-        """A job of this worker was put back for so long."""
+        """Expect a job that this worker has put back for so long."""
         self._arm(after / SECOND + LATER)
 
     async def run(self) -> None:
-        """Ask, sleep, ring."""
+        """Ask for the next due time, sleep, ask for jobs."""
         try:
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 pause = max(SETTLE_DOWN, self._asked + ASK_EVERY - time.monotonic())
-                if self._rang:
-                    self._rang = False
-                    self._worker.fetcher.wake()
-                    await self._worker.store_loop.answer()
+                if self._fired:
+                    self._fired = False
+                    self._fetcher.wake()
+                    await self._store_loop.answer()
                     pause = SETTLE_DOWN  # the next job may be due right behind this one
                 await asyncio.sleep(pause)
                 await self._ask()
@@ -74,40 +78,40 @@ class DueTimer:
             self._disarm()
 
     async def _ask(self) -> None:
-        queues = [queue for lane in self._worker.lanes if not lane.may_have_more for queue in lane.queues]
+        queues = [queue for lane in self._fetcher.lanes if not lane.may_have_more for queue in lane.queues]
         if not queues:
-            return  # whoever is hungry asks for work anyway, and comes back here when there is none
-        if not self._rang:
-            self._stirred.clear()
-        self._disarm()  # what is put back while the store is asked sets it again
+            return  # a lane that may have more asks anyway, and resets the timer when it finds nothing
+        if not self._fired:
+            self._changed.clear()
+        self._disarm()  # a job that is put back during the call sets it again
         self._asked = time.monotonic()
         try:
             ahead = await self._engine.ahead(queues)
         except StokerError:
-            return  # the next look asks again
+            return  # the next poll asks again
         closed = frozenset(queues) - ahead.open
-        served = {queue for lane in self._worker.lanes for queue in lane.queues}
+        served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         self.open = frozenset(served if self.open is None else self.open | ahead.open) - closed
         if ahead.wait is None or ahead.wait > 0:
             self.pause = LATER
             if ahead.wait is not None:
                 self._arm(ahead.wait / SECOND + LATER)
         else:
-            # Due, but not handed out: others are at it, or this worker has its share. Less and less often.
+            # Due, but not handed out: other workers claim them, or a limit is reached. Ask less and less often.
             self._arm(self.pause)
-            self.pause = min(self.pause * 2, self._worker.settings.poll / SECOND)
+            self.pause = min(self.pause * 2, self._poll)
 
     def _arm(self, delay: float) -> None:
-        """Ring after so many seconds, unless the alarm is set to an earlier time."""
+        """Fire after so many seconds, unless the timer is set to an earlier time."""
         if self._timer is not None and self._timer.when() <= self._loop.time() + delay:
             return
         self._disarm()
-        self._timer = self._loop.call_later(delay, self._ring)
+        self._timer = self._loop.call_later(delay, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
-        self._rang = True
-        self._stirred.set()
+        self._fired = True
+        self._changed.set()
 
     def _disarm(self) -> None:
         if self._timer is not None:

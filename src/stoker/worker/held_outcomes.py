@@ -1,8 +1,8 @@
 """Outcomes that wait for a lock of another transaction, apart from all others.
 
-A user's open transaction may hold the unique key of a follow-up. The store answers `held` for such a settlement: it is
-set aside and sent again until the transaction ends, while every other outcome goes its usual way. The job stays claimed
-by this worker meanwhile.
+A user's open transaction may hold the unique key of a follow-up. The engine returns `held` for such a settlement. The
+worker sends it again until the transaction ends and writes every other outcome as usual. The job stays claimed by this
+worker meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from stoker.model import ids
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Verdict
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+    from stoker.engines.base import Engine
+    from stoker.worker.store_loop import OutcomeBuffer
 
 logger = logging.getLogger("stoker.worker")
 
@@ -28,15 +29,17 @@ Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], Aw
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries of what waits for a lock."""
 
-SAY_AFTER = 5.0
-"""Seconds an outcome waits before a warning names its job: most locks are gone by then."""
+WARN_AFTER = 5.0
+"""Seconds an outcome waits before a warning names its job: most locks are released by then."""
 
 
 class HeldOutcomes:
-    """`settled` receives what was written after all; what is held again comes back here."""
+    """Calls `settled` with outcomes that were written, and `wake` after each call to the store."""
 
-    def __init__(self, worker: Worker, settled: Settled) -> None:
-        self._worker = worker
+    def __init__(self, engine: Engine, outcomes: OutcomeBuffer, settled: Settled, wake: Callable[[], object]) -> None:
+        self._engine = engine
+        self._outcomes = outcomes
+        self._wake = wake
         self._settled = settled
         self._waiting: list[tuple[Claim, Settlement]] = []
         self._filled = asyncio.Event()
@@ -48,12 +51,12 @@ class HeldOutcomes:
         return len(self._waiting)
 
     def put(self, claim: Claim, settlement: Settlement) -> None:
-        """Keep an outcome that the store answered with `held`."""
+        """Keep an outcome for which the engine returned `held`."""
         self._waiting.append((claim, settlement))
         self._filled.set()
 
     def sift(self, claims: list[Claim], settlements: list[Settlement]) -> tuple[list[Claim], list[Settlement]]:
-        """Take out of a batch what needs a key that others wait for; returns the rest."""
+        """Take outcomes that need a held key out of a batch; returns the rest."""
         if not self._waiting:
             return claims, settlements
         held = frozenset[str]().union(*(settlement.slots for _, settlement in self._waiting))
@@ -67,7 +70,7 @@ class HeldOutcomes:
         return rest
 
     async def serve(self) -> None:
-        """Send again what waits, more and more seldom, for as long as the worker is at work."""
+        """Send waiting outcomes again, with growing pauses, until canceled."""
         while True:
             await self._filled.wait()
             self._since, self._named = time.monotonic(), False
@@ -91,25 +94,25 @@ class HeldOutcomes:
             self._name_one()
 
     async def _once(self) -> None:
-        """One call with what waits. What fails for another reason than a lock goes the usual way."""
+        """Send them in one call. After an error the store loop sends them."""
         batch = self._waiting[:LARGEST_BATCH]
         claims, settlements = [claim for claim, _ in batch], [settlement for _, settlement in batch]
-        outcomes = self._worker.outcomes
+        outcomes = self._outcomes
         outcomes.flying.append(claims)
         verdicts: list[Verdict] | None = None
         try:
-            verdicts = (await self._worker.engine.settle(settlements)).verdicts
-        except Exception:  # noqa: BLE001 - the exchange meets it again, and knows what to do about it
+            verdicts = (await self._engine.settle(settlements)).verdicts
+        except Exception:  # noqa: BLE001 - the store loop meets the error again and handles it
             outcomes.put_back(claims, settlements)
         finally:
             outcomes.flying[:] = [others for others in outcomes.flying if others is not claims]
         del self._waiting[: len(batch)]
         if verdicts is not None:
             await self._settled(claims, settlements, verdicts)
-        self._worker.store_loop.wakeup.set()
+        self._wake()
 
     def _name_one(self) -> None:
-        if not self._waiting or self._named or time.monotonic() - self._since < SAY_AFTER:
+        if not self._waiting or self._named or time.monotonic() - self._since < WARN_AFTER:
             return
         self._named = True
         claim, settlement = self._waiting[0]
@@ -121,6 +124,6 @@ class HeldOutcomes:
             ids.text(claim.id),
             claim.kind,
             ", ".join(sorted(settlement.slots)),
-            SAY_AFTER,
+            WARN_AFTER,
             len(self._waiting),
         )

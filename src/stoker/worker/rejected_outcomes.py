@@ -1,8 +1,8 @@
-"""One outcome that the store refuses for ever must not keep the others from being written.
+"""Outcomes that the store rejects: one of them must not keep the others from being written.
 
-An error that is about what was sent, not about a store that is away, is sorted out: each settlement goes alone. One
-that is refused is replaced by a plain "dead" that says why. If even that is refused, it is parked: out of everybody's
-way, still held by this worker, and tried again now and then.
+After an error about the outcomes themselves, not about a store that is away, the worker settles each outcome alone. It
+replaces a rejected outcome by a plain "dead" that says why. If the store rejects that too, the outcome is parked: the
+worker still holds the job and sends its outcome again every `AGAIN_EVERY` seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Rejected
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+    from stoker.engines.base import Engine
+    from stoker.worker.store_loop import OutcomeBuffer
 
 logger = logging.getLogger("stoker.worker")
 
@@ -36,33 +37,34 @@ AWAY = (
     errors.EngineRefused,
     errors.SchemaMismatch,
 )
-"""Errors of a store that would refuse anybody anything at this moment."""
+"""Errors of a store that would refuse any call at this moment."""
 
 TRIES = 3
-"""So often a settlement is refused before it is parked, unless others are accepted meanwhile."""
+"""Rejections after which an outcome is parked; one is enough when the store accepts others meanwhile."""
 
 AGAIN_EVERY = 30.0
-"""Seconds between two tries of what is parked."""
+"""Seconds between two tries of a parked outcome."""
 
 
 class RejectedOutcomes:
-    """`settled` hears of everything that was written after all."""
+    """Calls `settled` with outcomes that were written."""
 
-    def __init__(self, worker: Worker, settled: Settled) -> None:
-        self._worker = worker
+    def __init__(self, engine: Engine, outcomes: OutcomeBuffer, settled: Settled) -> None:
+        self._engine = engine
+        self._outcomes = outcomes
         self._settled = settled
         self._refusals: Counter[JobId] = Counter()
         self._again_at = 0.0
         self.parked: list[tuple[Claim, Settlement]] = []
 
     async def sort_out(self, claims: list[Claim], settlements: list[Settlement], error: Exception) -> bool:
-        """A call with these settlements failed, and they were put back: settle them one by one.
+        """Settle one by one what a failed call has put back.
 
-        False when the store is to blame, or may be; what was not settled is put back then.
+        Returns False when the store is or may be away; outcomes that were not written are put back then.
         """
         if not settlements or isinstance(error, AWAY):
             return False
-        outcomes, waiting = self._worker.outcomes, list(zip(claims, settlements, strict=True))
+        outcomes, waiting = self._outcomes, list(zip(claims, settlements, strict=True))
         del outcomes.claims[: len(claims)], outcomes.settlements[: len(claims)]
         outcomes.flying.append(claims)
         refused: list[tuple[Claim, Settlement, Exception]] = []
@@ -85,17 +87,17 @@ class RejectedOutcomes:
         return not waiting or accepted > 0
 
     async def _settle(self, claim: Claim, settlement: Settlement) -> Exception | None:
-        """One, else its substitute; answers why neither was taken. Raises what is no refusal."""
+        """Settle one outcome, else its substitute; returns why neither was accepted. Raises if the store is away."""
         trouble: Exception | None = None
         for substitute in (False, True):
             one = settlement
             if substitute:
                 one = conclude(claim, Rejected(f"its outcome ({settlement.status}) could not be stored: {trouble}"))
             try:
-                [verdict] = (await self._worker.engine.settle([one])).verdicts
+                [verdict] = (await self._engine.settle([one])).verdicts
             except AWAY:
                 raise
-            except Exception as refusal:  # noqa: BLE001 - whatever it is, it must not stop the others
+            except Exception as refusal:  # noqa: BLE001 - no error of one outcome may stop the others
                 trouble = trouble or refusal
                 continue
             self._refusals.pop(claim.id, None)
@@ -106,7 +108,7 @@ class RejectedOutcomes:
     def _park(
         self, refused: list[tuple[Claim, Settlement, Exception]], *, others: bool
     ) -> list[tuple[Claim, Settlement]]:
-        """Take aside what is certainly refused for its own sake; answers the rest."""
+        """Park outcomes that are certainly rejected for their own sake; returns the rest."""
         again = []
         for claim, settlement, trouble in refused:
             self._refusals[claim.id] += 1
@@ -116,7 +118,7 @@ class RejectedOutcomes:
             self.parked.append((claim, settlement))
             self._again_at = time.monotonic() + AGAIN_EVERY
             logger.error(
-                "the store refuses every outcome of job %s (%s): %s It stays running here and is tried again every "
+                "the store rejects every outcome of job %s (%s): %s It stays running here and is tried again every "
                 "%g s; when this worker stops, the job runs again elsewhere.",
                 ids.text(claim.id),
                 claim.kind,
@@ -126,7 +128,7 @@ class RejectedOutcomes:
         return again
 
     async def try_again(self) -> None:
-        """Is the store of another mind about what is parked?"""
+        """Send parked outcomes again, if it is time."""
         if not self.parked or time.monotonic() < self._again_at:
             return
         self._again_at = time.monotonic() + AGAIN_EVERY

@@ -114,8 +114,8 @@ class StoreLoop:
         self.asking = 0
         self.wakeup = asyncio.Event()
         self.engine: Engine = worker.engine
-        self.rejected_outcomes = RejectedOutcomes(worker, self._settled)
-        self.held_outcomes = HeldOutcomes(worker, self._settled)
+        self.rejected_outcomes = RejectedOutcomes(self.engine, outcomes, self._settled)
+        self.held_outcomes = HeldOutcomes(self.engine, outcomes, self._settled, self.wakeup.set)
         self._parallel_calls = worker.engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:

@@ -191,7 +191,7 @@ class Worker:
         self.engine: Engine = await self.app.engine()
         self.store_loop = StoreLoop(self, self.fetcher, self.outcomes)
         self.maintenance = Maintenance(self)
-        self.due_timer = DueTimer(self)
+        self.due_timer = DueTimer(self.engine, self.fetcher, self.store_loop, self.settings.poll / SECOND)
         self.fetcher.wake()
         self._lifespans = AsyncExitStack()
         try:
