@@ -141,7 +141,7 @@ async def test_a_worker_that_stops_tries_to_write_it(app: Stoker, store: Holding
 async def test_a_worker_that_stops_says_what_it_could_not_write(
     app: Stoker, store: Holding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(store_loop, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(store_loop, "FINISH_WITHIN", 0.2)
     async with app:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:

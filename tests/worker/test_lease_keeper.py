@@ -227,7 +227,7 @@ async def test_a_worker_whose_keeper_dies_stops(caplog: pytest.LogCaptureFixture
         await (await app.engine()).wake([CONTROL])
         await asyncio.wait_for(worker.join(), 5)
         assert not worker.ready
-    assert "the keeper died" in caplog.text
+    assert "the lease keeper died" in caplog.text
     await app.close()
 
 

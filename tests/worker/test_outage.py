@@ -168,7 +168,7 @@ async def test_an_outcome_whose_answer_was_lost_is_written_and_told_once(app: St
 async def test_a_stop_during_an_outage_ends_and_what_was_not_written_runs_again(
     app: Stoker, weather: Weather, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(store_loop, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(store_loop, "FINISH_WITHIN", 0.2)
     started = asyncio.Event()
 
     @app.task

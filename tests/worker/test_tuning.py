@@ -88,7 +88,7 @@ async def test_workers_share_the_slots_of_a_limited_queue(jobs: Stoker) -> None:
         await attuned(workers[0])
         await crowded.put(1)
         workers[0].fetcher.wake()
-        await workers[0].store_loop.turn()
+        await workers[0].store_loop.call()
         assert (await engine.census()).by_status()[Status.PENDING] == 1, "no slot at all is a pause"
 
 

@@ -1,8 +1,8 @@
 """Keeps the worker's lease from a thread of its own, where no handler can block it.
 
-Every third of a lease, and at once when somebody asks a running job to stop, it renews and passes on what the store
-says: claims that are lost, jobs that should stop, orphans whose claim reply never arrived. It also watches the worker's
-loop: a handler that blocks it is named, with its stack, while it still does.
+It renews every third of a lease, and at once when a running job is canceled. It passes on what a renewal returns: lost
+claims, canceled jobs, orphans whose claim reply never arrived. It also watches the worker's event loop and logs the
+stack of a handler that blocks it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ logger = logging.getLogger("stoker.worker")
 
 BLOCKED_AFTER = 1.0
 IDLE_NAP = 2.0
-"""Seconds between two looks at the worker's loop while it runs jobs, and while it runs none."""
+"""Seconds between two checks of the worker's loop while it runs jobs, and while it runs none."""
 AGAIN_AFTER = 1.0
 """Seconds after which a renewal that failed is tried again, unless the next one is due before."""
 
 
 class LeaseKeeper:
-    """One thread, one loop, one twin of the engine."""
+    """One thread, one event loop, one engine of its own."""
 
     def __init__(self, worker: Worker, engine: Engine, lease: Span) -> None:
         self._worker = worker
@@ -83,8 +83,8 @@ class LeaseKeeper:
         self._loop = asyncio.new_event_loop()
         try:
             self._loop.run_until_complete(self._keep())
-        except BaseException as error:  # noqa: BLE001 - the worker must hear of it, whatever it is
-            self._tell(self._worker.lease_keeper_failed, error)
+        except BaseException as error:  # noqa: BLE001 - any error must stop the worker
+            self._call_worker(self._worker.lease_keeper_failed, error)
         finally:
             self._loop.close()
 
@@ -95,13 +95,13 @@ class LeaseKeeper:
             asked_at = running.lease_clock()
             await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
             self._worker.running_jobs.safe_until = self._end_of(asked_at)
-            # From here on the engine remembers a wake-up, also one that comes before anybody listens.
+            # From here on the engine remembers a wake-up, also one that comes before `_listen` waits.
             await self._engine.wait([CONTROL], 0)
         except BaseException as error:  # noqa: BLE001 - start() raises it
-            self._tell(self._fail_start, error)
+            self._call_worker(self._fail_start, error)
             await self._engine.close()
             return
-        self._tell(self._ready.set_result, None)
+        self._call_worker(self._ready.set_result, None)
         listening = asyncio.ensure_future(self._listen())
         try:
             await self._renew_for_ever()
@@ -115,7 +115,7 @@ class LeaseKeeper:
             self._ready.set_exception(error)
 
     async def _listen(self) -> None:
-        """A control wake-up means that some running job was asked to stop: renew at once to hear which."""
+        """Renew at once after a control wake-up: the renewal names the jobs that were canceled."""
         while True:
             try:
                 if await self._engine.wait([CONTROL], 60.0):
@@ -152,45 +152,45 @@ class LeaseKeeper:
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:
-                worker.running_jobs.safe_until = -inf  # what waits in the buffers belongs to others
+                worker.running_jobs.safe_until = -inf  # other workers have the prefetched claims
                 await self._engine.renew(fresh, [], lease=self._lease, first=True)
             reasons = await self._reasons(renewal)
         except StokerError as error:
-            self._tell(worker.running_jobs.renewal_failed, error)
+            self._call_worker(worker.running_jobs.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
         if renewal.known:
             worker.running_jobs.safe_until = self._end_of(asked_at)
-            self._tell(worker.running_jobs.renewed, renewal, reasons)
+            self._call_worker(worker.running_jobs.renewed, renewal, reasons)
         else:
-            self._tell(worker.running_jobs.lease_lost, asked, fresh, self._end_of(asked_at))
+            self._call_worker(worker.running_jobs.lease_lost, asked, fresh, self._end_of(asked_at))
         return True
 
     def _end_of(self, asked_at: float) -> float:
-        """The earliest end of a lease by `lease_clock`: the store counts it from some moment after it was asked."""
+        """Return the earliest end of a lease by `lease_clock`: the store counts it from after the call began."""
         return asked_at + self._lease / SECOND
 
     async def _reasons(self, renewal: Renewal) -> dict[JobId, str]:
-        """Why running jobs are to stop, as far as somebody said so."""
+        """Return the reasons that callers gave for canceling."""
         asked = [job for job, _ in renewal.canceling]
         found = await self._engine.get(asked) if asked else []
         return {job.id: job.metadata[CANCEL_REASON] for job in found if job and CANCEL_REASON in job.metadata}
 
-    def _tell(self, tell: Callable[..., object], *what: object) -> None:
+    def _call_worker(self, call: Callable[..., object], *what: object) -> None:
         try:
-            self._main.call_soon_threadsafe(tell, *what)
-        except RuntimeError:  # the worker's loop is gone, and so is whoever would listen
+            self._main.call_soon_threadsafe(call, *what)
+        except RuntimeError:  # the worker's loop is closed
             return
 
     # --- watching the loop --------------------------------------------------------------------------------------
 
     def _watch_loop(self) -> None:
-        """Ask the worker's loop for a sign; one that is not answered means that something holds the loop up."""
+        """Schedule a call on the worker's loop; if it does not run, something blocks the loop."""
         if self._asked_at is None:
             if not self._worker.running_jobs.runs:
                 return
             self._asked_at = time.monotonic()
-            self._tell(self._answered, None)
+            self._call_worker(self._answered, None)
             return
         silent = time.monotonic() - self._asked_at
         if silent > BLOCKED_AFTER and not self._warned:

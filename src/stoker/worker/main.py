@@ -1,4 +1,4 @@
-"""Runs one worker as this process's main business: the loop, the signals, and what leaks out of the loop.
+"""Runs one worker as a process: the event loop, the signals, and errors that leave the loop.
 
 TERM and INT drain, a second one hurries; HUP drains too (a supervisor gives it another meaning); TSTP quiets. The
 handlers that were installed before come back afterwards.
@@ -33,7 +33,7 @@ def run_worker(worker: Worker) -> None:
 
 
 class MainLoop:
-    """One worker, one loop, one thread that owns both."""
+    """One worker and its event loop, in one thread."""
 
     def __init__(self, worker: Worker, beside: Callable[[], Awaitable[None]] | None = None) -> None:
         self.worker = worker
@@ -93,7 +93,7 @@ class MainLoop:
     # --- requests; on the loop --------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Stop gracefully; asking again changes nothing."""
+        """Stop gracefully; a second call changes nothing."""
         if self.asked:
             return
         self.asked = True
@@ -117,14 +117,14 @@ class MainLoop:
         self.worker.hurry()
 
     def quiet(self) -> None:
-        """Claim nothing more."""
+        """Claim no more jobs."""
         self._quiet = True
         if self.worker.state == "running":
             logger.info("quiet: nothing more is claimed, %d running jobs go on", self.worker.runs)
             self.worker.quiet()
 
     def stop_signal(self) -> None:
-        """A signal that asks to stop: the first drains, the next hurries."""
+        """Handle a signal to stop: the first drains, the next hurries."""
         self._signals += 1
         if self._signals == 1:
             self.drain()
@@ -134,7 +134,7 @@ class MainLoop:
 
 @contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, main_loop: MainLoop) -> Iterator[None]:
-    """Listen to signals while the worker runs; only the main thread can."""
+    """Handle signals while the worker runs; only possible in the main thread."""
     wanted = {
         signal.SIGTERM: main_loop.stop_signal,
         signal.SIGINT: main_loop.stop_signal,

@@ -1,4 +1,4 @@
-"""What a worker does beside running jobs: listen for work, reap the dead, write notes and events, tidy up."""
+"""What a worker does beside running jobs: listen, reap, write notes and events, warn, run services."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def reap(
     dead: Sequence[str] = (),
     crash: str | None = None,
 ) -> tuple[list[Claim], list[Settlement], list[Verdict]]:
-    """One pass. `dead` are workers whose death was witnessed; `crash` says how they died."""
+    """Take over and settle jobs of lapsed workers, once. `dead`: workers known to be dead; `crash`: how they died."""
     claims = await engine.reap(by, limit, dead=dead)
     if not claims:
         return [], [], []
@@ -59,13 +59,13 @@ def _settlement(claim: Claim, rules: Rules, dead: Sequence[str], crash: str | No
 logger = logging.getLogger("stoker.worker")
 
 TEND_EVERY = 1.0
-"""Seconds between two rounds of small chores."""
+"""Seconds between two rounds of maintenance."""
 
 LOOK_FOR_UNSERVED, FIRST_LOOK = 120, 10
-"""Rounds of chores between two looks for queues without workers; the first one leaves other workers time to start."""
+"""Rounds between two checks for queues without workers; the first check gives other workers time to start."""
 
 PROMPT_REAP = 0.5
-"""Seconds between looks for the dead, where the store knows at once who is."""
+"""Seconds between two reaps on engines that detect dead processes."""
 
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -101,15 +101,15 @@ async def keep_running(service: Service, context: ServiceContext) -> None:
 
 
 class Interval:
-    """When something that is done every so often is due again, told by one who looks every `nap` seconds."""
+    """Says when a periodic action is due; its caller checks every `nap` seconds."""
 
     def __init__(self, every: float, nap: float, *, first: float = 1.0) -> None:
         self._every = every
         self._slack = nap / 2
         self._due = time.monotonic() + every * first
 
-    def has_come(self) -> bool:
-        """Is it due, now rather than at the next look? Then the next turn is counted from here."""
+    def is_due(self) -> bool:
+        """Is the action due now? If so, the next interval begins."""
         now = time.monotonic()
         if now < self._due - self._slack:
             return False
@@ -118,7 +118,7 @@ class Interval:
 
 
 class Maintenance:
-    """The loops around the exchange."""
+    """The loops of a worker around its store loop."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -127,18 +127,16 @@ class Maintenance:
         self._settings = worker.settings
         self._notes: dict[JobId, Note] = {}
         self._noting = threading.Lock()
-        self._tending = asyncio.Event()
+        self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
         self.advice = Advice(worker)
         self._entangled: set[tuple[str, str]] = set()
 
     async def listen(self) -> None:
-        """Sleep until a queue is woken, or look: a lost wake-up costs no more than the poll interval.
+        """Ask for jobs after a wake-up and at every poll: a lost wake-up delays a job by one poll at most.
 
-        A queue that is known to be paused or cooling down is not looked at: a wake-up or the alarm opens it.
-
-        Between two naps it looks for the dead as well and says when the small chores are due: an idle worker should
-        wake as seldom as it can.
+        A poll skips queues that are paused or cooling down: a wake-up or the due timer opens them. The same loop reaps
+        and starts the rounds of maintenance, so that an idle worker wakes as seldom as possible.
         """
         queues = [queue for lane in self._worker.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
@@ -153,33 +151,33 @@ class Maintenance:
             except StokerError:
                 await asyncio.sleep(nap)
                 woken = frozenset()
-            if look.has_come() or woken:
+            if look.is_due() or woken:
                 self._worker.fetcher.wake(woken or self._worker.due_timer.open)
                 await self._worker.store_loop.answer()
-                await asyncio.sleep(0)  # the slot that got something goes first
+                await asyncio.sleep(0)  # a slot with a new claim goes first
                 self._worker.due_timer.reset()
-            if tend.has_come():
-                self._tending.set()
-            if reap.has_come():
+            if tend.is_due():
+                self._tend_now.set()
+            if reap.is_due():
                 await self._reap()
 
     async def _reap(self) -> None:
-        """Take over from the dead."""
+        """Reap until no lapsed job is left."""
         try:
             while await self._reap_once():
                 await asyncio.sleep(0)
         except StokerError as error:
-            self._failed("could not look for dead workers: %s Trying again.", error)
+            self._failed("could not reap the jobs of dead workers: %s Trying again.", error)
 
     async def _reap_once(self) -> bool:
         worker, limit = self._worker, self._settings.reap_batch
         claims, settlements, verdicts = await reap(self._engine, worker.id, worker.rules_of, limit=limit)
-        worker.store_loop.tell(claims, settlements, verdicts)
+        worker.store_loop.publish(claims, settlements, verdicts)
         worker.failures.applied(claims, settlements, verdicts)
         return len(claims) == limit
 
     async def tend(self) -> None:
-        """Once a second: notes, stale buffers, long runs; less often: presence and tuning, events."""
+        """Every second: notes, stale claims, long runs; less often: presence, queue settings, events."""
         tick = 0
         while True:
             try:
@@ -196,13 +194,13 @@ class Maintenance:
                 if tick % LOOK_FOR_UNSERVED == FIRST_LOOK:
                     await self.advice.look()
             except StokerError as error:
-                self._failed("a chore failed: %s Trying again.", error)
+                self._failed("maintenance failed: %s Trying again.", error)
             tick += 1
-            await self._tending.wait()
-            self._tending.clear()
+            await self._tend_now.wait()
+            self._tend_now.clear()
 
     async def show_and_tune(self) -> None:
-        """Show presence, and go by what people tuned: shares of limited queues, and retentions of their own."""
+        """Show presence, and read the settings of the queues: limits and retention."""
         worker = self._worker
         await self._engine.beat(presence.presence(worker))
         served = {queue for lane in worker.lanes for queue in lane.queues}
@@ -219,11 +217,11 @@ class Maintenance:
             worker.store_loop.wakeup.set()
 
     def _failed(self, text: str, error: StokerError) -> None:
-        """Log a chore that failed; that the store is away is said once, where jobs are claimed and settled."""
+        """Log a failure; an absent store only at debug level, because the store loop logs it once."""
         logger.log(logging.DEBUG if isinstance(error, AWAY) else logging.WARNING, text, error)
 
     async def write_events(self) -> None:
-        """Bring the timeline up to date."""
+        """Write buffered events to the timeline."""
         if self._app.timeline is not None:
             await self._app.timeline.flush(self._engine)
 
@@ -272,7 +270,7 @@ class Maintenance:
                 )
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
-        """Remember what a handler said; the newest progress wins, lines add up. Any thread."""
+        """Keep progress and log lines of a handler until they are written; from any thread."""
         with self._noting:
             self._merge(Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref))
 
@@ -285,7 +283,7 @@ class Maintenance:
         self._notes[note.id] = note
 
     async def write_notes(self, settling: Sequence[Claim] | None = None) -> None:
-        """Put what handlers said on their records: all of it, or that of some jobs about to be settled."""
+        """Write progress and log lines: of all jobs, or only of those about to be settled."""
         if not self._notes:
             return
         jobs = None if settling is None else {claim.id for claim in settling}
@@ -298,13 +296,13 @@ class Maintenance:
         except (*AWAY, asyncio.CancelledError):
             self._keep(taken)
             raise
-        except Exception as error:  # noqa: BLE001 - notes are no outcome: one that is refused must not hold one up
+        except Exception as error:  # noqa: BLE001 - a rejected note must not delay an outcome
             logger.warning(
                 "progress and log lines of %d jobs are refused by the store and dropped: %s", len(taken), error
             )
 
     def _keep(self, notes: list[Note]) -> None:
-        """The store could not be reached: put notes back, behind which newer ones may wait already."""
+        """Put notes back after a failed write; newer ones may exist already."""
         with self._noting:
             newer, self._notes = self._notes, {note.id: note for note in notes}
             for note in newer.values():

@@ -43,7 +43,7 @@ HandlerCall: TypeAlias = Callable[[Context], Awaitable[Any]]
 
 
 class Plan:
-    """What running jobs of one kind takes, worked out once."""
+    """How to run jobs of one kind, worked out once: handler with middleware, time limit, rules."""
 
     __slots__ = ("_app", "_executors", "call", "limit", "on_loop", "rules", "task")
 
@@ -78,7 +78,7 @@ class Plan:
         return compose(self._app.async_middleware, self._app.scoped(innermost))
 
     def apart(self, claim: Claim) -> HandlerCall | None:
-        """How to run this one job in a process of its own; None where its task cannot be imported there."""
+        """Return a call that runs this job in a process of its own; None if its task cannot be imported there."""
         call = self._executors.isolated_call_of(self.task, claim)
         return None if call is None else self._wrapped(call)
 
@@ -93,28 +93,28 @@ def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
 
 
 QUANTUM = 0.002
-"""Seconds a slot may run jobs that never suspend before it lets the loop breathe."""
+"""Seconds a slot may run jobs that never suspend before it yields to the event loop."""
 
 
 class Runner:
-    """What every slot of a worker does, and what it knows about the tasks."""
+    """Runs the jobs of a worker in its slots."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._running_jobs = worker.running_jobs
         self._plans: dict[str, Plan] = {}
         self._grace = worker.settings.unknown_task_grace
-        self._strangers = Rules(default=worker.app.backoff, unfit_grace=self._grace)
+        self._unknown_rules = Rules(default=worker.app.backoff, unfit_grace=self._grace)
 
     async def serve(self, lane: Lane) -> None:
-        """Be a slot of this lane until the worker stops."""
+        """Run jobs of a lane, one after the other, until the worker stops."""
         me = asyncio.current_task()
         assert me is not None
         slot = Slot(me)
         worker, buffer, clock = self._worker, lane.buffer, time.monotonic
         waiting, most, store_loop = worker.outcomes.settlements, worker.outcomes.most, worker.store_loop
         running_jobs, lease_clock = self._running_jobs, keeping.lease_clock
-        breath = clock()
+        yielded_at = clock()
         while True:
             while not buffer or len(waiting) >= most:
                 if worker.state != "running":
@@ -122,12 +122,12 @@ class Runner:
                 if waiting:
                     store_loop.wakeup.set()
                 await self._idle(slot, lane)
-                breath = clock()
+                yielded_at = clock()
             if lease_clock() >= running_jobs.safe_until:
                 running_jobs.lapsed()
                 continue
             claim = buffer.popleft()
-            lane.since = breath
+            lane.since = yielded_at
             lane.busy += 1
             settlement = await self._run(slot, lane, claim)
             if slot.abandoned:
@@ -136,12 +136,12 @@ class Runner:
             full = store_loop.finished(claim, settlement, last=not buffer)
             if slot.shaken:
                 await slot.calm_down()
-            if full or clock() - breath > QUANTUM:
+            if full or clock() - yielded_at > QUANTUM:
                 await asyncio.sleep(0)
-                breath = clock()
+                yielded_at = clock()
 
     async def _idle(self, slot: Slot, lane: Lane) -> None:
-        """Wait for claims. A cancel that a handler left behind for its Task hits nobody and is forgotten."""
+        """Wait for claims. Discards a cancel that a handler left behind for its Task."""
         try:
             await lane.rest()
         except asyncio.CancelledError:
@@ -150,7 +150,7 @@ class Runner:
             slot.recover()
 
     async def _run(self, slot: Slot, lane: Lane, claim: Claim) -> Settlement:
-        """One job, from claim to settlement."""
+        """Run one job, from claim to settlement."""
         options = claim.options
         if options.expires is not None and expired(claim):
             return conclude(claim, Expired())
@@ -182,8 +182,8 @@ class Runner:
                 lane.wake_slot()
                 value = await InOwnContext(steps, value, variables)
             outcome = outcome_of_result(plan.task, value, context)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker lives
-            outcome = self._judge(error, slot, plan, context)
+        except BaseException as error:  # noqa: BLE001 - no handler may end the worker
+            outcome = self._outcome(error, slot, plan, context)
             rules = msgspec.structs.replace(rules, roll=random())
         finally:
             if running_jobs.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
@@ -193,7 +193,7 @@ class Runner:
                 slot.recover()
         return conclude(claim, outcome, rules, context.executed())
 
-    def _judge(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
+    def _outcome(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
         cause = Cause.SHUTDOWN if slot.cause is None and self._worker.going_down else slot.cause
         outcome = outcome_of_error(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
         if isinstance(outcome, Canceled) and context.cancel.reason is not None:
@@ -211,13 +211,13 @@ class Runner:
         return plan
 
     def rules_of(self, kind: str) -> Rules:
-        """How a job of this kind is to be concluded; a stranger's by the app's defaults."""
+        """Return the rules for jobs of this kind; the app's defaults for an unknown kind."""
         plan = self._plans.get(kind) or self._plan_for(kind)
-        return self._strangers if plan is None else plan.rules
+        return self._unknown_rules if plan is None else plan.rules
 
     def _unfit(self, claim: Claim, error: InvalidPayload | None) -> Settlement:
         outcome = outcome_of_unfit(claim, error)
-        settlement = conclude(claim, outcome, self._strangers)
+        settlement = conclude(claim, outcome, self._unknown_rules)
         if settlement.status is Status.PENDING:
             self._worker.failures.put_back(claim, outcome.why, settlement)
         return settlement

@@ -1,7 +1,7 @@
-"""What the worker holds and how a run is interrupted: by its timeout, by request, by a shutdown, by a lost claim.
+"""The running jobs, and how they are interrupted: timeout, cancel, shutdown, lost claim.
 
-The keeper reports here what the store says. A handler that ignores every interruption is abandoned with its slot: its
-job is settled without it, and a new slot takes its place.
+The lease keeper reports here. A handler that ignores every interruption is abandoned with its slot: the worker settles
+its job and starts a new slot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_TRIES = 5
 
 
 class Slot:
-    """What others need to know about a slot in order to interrupt its run."""
+    """The state of a slot, as needed to interrupt its run."""
 
     __slots__ = ("abandoned", "cause", "context", "on_loop", "shaken", "task", "tries")
 
@@ -48,7 +48,7 @@ class Slot:
         self.shaken = False
 
     def interrupt(self, cause: Cause, reason: str) -> None:
-        """Ask the run to stop. The first cause stays; a thread only sees the token unless its time is up."""
+        """Interrupt the run. The first cause stays; a thread only sees its token, until timeout or shutdown."""
         if self.context is None:
             return
         if self.cause is None:
@@ -60,11 +60,11 @@ class Slot:
 
     @property
     def stuck(self) -> bool:
-        """Has the handler swallowed every interruption so far?"""
+        """Has the handler ignored every interruption?"""
         return self.tries > MOST_TRIES
 
     def recover(self) -> None:
-        """Take back interruptions that were delivered, so that the slot's Task can go on."""
+        """Undo delivered interruptions, so that the slot's Task can run the next job."""
         self.shaken = True
         self._take_back()
 
@@ -73,9 +73,9 @@ class Slot:
             self.task.uncancel()
 
     async def calm_down(self) -> None:
-        """Swallow an interruption that came too late for the run it was meant for: the next one is innocent.
+        """Discard an interruption that came after the end of its run, so that it does not hit the next job.
 
-        It may be Stoker's own, or one by which the handler meant itself.
+        Stoker may have sent it, or the handler itself.
         """
         self.shaken = False
         try:
@@ -89,15 +89,15 @@ logger = logging.getLogger("stoker.worker")
 lease_clock: Callable[[], float] = functools.partial(
     time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 )
-"""Seconds by a clock that also runs while the machine sleeps, where there is one: leases go on meanwhile."""
+"""Returns seconds of a clock that also runs while the machine sleeps, as leases do; where there is one."""
 
 NO_REASONS: Mapping[JobId, str] = MappingProxyType({})
 
 
 class RunningJobs:
-    """`held`: every claim of this worker by id with its token. `runs`: the slots that are running one.
+    """`held`: every claim of this worker by id with its token. `runs`: the slots that run one.
 
-    `safe_until`: by `lease_clock`, the end of the lease that the last successful renewal gave. Written by the keeper.
+    `safe_until`: the end of the current lease by `lease_clock`; written by the lease keeper.
     `unstarted`: the claims that were handed back when the lease had passed.
     """
 
@@ -117,20 +117,20 @@ class RunningJobs:
     # --- time limits --------------------------------------------------------------------------------------------
 
     def set_timer(self, deadline: float) -> None:
-        """One timer serves all runs: it rings at the earliest deadline. Most jobs end before theirs, for free."""
+        """Set the one timer of all runs to the earliest deadline. A job that ends before it costs nothing."""
         if self._timer is not None:
             self._timer.cancel()
         self.timer_at = deadline
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._ring)
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._time_out)
 
     def stop_timer(self) -> None:
-        """The loop this alarm belongs to has served its time."""
+        """Stop the timer: its loop ends."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self.timer_at = None, inf
 
-    def _ring(self) -> None:
-        """Interrupt the runs whose time is up, and wait for the next of them."""
+    def _time_out(self) -> None:
+        """Interrupt the runs past their deadline, and set the timer to the next deadline."""
         self._timer, self.timer_at = None, inf
         now, earliest = time.monotonic(), inf
         for slot in list(self.runs.values()):
@@ -148,7 +148,7 @@ class RunningJobs:
     # --- interrupting -------------------------------------------------------------------------------------------
 
     def interrupt(self, slot: Slot, cause: Cause, reason: str) -> None:
-        """Interrupt, and insist until the handler gives in or is given up."""
+        """Interrupt a run, again and again until the handler ends or is abandoned."""
         context = slot.context
         if context is None:
             return
@@ -169,7 +169,7 @@ class RunningJobs:
             self.interrupt(slot, cause, reason)
 
     def abandon(self, slot: Slot) -> None:
-        """Settle without the handler: it ignores everything, but its job must not wait for it."""
+        """Settle the job of a handler that ignores every interruption."""
         context = slot.context
         if context is None or slot.abandoned:
             return
@@ -191,7 +191,7 @@ class RunningJobs:
         self._worker.replace_slot(claim, settlement)
 
     def end_as_panic(self, slot: Slot, error: BaseException) -> None:
-        """End a run as a panic, whatever it is doing: something it left behind tried to end the whole worker."""
+        """End a run as a panic: a task that it left behind tried to end the worker."""
         context = slot.context
         if context is None or slot.abandoned:
             return
@@ -202,7 +202,7 @@ class RunningJobs:
         slot.task.cancel()
 
     def drop(self, job: JobId, cause: Cause, reason: str) -> None:
-        """Stop a run, or take the claim out of the buffer if it has not begun."""
+        """Interrupt a run, or remove its claim from the buffer if it has not started."""
         slot = self.runs.get(job)
         if slot is not None:
             if slot.cause is not cause:
@@ -217,10 +217,10 @@ class RunningJobs:
         else:
             self.held.pop(job, None)
 
-    # --- what the keeper hears ----------------------------------------------------------------------------------
+    # --- reports of the lease keeper ----------------------------------------------------------------------------
 
     def renewed(self, renewal: Renewal, reasons: Mapping[JobId, str] = NO_REASONS) -> None:
-        """The lease is good; some claims may not be. `reasons` say why a job is to stop, where somebody did."""
+        """Handle a renewal: drop lost claims, cancel jobs, hand back orphans. `reasons`: why jobs are canceled."""
         self._worker.store_answers()
         in_flight = self._worker.outcomes.in_flight
         for job, token in renewal.lost:
@@ -229,12 +229,12 @@ class RunningJobs:
         for job, token in renewal.canceling:
             if self.held.get(job) == token:
                 self.drop(job, Cause.CANCEL, reasons.get(job, "a cancel was requested"))
-        if not self._worker.store_loop.asking:  # else they may be on their way here; there is a next renewal
+        if not self._worker.store_loop.asking:  # else a claim under way may bring them; the next renewal checks again
             orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
             self._worker.store_loop.hand_back(orphans)
 
     def renewal_failed(self, error: StokerError) -> None:
-        """The lease could not be renewed: take nothing new, let handlers run, show it."""
+        """Handle a failed renewal: claim nothing, let handlers run, log it."""
         if self._worker.healthy:
             where = self._worker.engine.where
             text = "the lease cannot be renewed at %s: %s Running jobs go on, nothing is claimed until it can."
@@ -242,9 +242,9 @@ class RunningJobs:
         self._worker.healthy = False
 
     def lapsed(self) -> None:
-        """Hand back every claim that has not started: the lease has passed, others may run these jobs already.
+        """Hand back every claim that has not started: the lease has passed, other workers may run these jobs.
 
-        Whether they do the store knows: the hand-back is fenced. Nothing is claimed until a renewal succeeds.
+        The hand-back is fenced, so it changes nothing if they do. The worker claims again after a renewal.
         """
         waiting = self._worker.fetcher.empty()
         logger.warning(
@@ -258,7 +258,7 @@ class RunningJobs:
         self._worker.store_loop.hand_back(waiting)
 
     def lease_lost(self, former: str, fresh: str, safe_until: float) -> None:
-        """Others took this worker for dead: its claims are theirs now. Stop the handlers, go on under a new id.
+        """Interrupt all handlers and continue under a new id: other workers took this one for dead.
 
         `safe_until` is the end of the new lease.
         """

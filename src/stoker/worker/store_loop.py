@@ -1,9 +1,8 @@
-"""The worker's one conversation with the store: settle what is finished, claim what fits next, in one call.
+"""The store loop: settles finished jobs and claims the next ones, in one call.
 
-While a call is under way the slots go on with what is buffered, and what they finish becomes the next call. A worker
-sends up to `parallel_calls` of the engine at once, each with a whole batch. A call that failed may have been carried
-out all the same: settlements are sent again (the store knows them), and claims whose reply was lost come back as
-orphans.
+During a call the slots run prefetched jobs; their outcomes become the next call. A worker sends up to `parallel_calls`
+of the engine at once, each with a whole batch. The store may have carried out a call that failed: the worker sends the
+settlements again (the store recognises them), and claims whose reply was lost come back as orphans.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class OutcomeBuffer:
-    """Outcomes that are decided and not written yet. `most`: with so many the slots should stop making more.
+    """Outcomes that are decided but not written. `most`: with so many the slots pause.
 
-    The two lists stay the same objects for ever: the slots hold on to them. `flying` are the claims of each write that
-    is under way.
+    The two lists are never replaced: the slots keep references to them. `flying` are the claims of each write that is
+    under way.
     """
 
     def __init__(self, batch: int | None = None) -> None:
@@ -47,7 +46,7 @@ class OutcomeBuffer:
         self.flying: list[list[Claim]] = []
 
     def follow(self, batch: int) -> None:
-        """So many are worth a write from now on, unless the size was set."""
+        """Set the batch size, unless a setting fixes it."""
         if self._adapts:
             self.batch = batch
 
@@ -61,23 +60,23 @@ class OutcomeBuffer:
 
     @property
     def in_flight(self) -> frozenset[JobId]:
-        """The jobs whose settlement is under way."""
+        """The jobs whose settlement is being written."""
         return frozenset([claim.id for claims in self.flying for claim in claims])
 
     def put(self, claim: Claim, settlement: Settlement) -> None:
-        """One more."""
+        """Add one outcome."""
         self.claims.append(claim)
         self.settlements.append(settlement)
 
     def take(self) -> tuple[list[Claim], list[Settlement]]:
-        """Everything, up to what one atomic write may hold."""
+        """Remove and return as many outcomes as one atomic write may hold."""
         taken = self.claims[:LARGEST_BATCH], self.settlements[:LARGEST_BATCH]
         del self.claims[:LARGEST_BATCH]
         del self.settlements[:LARGEST_BATCH]
         return taken
 
     def put_back(self, claims: list[Claim], settlements: list[Settlement]) -> None:
-        """The store could not be reached: they go first next time."""
+        """Put outcomes back after a failed write; they go first next time."""
         self.claims[:0] = claims
         self.settlements[:0] = settlements
 
@@ -85,19 +84,19 @@ class OutcomeBuffer:
 logger = logging.getLogger("stoker.worker")
 
 FLUSH_AFTER = 0.002
-"""Seconds a settlement may wait for company."""
+"""Seconds an outcome may wait for others before it is written."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Between tries while the store is away."""
+"""Seconds between two tries while the store is away."""
 
 _APPLIED, _DONE = Verdict.APPLIED, Status.DONE
 
-LAST_WORDS = 10.0
-"""Seconds a worker that stops tries to write what is left."""
+FINISH_WITHIN = 10.0
+"""Seconds a stopping worker tries to write the last outcomes."""
 
 
 class StoreLoop:
-    """Rings, takes, sends, hands out."""
+    """Starts a call to the store whenever `wakeup` is set."""
 
     def __init__(self, worker: Worker, fetcher: Fetcher, outcomes: OutcomeBuffer) -> None:
         self._worker = worker
@@ -107,8 +106,8 @@ class StoreLoop:
         self._pause = SHORTEST_PAUSE
         self._armed = False
         self._closing = False
-        self._turns = 0
-        self._rung = False
+        self._calls = 0
+        self._woken_again = False
         self._wakeup_lock = asyncio.Lock()
         self.away = False
         self.asking = 0
@@ -119,7 +118,7 @@ class StoreLoop:
         self._parallel_calls = worker.engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
-        """A slot is done with a job. Answers whether a whole batch can go, so that the slot lets the loop turn."""
+        """Take the outcome of a job from a slot. Returns whether a whole batch can be sent: the slot then yields."""
         outcomes = self._outcomes
         outcomes.claims.append(claim)
         outcomes.settlements.append(settlement)
@@ -129,71 +128,69 @@ class StoreLoop:
         elif not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_later(FLUSH_AFTER, self._wake_late)
-        return full and self._turns < self._parallel_calls
+        return full and self._calls < self._parallel_calls
 
     def _wake_late(self) -> None:
         self._armed = False
         self.wakeup.set()
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        """Return what was never started, free of charge."""
+        """Hand back jobs that were not started, without using an attempt."""
         for claim in claims:
             self._outcomes.put(claim, conclude(claim, HandedBack()))
         if claims:
             self.wakeup.set()
 
     async def pump(self) -> None:
-        """Exchange whenever the bell rings, until `finish`."""
+        """Run until `finish`, with as many calls at once as the engine takes."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._parallel_calls):
                 group.create_task(self._pump())
 
     async def _pump(self) -> None:
         while True:
-            async with (
-                self._wakeup_lock
-            ):  # one of them hears it, and makes way for the next while its call is under way
+            async with self._wakeup_lock:  # one waits for the event; the next waits while the first makes its call
                 await self.wakeup.wait()
                 if self._closing:
                     return
                 self.wakeup.clear()
-            if self._turns == 0 or self._worth_another:
+            if self._calls == 0 or self._worth_another:
                 await self._round()
             else:
-                self._rung = True
+                self._woken_again = True
 
     async def answer(self) -> None:
-        """There may be work: ask for it right here, which is sooner than by way of the bell."""
-        if self._turns == 0 and not self._closing:
+        """Ask for jobs in the caller's task, which is sooner than setting the event."""
+        if self._calls == 0 and not self._closing:
             await self._round()
         else:
             self.wakeup.set()
 
     async def _round(self) -> None:
-        """One call, and the bell again if it rang meanwhile or there is enough for another one."""
-        await self.turn()
-        if self._rung or self._outcomes.full or (len(self._outcomes) and self._fetcher.busy == 0):
-            self._rung = False
+        """Make one call; set the event again if it was set meanwhile or another batch is full."""
+        await self.call()
+        if self._woken_again or self._outcomes.full or (len(self._outcomes) and self._fetcher.busy == 0):
+            self._woken_again = False
             self.wakeup.set()
 
     @property
     def under_way(self) -> int:
-        """How many calls are not back yet."""
+        """How many calls are under way."""
         return len(self._outcomes.flying)
 
     @property
     def _worth_another(self) -> bool:
-        """May one more call go out before the last one is back? Only with a whole batch, to a store that answers."""
+        """May another call start before the last one returns? Only with a whole batch, while the store is there."""
         return not self.away and (self._outcomes.full or (self._worker.taking and self._fetcher.wants_batch))
 
-    async def turn(self) -> None:
-        """One call to the store, if there is anything to say or to ask."""
+    async def call(self) -> None:
+        """Make one call to the store, if there is anything to settle or to claim."""
         claims, settlements = self.held_outcomes.sift(*self._outcomes.take())
         asked = self._fetcher.ask(self._worker.id) if self._worker.taking else None
         if not settlements and asked is None:
             self._worker.notice_drained()
             return
-        self._turns += 1
+        self._calls += 1
         try:
             settled = await self._call(claims, settlements, asked)
         except Exception as error:
@@ -203,7 +200,7 @@ class StoreLoop:
                 await self._store_is_away(error)
             return
         finally:
-            self._turns -= 1
+            self._calls -= 1
         if self.away:
             self.away = False
             self._pause = SHORTEST_PAUSE
@@ -215,7 +212,7 @@ class StoreLoop:
         self._worker.notice_drained()
 
     async def _call(self, claims: list[Claim], settlements: list[Settlement], asked: Asked | None) -> Settled:
-        """The call itself. If it raises, the settlements are kept: whether they were written shows when sent again."""
+        """Make the call. If it raises, keep the settlements: sending them again shows whether they were written."""
         flying, demand = self._outcomes.flying, None if asked is None else asked.demand
         flying.append(claims)
         self.asking += asked is not None
@@ -235,22 +232,22 @@ class StoreLoop:
             self.asking -= asked is not None
 
     async def calm(self) -> None:
-        """Let calls come back: whoever is canceled in the middle of one never hears what it was given."""
-        end = time.monotonic() + LAST_WORDS
-        while self._turns and not self.away and time.monotonic() < end:
+        """Wait for calls under way: a call that is canceled never learns what it has claimed."""
+        end = time.monotonic() + FINISH_WITHIN
+        while self._calls and not self.away and time.monotonic() < end:
             await asyncio.sleep(0.005)
 
     async def finish(self) -> None:
-        """Let the pump end its call, then write what is left, for as long as it is worth waiting for the store."""
+        """Let the loop end its call, then write the remaining outcomes, within a time limit."""
         self._closing = True
         self.wakeup.set()
-        end = time.monotonic() + LAST_WORDS
+        end = time.monotonic() + FINISH_WITHIN
         pump = self._worker.pump
-        await asyncio.wait([pump], timeout=LAST_WORDS)
+        await asyncio.wait([pump], timeout=FINISH_WITHIN)
         pump.cancel()
         await asyncio.gather(pump, return_exceptions=True)
         while len(self._outcomes) and time.monotonic() < end:
-            await self.turn()
+            await self.call()
         left = await self.held_outcomes.finish(end) + len(self._outcomes)
         if left:
             logger.error("%d outcomes could not be written before the end; their jobs will run again", left)
@@ -258,7 +255,7 @@ class StoreLoop:
     def _claimed(self, asked: Asked, claims: list[Claim]) -> None:
         if claims and claims[0].worker != self._worker.id:
             self._fetcher.withdraw(asked)
-            return  # claimed under an id that was taken for dead meanwhile: they are others' by now
+            return  # claimed under an id whose lease was lost meanwhile: other workers have them
         held = self._worker.running_jobs.held
         for claim in claims:
             held[claim.id] = claim.token
@@ -281,7 +278,7 @@ class StoreLoop:
     async def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
         held, counts, more = self._worker.running_jobs.held, self._worker.counts, self._worker.draining
         if Verdict.REPEATED in verdicts:
-            # Written by a call whose answer was lost: nobody has heard of it yet.
+            # Written by a call whose reply was lost: not published yet.
             verdicts = [Verdict.APPLIED if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
         for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
             if verdict is not _APPLIED and self._refused(claim, settlement, verdict):
@@ -299,16 +296,16 @@ class StoreLoop:
         self._fetcher.measure(claims)
         # A write that goes early is worth it only where another call can be under way at the same time.
         self._outcomes.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
-        self.tell(claims, settlements, verdicts, await self._stored(settlements, verdicts))
+        self.publish(claims, settlements, verdicts, await self._stored(settlements, verdicts))
         if more:
             self._fetcher.wake()
             self.wakeup.set()
         for lane in self._fetcher.lanes:
-            if lane.buffer and lane.idle:  # slots that rested because too much waited for the store
+            if lane.buffer and lane.idle:  # these slots paused because too many outcomes waited
                 lane.wake_slot()
 
     async def _stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
-        """Which follow-ups with a key were stored: the others met the holder of theirs."""
+        """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
         keyed = [
             draft.id
             for settlement, verdict in zip(settlements, verdicts, strict=True)
@@ -326,9 +323,9 @@ class StoreLoop:
         return frozenset(job.id for job in found if job is not None)
 
     def _refused(self, claim: Claim, settlement: Settlement, verdict: Verdict) -> bool:
-        """A settlement did not apply. Answers whether the claim stands and ends otherwise."""
+        """Handle a settlement that did not apply. Returns whether the claim is still held."""
         if verdict is Verdict.LOST:
-            self._say_lost(claim, settlement)
+            self._warn_lost(claim, settlement)
             return False
         if verdict is Verdict.HELD:
             self.held_outcomes.put(claim, settlement)
@@ -338,14 +335,14 @@ class StoreLoop:
         self.wakeup.set()
         return True
 
-    def tell(
+    def publish(
         self,
         claims: Sequence[Claim],
         settlements: Sequence[Settlement],
         verdicts: Sequence[Verdict],
         stored: frozenset[JobId] = frozenset(),
     ) -> None:
-        """Pass what applied on to the timeline and to listeners; `stored` are the follow-ups with a key that exist."""
+        """Publish what applied to timeline and listeners; `stored`: the follow-ups with a unique key that exist."""
         if self._app.timeline is not None and claims:
             self._app.timeline.settled(claims, settlements, verdicts, stored)
         if self._app.listeners:
@@ -360,10 +357,10 @@ class StoreLoop:
             if draft.unique is None or draft.id in stored:
                 listeners.emit(transition_to_pending(draft))
 
-    def _say_lost(self, claim: Claim, settlement: Settlement) -> None:
+    def _warn_lost(self, claim: Claim, settlement: Settlement) -> None:
         self._worker.lost += 1
         if (claim.id, claim.token) in self._worker.running_jobs.unstarted:
-            return  # it never ran here: there is no outcome that could be refused
+            return  # it never ran here, so no outcome is lost
         logger.warning(
             "lease lost: the store refused the outcome (%s) of job %s (%s), because the claim has passed to another "
             "worker or was taken away; the job goes on there",
@@ -373,7 +370,7 @@ class StoreLoop:
         )
 
     async def _store_is_away(self, error: StokerError) -> None:
-        """Keep what is to be written, try again later and later, and say so once per outage."""
+        """Keep the outcomes, pause longer and longer, and log once per outage."""
         if not self.away:
             self.away = True
             text = "the store does not answer: %s: %s Running jobs go on; Stoker keeps trying."

@@ -1,8 +1,8 @@
 """The worker: an app's tasks, a store, and slots that run jobs.
 
-`Fetcher` decides what to take, `Slots` run it, `Exchange` talks to the store, `Custody` knows what runs and interrupts
-it, `Keeper` keeps the lease in a thread of its own, `Alarm` knows when the next job is due, `Chores` do the rest. This
-module holds them together, starts and stops them.
+`Fetcher` decides what to claim, `Runner` runs jobs, `StoreLoop` settles and claims, `RunningJobs` interrupts runs,
+`LeaseKeeper` renews the lease in a thread of its own, `DueTimer` knows when the next job is due, `Maintenance` does the
+rest. This module creates, starts and stops them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Worker:
         return {queue: self.settings.slots if slots is None else slots for queue, slots in numbers.items()}
 
     def next_id(self) -> str:
-        """Random and fresh: a worker id is never used again, not even by the same process after a lapse."""
+        """Return a fresh random id: no id is used twice, not even by the same process after a lapse."""
         return uuid.uuid4().hex if self.supervisor is None else f"{self.supervisor}.{uuid.uuid4().hex}"
 
     def supervised_by(self, supervisor: str | None) -> None:
@@ -123,7 +123,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Is the worker at work, with a lease and a store that answers?"""
+        """Is the worker running, with a lease and a reachable store?"""
         return self.healthy and self.state == "running" and not self.store_loop.away
 
     @property
@@ -180,7 +180,7 @@ class Worker:
             self.ask_stop()
 
     async def _prepare(self, *, again: bool) -> None:
-        """Everything that can fail; what was opened before the failure is closed again."""
+        """Do everything that can fail; after a failure close what was opened."""
         if again:
             self.id = self.next_id()
             self.executors = Executors(self.settings)
@@ -219,7 +219,7 @@ class Worker:
         self._tasks.discard(task)
         if task.cancelled():
             if self.state == "running" and task in self._loops:
-                self._fall_with_the_loop()
+                self._end_with_the_loop()
         elif (error := task.exception()) is not None:
             logger.critical("%s died; the worker stops", task.get_name(), exc_info=error)
             self.healthy = False
@@ -230,8 +230,8 @@ class Worker:
         """Is the event loop being torn down around this worker?"""
         return any(loop.cancelling() for loop in self._loops)
 
-    def _fall_with_the_loop(self) -> None:
-        """Nobody stopped the worker, but its tasks are being canceled: there is no time left for a good end."""
+    def _end_with_the_loop(self) -> None:
+        """Give up: the event loop cancels the tasks of a worker that was not stopped."""
         logger.error(
             "the event loop ends under a running worker. Its jobs run again when its lease has lapsed. "
             "Use `async with Worker(jobs)`, or await stop() before the loop ends."
@@ -249,10 +249,10 @@ class Worker:
         self._begin_to_stop(None)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Claim no more, let running jobs finish within `grace` seconds, hand the rest back, say good-bye."""
+        """Claim no more, let running jobs finish within `grace` seconds, hand the rest back, release the lease."""
         self._begin_to_stop(grace)
         if self._ending is not None:
-            # In a Task of its own: whoever waits here may be canceled, even a handler of this very worker.
+            # In a Task of its own: the caller may be canceled, even a handler of this worker.
             await asyncio.shield(self._ending)
         elif self.state == "starting":
             await self._stopped.wait()
@@ -274,7 +274,7 @@ class Worker:
             await self._rest(LAST_WAIT)
             for slot in list(self.running_jobs.runs.values()):
                 self.running_jobs.abandon(slot)
-            await self._farewell()
+            await self._close()
         finally:
             self.state = "stopped"
             self.healthy = False
@@ -282,11 +282,11 @@ class Worker:
             self._stopped.set()
 
     def hurry(self) -> None:
-        """A second request to stop: do not wait for running jobs any longer."""
+        """Interrupt running jobs: the second request to stop."""
         self.running_jobs.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down in a hurry")
 
     def quiet(self) -> None:
-        """Claim nothing more but stay: what runs may finish."""
+        """Claim no more, but let running jobs finish."""
         self._quiet = True
         self.store_loop.hand_back(self.fetcher.empty())
 
@@ -296,13 +296,13 @@ class Worker:
         while self.fetcher.busy and time.monotonic() < end:
             await asyncio.sleep(0.005)
 
-    async def _farewell(self) -> None:
-        """Write what is left, give the lease back, close what was opened; one that fails does not keep the others."""
+    async def _close(self) -> None:
+        """Write the last outcomes, release the lease, close everything; a failure does not stop the other steps."""
         for lane in self.lanes:
             lane.wake_all()
         await self.store_loop.calm()
         while left := [loop for loop in self._loops[1:] if not loop.done()]:
-            # Again if need be: before Python 3.12 `wait_for`, in whatever library, may swallow a cancellation.
+            # Again if need be: before Python 3.12 `wait_for`, in any library, may swallow a cancellation.
             for loop in left:
                 loop.cancel()
             await asyncio.wait(left, timeout=0.5)
@@ -312,7 +312,9 @@ class Worker:
                 try:
                     await step()
                 except StokerError as error:
-                    logger.warning("could not say good-bye to the store: %s The reaper remains the safety net.", error)
+                    logger.warning(
+                        "could not release the lease: %s Its jobs run again when the lease has lapsed.", error
+                    )
         finally:
             self.failures.flush(everything=True)
             self.running_jobs.stop_timer()
@@ -354,25 +356,25 @@ class Worker:
     # --- slots --------------------------------------------------------------------------------------------------
 
     def rules_of(self, kind: str) -> Rules:
-        """How a job of this kind is to be concluded; a stranger's by the app's defaults."""
+        """Return the rules for jobs of this kind; the app's defaults for an unknown kind."""
         return self.runner.rules_of(kind)
 
     def replace_slot(self, claim: Claim, settlement: Settlement) -> None:
-        """A slot was abandoned with its handler: settle the job without it and put a new slot in its place."""
+        """Settle the job of an abandoned slot and start a new slot."""
         lane = self.fetcher.lane_of(claim.queue)
         lane.busy -= 1
         self.store_loop.finished(claim, settlement, last=True)
         if self.state == "running":
             self._spawn(self.runner.serve(lane), "slot")
 
-    # --- what the others ask ------------------------------------------------------------------------------------
+    # --- calls of the other parts -------------------------------------------------------------------------------
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
-        """A handler wants something on its record."""
+        """Keep progress and log lines of a handler until they are written."""
         self.maintenance.note(claim, progress, lines)
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
-        """A handler begins to wait for another job, or ends."""
+        """Note that a handler begins or ends to wait for another job."""
         slot = self.running_jobs.runs.get(claim.id)
         context = None if slot is None else slot.context
         if context is not None:
@@ -380,7 +382,7 @@ class Worker:
             context.awaited = others if over else (*others, job)
 
     def notice_drained(self) -> None:
-        """In drain mode: stop when a look at the store found nothing and nothing is running."""
+        """In drain mode: stop when a claim found nothing and nothing is running."""
         if not self.draining or self.state != "running":
             return
         store_loop = self.store_loop
@@ -389,7 +391,7 @@ class Worker:
             self.ask_stop()
 
     def store_answers(self) -> None:
-        """The keeper renewed the lease."""
+        """Claim again: the lease was renewed."""
         if not self.healthy and self.state == "running":
             self.healthy = True
             self.outage.over("the store answers again; claiming goes on")
@@ -397,13 +399,13 @@ class Worker:
             self.store_loop.wakeup.set()
 
     def rename(self, fresh: str) -> None:
-        """Go on under a new id: the old one was taken for dead."""
+        """Continue under a new id: the lease of the old one was lost."""
         self.id = fresh
         self.healthy = False
         self.on_identity(fresh)
 
     def lease_keeper_failed(self, error: BaseException) -> None:
-        """The keeper's thread died: without it nothing may be claimed."""
-        logger.critical("the keeper died: %r; the worker stops", error, exc_info=error)
+        """Stop: without the lease keeper's thread the worker must not claim."""
+        logger.critical("the lease keeper died: %r; the worker stops", error, exc_info=error)
         self.healthy = False
         self.ask_stop()
