@@ -92,7 +92,7 @@ class ClaimCursor:
             self.rescan_from(priority, START if cursor is None or at is None else at)
 
     def rescan_from(self, priority: int, since: Instant) -> None:
-        """@L@ once more at a priority from an instant on."""
+        """Make the next scan of a priority begin at an instant."""
         self._rescan[priority] = min(since, self._rescan.get(priority, END))
         self._generation += 1
 

@@ -63,7 +63,7 @@ DESK = {**COMMON, "enable_seqscan": "off"}
 
 
 class Retriable(Exception):
-    """The server gave up a transaction for another one's sake: nothing happened, and again it may work."""
+    """The server aborted a transaction for a deadlock or conflict: nothing happened; a retry may work."""
 
 
 class Conflict(Exception):
@@ -135,7 +135,7 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 
 class Connection:
-    """A session, or what a pooler makes of one. Belongs to whoever took it out of the store's hands."""
+    """A session, or what a pooler makes of one. Used by one caller of the store at a time."""
 
     __slots__ = ("_link", "_strict", "pooled", "turn", "where")
 
@@ -164,7 +164,7 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Can it be used again?"""
+        """Whether it can be used again."""
         return not self._link.is_closed()
 
     @property
@@ -194,7 +194,7 @@ class Connection:
         await self._answer(copied, patience)
 
     async def _answer(self, asked: Awaitable[T], patience: float) -> T:
-        """What the driver raises leaves as ours; a connection in doubt is not used again."""
+        """Translate the driver's errors; do not reuse a connection in an unknown state."""
         try:
             async with asyncio.timeout(patience):
                 return await asked
@@ -219,7 +219,7 @@ class Connection:
             self._doubt(error)
             raise translated(error, self.where) from error
         except asyncio.CancelledError:
-            # The server may still be at work for us: whoever comes next must not find its answer.
+            # The server may still run the statement: the next caller must not receive its reply.
             self._link.terminate()
             raise
 
@@ -240,7 +240,7 @@ class Connection:
             raise
 
     def _silent(self, patience: float) -> EngineUnavailable:
-        """No answer in time: the connection is given up, and nobody knows what became of the call."""
+        """Give up the connection after a time-out; the outcome of the call is unknown."""
         self._link.terminate()
         return EngineUnavailable(
             f"{self.where} did not answer within {patience:.3g} s. Whether the call took effect is not known; it may "
@@ -272,7 +272,7 @@ class Connection:
 
 
 _ABANDONED: set[asyncio.Future[Any]] = set()
-"""Attempts to connect that nobody waits for any more; the loop itself holds them only weakly."""
+"""Abandoned attempts to connect; the loop itself holds them only weakly."""
 
 
 def _same(job: bytes) -> bytes:

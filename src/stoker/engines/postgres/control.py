@@ -1,8 +1,8 @@
-"""What people tune and workers share: queues, budgets, named locks, presences.
+"""Queue settings, budgets, named locks and presences.
 
-What people ask and tune goes with their other questions, what workers do all the time with the doors. The arithmetic is
-the model's; here a row is locked, asked about and written in one transaction. A row that is not there cannot be locked,
-so it is made first; whoever finds that another was faster looks again.
+What operators ask and tune uses the connections of reads, what workers do all the time those of writes. The arithmetic
+is the model's; this module locks a row, reads it and writes it in one transaction. An absent row cannot be locked, so
+it is created first; if another transaction was faster, the row is read again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, if_absent: bool) -> St
     curve = plain.curve
     [row] = yield _QUEUE_LOCK, (name, plain.keep_done, plain.keep_dead, curve.on, curve.base, curve.max)
     before, chosen = queue_of(row)
-    # A queue that was only used or cooled counts as absent: nobody tuned it yet.
+    # A queue that was only used or cooled counts as absent: it was never tuned.
     if if_absent and chosen:
         return False
     after = tuned(before, tuning)
@@ -162,7 +162,7 @@ def _take_lock(unit: Unit, name: str, owner: str, lease: Span) -> Steps[bool]:
 
 
 async def unlock(store: Store, name: str, owner: str) -> bool:
-    """Release one's own lock."""
+    """Release a lock that the caller holds."""
     return await store.write(lambda _: _release_lock(name, owner), lax=True)
 
 

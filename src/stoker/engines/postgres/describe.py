@@ -1,4 +1,4 @@
-"""What the store is and guarantees, read back from the server.
+"""Describing the store and its guarantees, as read from the server.
 
 Beside the settings that durability rests on, it names who keeps the server from cleaning up: the oldest snapshot that
 is held, be it by a session, a replication slot or a prepared transaction. Our tables stay fast while one is held for
@@ -22,7 +22,7 @@ HELD_FOR = 60.0
 """Seconds after which a held snapshot is worth a warning."""
 
 HELD_OVER = 1_000_000
-"""Transactions after which one is, where nobody knows since when it is held."""
+"""Transactions after which one is, where the server does not record since when it is held."""
 
 _SERVER = sql("describe_server")
 _SIZES = sql("describe_sizes")
@@ -30,7 +30,7 @@ _PINS = sql("describe_pins")
 
 
 class Pin(NamedTuple):
-    """Somebody who holds an old snapshot: what it is, how people find it, and how far back it goes."""
+    """The holder of an old snapshot: its type, its name, and how far back it goes."""
 
     what: str
     name: str
@@ -39,7 +39,7 @@ class Pin(NamedTuple):
     seconds: float | None
 
     def text(self) -> str:
-        """In words."""
+        """Return it as text."""
         since = f"{self.behind:,} transactions" if self.seconds is None else f"{self.seconds:.0f} s"
         return f"{self.what} {self.name}{f' ({self.detail})' if self.detail else ''} for {since}"
 

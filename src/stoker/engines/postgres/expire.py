@@ -1,4 +1,4 @@
-"""Letting go of what is kept no longer.
+"""Removing finished jobs and other records when their retention ends.
 
 The hot path pays for no index by expiry. Finished jobs are looked through in the order of their ids instead, stretch by
 stretch, from where the last call stopped. Ids are times: a job that is kept for a week cannot expire before its id is

@@ -1,4 +1,4 @@
-"""The first door: drafts become pending jobs.
+"""Inserting: drafts become pending jobs.
 
 Fresh drafts without keys go in as one statement, a large batch of them by COPY. Whatever is not that simple (a key, an
 id that is stored already, a user's transaction) goes in rounds: a statement stores everything that meets nobody, and
@@ -37,7 +37,7 @@ _REPLACE = sql("replace")
 _INSERTED, _EXISTING, _REPLACED = Stored.INSERTED, Stored.EXISTING, Stored.REPLACED
 
 SLOWEST = 2_000_000
-"""Bytes of payload a second that a server stores in any case."""
+"""Bytes of payload that even a slow server stores in a second."""
 
 COPIED = 2_000
 """So many drafts are worth a transaction of five round trips instead of one statement.
@@ -54,7 +54,7 @@ READY = ("due", "token", "id", "attempts", "priority", "status", "settled", "pas
 
 
 async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
-    """All at once, or `Conflict` when one of the ids is stored already."""
+    """Store drafts in one statement; raise `Conflict` if one of the ids is stored already."""
     if len(drafts) == 1:
         return [await _alone(store, drafts[0])]
     if len(drafts) >= COPIED:
@@ -68,7 +68,7 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 async def _alone(store: Store, draft: Draft) -> Receipt:
-    """One draft. Unless there were many lately the server itself tells who waits, before its disk has the job."""
+    """Store one draft. Below the rate of messages the server notifies workers before the fsync."""
     now_due = draft.at is None and not draft.delay
     message = store.take_message({draft.queue}) if now_due else None
     options = None if draft.options is PLAIN else wishes(draft.options)
@@ -81,7 +81,7 @@ async def _alone(store: Store, draft: Draft) -> Receipt:
 
 
 async def _by_copy(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
-    """The same rows without a plan: what the server writes to its log for a row is shorter."""
+    """Store drafts by COPY, which writes less WAL for each row."""
     # What cannot be stored is refused before anything is sent.
     bodies = [text(draft) for draft in drafts]
     counts = Counter([(draft.queue, draft.kind) for draft in drafts])
@@ -100,7 +100,7 @@ async def _by_copy(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 async def in_rounds(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
-    """In a transaction that meets whoever stands in the way."""
+    """Store drafts in a transaction that handles key holders and repeated ids."""
     return await store.write(lambda unit: admit(unit, drafts), lane="keyed")
 
 
@@ -120,7 +120,7 @@ def admit(unit: Unit, drafts: Sequence[Draft], *, refuse: bool = True) -> Steps[
 
 
 def rounds(drafts: Sequence[Draft]) -> list[list[tuple[int, Draft]]]:
-    """The drafts with their places, cut so that in each round every id and every key stands once."""
+    """Split drafts, with their indexes, into rounds in which every id and key occurs once."""
     found: list[list[tuple[int, Draft]]] = []
     seen: list[set[JobId | str]] = []
     for place, draft in enumerate(drafts):
@@ -140,7 +140,7 @@ def rounds(drafts: Sequence[Draft]) -> list[list[tuple[int, Draft]]]:
 def _admit_round(
     unit: Unit, round_: list[tuple[int, Draft]], receipts: dict[int, Receipt], *, refuse: bool
 ) -> Steps[list[tuple[int, Draft]]]:
-    """Give receipts; answers the drafts that have to try again, because a holder changed meanwhile."""
+    """Fill in receipts; return the drafts to try again, because a holder changed meanwhile."""
     left = yield from _store_new(unit, round_, receipts)
     if not left:
         return []
@@ -184,7 +184,7 @@ def _admit_round(
 def _store_new(
     unit: Unit, round_: list[tuple[int, Draft]], receipts: dict[int, Receipt], *, keyed: bool = True
 ) -> Steps[list[tuple[int, Draft]]]:
-    """Store the drafts that meet nobody; answers the others. Without `keyed` the keys are theirs already."""
+    """Store the drafts that meet no holder; return the others. Without `keyed` they hold their keys already."""
     drafts = [draft for _, draft in round_]
     stored: set[JobId] = set()
     vain: list[tuple[str, JobId]] = []
@@ -203,7 +203,7 @@ def _store_new(
 
 
 def _replace(unit: Unit, holder: JobId, draft: Draft, slot: str, unique: Unique) -> Steps[bool]:
-    """Overwrite a pending holder with everything the draft says, but its id. False: it is not pending any more."""
+    """Overwrite a pending holder with the draft, except its id. False: it is no longer pending."""
     due = due_at(draft, unit.now)
     body = (draft.priority, draft.queue, draft.kind, text(draft), draft.attempts, draft.tenant, wishes(draft.options))
     rows = yield _REPLACE, (holder, due, *body, *pack_unique(unique), slot, keys.firm(unique))
@@ -306,5 +306,5 @@ def _extra(drafts: Sequence[Draft]) -> float:
 
 
 def due_at(draft: Draft, now: Instant) -> Instant:
-    """When a draft wants to run, by the store's clock."""
+    """Return when a draft is due, by the store's clock."""
     return now + draft.delay if draft.at is None else draft.at

@@ -1,4 +1,4 @@
-"""Who is alive: leases of workers, and what happens to the claims of those that fell silent."""
+"""Worker leases: renewing them, and passing on the claims of dead workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TAKE = sql("reap_take")
 _RETIRE = sql("retire")
 
 SPARE = 64
-"""Leases looked at beyond the limit: among claims of one instant the smallest ids go first."""
+"""Leases read beyond the limit: among claims of one instant the smallest ids are reaped first."""
 
 
 async def renew(store: Store, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Renewal:
@@ -40,7 +40,7 @@ async def renew(store: Store, worker: str, held: Sequence[tuple[JobId, int]], le
 def _renew(
     now: Instant | None, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool
 ) -> Steps[Renewal]:
-    # A lease lapses strictly after its end, and a farewell at once.
+    # A lease lapses strictly after its end; one that the worker releases, at once.
     values = (now, worker, lease if lease > 0 else -1)
     rows: list[Row] = yield _RENEW, values
     if not rows and first:

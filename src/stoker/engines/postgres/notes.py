@@ -1,4 +1,4 @@
-"""What running handlers want on their records: progress, metadata, log lines, fenced like settlements."""
+"""Progress, metadata and log lines of running handlers, fenced like settlements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTE = sql("note")
 
 
 async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
-    """Write on running jobs what their handlers want to be known; verdicts in the order of the notes."""
+    """Store notes of running handlers; return verdicts in their order."""
     store.inside()
     return await store.each("settle", lambda: _note(notes)) if notes else []
 
@@ -68,7 +68,7 @@ def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:
 
 
 def _joined(first: Note, second: Note) -> Note:
-    """Two notes on one run as one."""
+    """Merge two notes on one run."""
     progress = first.progress if second.progress is None else second.progress
     metadata = noted(first.metadata or {}, second.metadata) or None
     return Note(first.id, first.worker, first.token, progress, metadata, first.lines + second.lines, first.ref)

@@ -1,4 +1,4 @@
-"""How the schema comes about: made where there is none, upgraded only when asked.
+"""The schema: created where it is absent, upgraded only on request.
 
 Every migration is one transaction under an advisory lock of that transaction, so two hosts may migrate at once, behind
 a pooler too: the second one waits and then finds the work done.
@@ -36,7 +36,7 @@ def ledger(schema: str) -> str:
 
 
 async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
-    """See that the schema is there and is the one this code knows. An absent one is made.
+    """Check that the schema is present and current; create an absent one.
 
     Answers which database of which server this is, to compare users' handles with.
     """
@@ -107,7 +107,7 @@ async def script(connection: Connection, options: Options) -> str:
 
 
 async def migrate(connection: Connection, options: Options) -> list[str]:
-    """Bring the schema up to date, one transaction per step; answers the statements that were run."""
+    """Upgrade the schema, one transaction per step; return the statements that were run."""
     done: list[str] = []
     while True:
         await connection.command(BEGIN, options.patience)

@@ -1,4 +1,4 @@
-"""The third door: claims end.
+"""Settling: claims end, by bulk statements where possible.
 
 Plain successes, which are nearly all, go as one small statement, everything else as one large one; both clear bits in
 leases and answer which. What a settlement brings along (a cool-down, follow-ups) is written in the same transaction.
@@ -40,10 +40,10 @@ _QUEUES = sql("queues_named")
 _LOCK = sql("queue_lock")
 
 LOCK_WAIT = 0.2
-"""Seconds a settlement waits for a key that another transaction is about to take: ordinary ones end sooner."""
+"""Seconds a settlement waits for a key that another open transaction has taken."""
 
 LOCK_WAIT_AGAIN = 0.05
-"""The same for the others of its call, after one has waited in vain."""
+"""The same for the rest of its call, after one settlement has waited in vain."""
 
 _APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
 _SUCCESS = Status.DONE
@@ -51,7 +51,7 @@ _WAITING = (Status.PENDING, Status.RETRYING)
 
 
 async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
-    """End claims and take new ones. Successes make nothing claimable, so both are under way at the same time."""
+    """Settle and claim. Plain successes make no job claimable, so both run concurrently."""
     if not settlements:
         return Settled([], [] if demand is None else await claimer.claim(demand))
     if demand is not None and all(is_plain(settlement) for settlement in settlements):
@@ -59,7 +59,7 @@ async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlem
         try:
             verdicts = await close(store, settlements)
         except BaseException:
-            # What it took nobody will hear of: it comes back as orphans, like every claim whose answer is lost.
+            # The claims it made reach no worker: they are reaped, like every claim whose reply is lost.
             await asyncio.wait([claiming])
             if not claiming.cancelled():
                 claiming.exception()
@@ -276,7 +276,7 @@ def _afterwards(unit: Unit, items: list[Item], verdicts: list[Verdict]) -> Steps
 
 
 def _cool(unit: Unit, name: str, wish: Cool) -> Steps[None]:
-    """Most wishes change nothing: the queue's row is held only for those that do, and looked at again."""
+    """Apply a cool-down. The queue's row is locked, and read again, only if it would change."""
     queue = Queue(name=name)
     for row in (yield _QUEUES, ([name],)):
         queue, _ = queue_of(row)

@@ -2,7 +2,7 @@
 
 Every table is written with the schema `stoker`, so that a file can be run as it stands. An engine that keeps its tables
 elsewhere replaces that name in the text: what a statement means never depends on a session's search path, which a
-pooler may give to somebody else.
+pooler may give to another client.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _QUALIFIED = re.compile(r"\bstoker\.")
 
 
 def sql(name: str) -> str:
-    """The name of a statement, known to exist: doors yield names, whoever runs them has the text."""
+    """Return a statement's name after checking that its file exists. The store looks up the text."""
     if name not in STATEMENTS:
         STATEMENTS[name]
     return name
 
 
 def check_schema(schema: str) -> str:
-    """A schema's name is put into statements, so it is one that needs no thought."""
+    """Return a schema name that is safe inside statements, or raise."""
     if not isinstance(schema, str) or not _NAME.fullmatch(schema):
         raise InvalidOption("schema", schema, "must be 1-63 letters, digits and _, and not start with a digit")
     return schema

@@ -38,7 +38,7 @@ _SAVE, _BACK, _RELEASE = sql("savepoint"), sql("savepoint_back"), sql("savepoint
 
 
 async def insert(store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Insert inside somebody else's transaction."""
+    """Insert inside the caller's transaction."""
     refusing = any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
 
     def make(unit: Unit) -> Steps[list[Receipt]]:
@@ -49,7 +49,7 @@ async def insert(store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft
 
 
 async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """Settle inside somebody else's transaction."""
+    """Settle inside the caller's transaction."""
     return await _join(store, claimer, tx, lambda unit: closing.settle(unit, unit.now, settlements))
 
 
@@ -103,7 +103,7 @@ class Own:
             answer = await store.play(connection, _whole(unit, make(unit)))
         except Retriable as error:
             raise EngineBusy(
-                f"{store.options.where} gave up this transaction for another one's sake ({error}). Nothing of it is "
+                f"{store.options.where} aborted this transaction because of another one ({error}). Nothing of it is "
                 "stored; begin it again"
             ) from error
         self.woken |= unit.woken
@@ -135,7 +135,7 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
 
 
 async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
-    """Play a door on a user's handle, inside the transaction that they will end."""
+    """Run steps on a user's handle, inside the transaction that the user will end."""
     where = store.options.where
     if handles.dialect_of(handle) != "postgresql":
         who, dialect = handles.describe_handle(handle), handles.dialect_of(handle)
@@ -198,7 +198,7 @@ def _is_home(store: Store, row: Row) -> bool:
 
 
 def _beside_the_loop(asking: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine in a thread of its own: whoever has a synchronous handle may have no loop, or block it."""
+    """Run a coroutine in its own thread: a synchronous caller may have no loop, or blocks it."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, asking).result()
 
@@ -213,7 +213,7 @@ async def _play(store: Store, handle: Any, steps: Steps[T]) -> T:
             try:
                 rows = await handles.run(handle, store.texts[name], tuple(map(_outward, values)))
                 answer = [tuple(map(_inward, row)) for row in rows]
-            except Exception as error:  # noqa: BLE001 - the door may want to undo something first
+            except Exception as error:  # noqa: BLE001 - the steps may undo something first
                 send, answer = steps.throw, error
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
