@@ -28,10 +28,10 @@ _LAPSED = script("lapsed")
 
 Held = Sequence[tuple[JobId, int]]
 
-RENEWED_AT_ONCE = 500
+RENEWED_AT_ONCE = 250
 """Claims that one script compares; while it runs, the server does nothing else."""
 
-REAPED_AT_ONCE = 100
+REAPED_AT_ONCE = 50
 """Claims that one script takes over."""
 
 OWNERS_AT_ONCE = 100
