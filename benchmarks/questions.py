@@ -8,7 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from statistics import median
 from typing import Any
 
+import asyncpg
+
+from benchmarks import doors
 from benchmarks.catalog import Benchmark
+from benchmarks.grounds import Place
+from benchmarks.postgres_cost import Lives
 from benchmarks.rows import Row, at_most
 from benchmarks.session import Session
 from benchmarks.sqlite_cost import empty
@@ -95,7 +100,55 @@ def many_queues(session: Session) -> Iterator[Row]:
     yield Row("postgres.claim.queues", "µs/queue", cost[LARGE], cost[SMALL], ratio, at_most(MOST, "ratio"), note=note)
 
 
+# --- a census under a held snapshot -----------------------------------------------------------------------------
+
+
+async def _censuses(engine: Engine, lives: Lives, seconds: float) -> list[float]:
+    """Milliseconds of one census after each second of load. Between drains 100 jobs wait, so that it looks for them."""
+    took, began = [], time.monotonic()
+    while time.monotonic() - began < seconds:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            await lives.run(500)
+        await doors.fill(engine, [[mint() for _ in range(100)]])
+        start = time.perf_counter()
+        await engine.census()
+        took.append((time.perf_counter() - start) * 1e3)
+    return took
+
+
+async def _held_census(place: Place, seconds: float) -> tuple[list[float], float]:
+    """Censuses of every second under a held snapshot, and the cost of one on the small store before."""
+    engine = place.engine()
+    await engine.open()
+    link = await asyncpg.connect(place.server)
+    try:
+        lives = Lives(engine)
+        await lives.run(500)
+        await doors.fill(engine, [[mint() for _ in range(100)]])
+        small = await _timed(engine.census)
+        async with link.transaction(isolation="repeatable_read"):
+            await link.fetchval("SELECT pg_current_snapshot()")
+            return await _censuses(engine, lives, seconds), small
+    finally:
+        await link.close()
+        await engine.close()
+
+
+def held_census(session: Session) -> Iterator[Row]:
+    seconds = session.sized(12, 60)
+    ground = session.ground("postgres")
+    place = ground.waiting(0)
+    took, small = asyncio.run(_held_census(place, seconds))
+    ground.drop(place)
+    last = took[len(took) // 2 :]
+    late = median(last)
+    note = f"the second half of {seconds} s of load; the dearest, which read from the start, {max(last):.0f} ms"
+    yield Row("postgres.census.snapshot", "ms p50", late, small, late / small, at_most(MOST, "ratio"), note=note)
+
+
 BENCHMARKS = [
     Benchmark("sqlite.find.retrying", ("sqlite",), retrying),
     Benchmark("postgres.claim.queues", ("postgres",), many_queues),
+    Benchmark("postgres.census.snapshot", ("postgres",), held_census),
 ]

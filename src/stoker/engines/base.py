@@ -199,7 +199,11 @@ class Operator(Protocol):
         ...
 
     async def census(self) -> Census:
-        """Every count at one instant, from counters, without reading the jobs."""
+        """Every count at one instant, from counters, without reading the jobs.
+
+        Counts are exact. An engine may report `oldest_ready` and `oldest_running` up to ten seconds late where finding
+        them is dear (Postgres under a held snapshot).
+        """
         ...
 
     async def alter(self, selection: Selection, change: Change) -> Tally:

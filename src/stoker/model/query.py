@@ -235,6 +235,7 @@ class Census(msgspec.Struct, frozen=True, kw_only=True):
 
     `scheduled` are pending jobs that are not due, per queue, so that `ready` is exact however many they are.
     `oldest_ready` is the smallest scheduled time of due pending jobs, `oldest_running` the earliest claim that runs.
+    Postgres may report these two up to ten seconds late while a session holds an old snapshot.
     """
 
     at: Instant

@@ -42,6 +42,8 @@ SEARCHES_LEASES = {
 FIRST, LAST = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 QUEUES = [f"q{n}" for n in range(10)]
 NOW = 1_800_000_000_000_000
+RANGES = (QUEUES * 2, listed([0, 1] * 10), listed([0, 32_767] * 10), listed([NOW - 1_000_000] * 20))
+"""One priority of each queue, and the others."""
 
 ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_all_{order}": (at, 100, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
@@ -50,7 +52,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_listed_{order}": (at, 26, False, QUEUES, [4, 5]) for order, at in (("newest", LAST), ("oldest", FIRST))},
     **{f"find_retrying_{order}": (at, 26, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
     **{f"find_active_{order}": (at, 26, False, True, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
-    "census_lines": (QUEUES, NOW, 10_000),
+    "census_lines": (*RANGES, NOW, 10_000),
+    "census_running": (0,),
     "census_sides": (QUEUES, NOW, 10_000),
     "ahead": (QUEUES, NOW, 2_000_000),
     "expire_sweep": (FIRST, LAST, 4_000, NOW, 1_000),

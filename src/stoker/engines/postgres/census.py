@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from stoker.engines.postgres.census_bounds import CensusBounds
+from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import ENQUEUED, PENDING, STATUSES
 from stoker.engines.sql.packing import totals
@@ -20,23 +22,35 @@ _TROUBLES = sql("census_troubles")
 _LINES = sql("census_lines")
 _SIDES = sql("census_sides")
 _RUNNING = sql("census_running")
+_ENTRIES = sql("census_entries")
 
 
-async def census(store: Store) -> Census:
+async def census(store: Store, bounds: CensusBounds) -> Census:
     """Every count at one instant."""
-    return await store.read(counted)
+    return await store.read(lambda now: counted(now, bounds))
 
 
-def counted(now: Instant) -> Steps[Census]:
-    """Every count at this instant, from counters, leases and the heads of the lines."""
+def counted(now: Instant, bounds: CensusBounds) -> Steps[Census]:
+    """Every count at this instant, from counters, leases and the oldest jobs of each queue."""
+    look = bounds.begin(now)
     rows: list[Row] = yield _COUNTS, ()
     troubles: dict[str, str] = dict((yield _TROUBLES, ()))
-    running: dict[str, Instant] = dict((yield _RUNNING, ()))
+    [(before,)] = yield _ENTRIES, ()
+    leases: list[Row] = yield _RUNNING, (look.first_lease,)
     waiting: Counter[str] = Counter()
     for queue, _, *numbers in rows:
         if numbers[PENDING]:
             waiting[queue] += numbers[PENDING]
-    lines: list[Row] = (yield _LINES, (sorted(waiting), now, COUNT_LIMIT)) if waiting else []
+    found: list[Row] = []
+    if ranges := bounds.ranges(look, sorted(waiting)):
+        queues, *places = zip(*ranges, strict=True)
+        found = yield _LINES, (list(queues), *map(listed, places), now, COUNT_LIMIT)
+    [(after,)] = yield _ENTRIES, ()
+    alive = sum(lease[3] for lease in leases) + sum(later for _, _, later, _ in found)
+    first_lease = min((lease[2] for lease in leases), default=None)
+    bounds.finish(look, found, first_lease=first_lease, dead=after - before - alive)
+    bounds.forget_others(row[0] for row in rows)
+    lines = _lines(found)
     scheduled = yield from _scheduled(waiting, lines, now)
     return Census(
         at=now,
@@ -48,9 +62,20 @@ def counted(now: Instant) -> Steps[Census]:
         ),
         scheduled={queue: scheduled[queue] for queue, _, _ in lines if scheduled[queue]},
         oldest_ready={queue: due for queue, _, due in lines if due is not None},
-        oldest_running=running,
+        oldest_running={lease[0]: lease[1] for lease in leases},
         totals=totals(_sums(rows), troubles),
     )
+
+
+def _lines(found: list[Row]) -> list[tuple[str, int, Instant | None]]:
+    """Per queue: how many pending jobs are not due, and since when the oldest due one is."""
+    later: Counter[str] = Counter()
+    oldest: dict[str, Instant] = {}
+    for queue, _, n, due in found:
+        later[queue] += n
+        if due is not None:
+            oldest[queue] = min(due, oldest.get(queue, due))
+    return [(queue, later[queue], oldest.get(queue)) for queue in sorted(later)]
 
 
 def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Steps[dict[str, int]]:

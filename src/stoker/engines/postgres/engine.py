@@ -29,6 +29,7 @@ from stoker.engines.postgres import (
     user_transaction,
 )
 from stoker.engines.postgres import events as event_log
+from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.url import public_url, read_url
@@ -91,6 +92,7 @@ class PostgresEngine:
         self._store = Store(options)
         self._claimer = claim.Claimer(self._store)
         self._batchers = insert_batcher.InsertBatchers(self._store)
+        self._census_bounds = CensusBounds()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class PostgresEngine:
 
     @timed(write=False)
     async def census(self) -> Census:
-        return await census.census(self._store)
+        return await census.census(self._store, self._census_bounds)
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:
