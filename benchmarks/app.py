@@ -1,7 +1,8 @@
-"""The app under measurement: a no-op job with a payload of 110 bytes, one that burns CPU, one that reads the clock."""
+"""The app under measurement: a no-op job of 110 bytes, and jobs that burn CPU, read the clock or take their time."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -9,9 +10,11 @@ from stoker.app import Stoker
 from stoker.context import Context
 from stoker.engines.base import Engine
 from stoker.hooks import Next
+from stoker.model.events import Transition
+from stoker.model.job import Status
 
 QUEUE = "default"
-NOOP, BURN, STAMP = "noop", "burn", "stamp"
+NOOP, BURN, STAMP, ENDING = "noop", "burn", "stamp", "ending"
 PAYLOAD = (
     b'{"user_id":123456,"email":"someone@example.com","template":"welcome","vars":{"name":"Someone","plan":"pro-2"}}'
 )
@@ -20,6 +23,9 @@ SWITCH_INTERVAL = 0.0005
 
 stamps: list[float] = []
 """Milliseconds between the enqueue call and the start of each job that was asked to measure them."""
+
+ends: list[int] = []
+"""When the store acknowledged the end of each job, where `note_end` listens."""
 
 
 def make_app(engine: Engine, *, timeline: bool = False, dressed: bool = False) -> Stoker:
@@ -41,6 +47,11 @@ def make_app(engine: Engine, *, timeline: bool = False, dressed: bool = False) -
     async def stamp(sent: int) -> None:
         stamps.append((time.monotonic_ns() - sent) / 1e6)
 
+    @jobs.task(name=ENDING)
+    async def ending(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
     return jobs
 
 
@@ -50,3 +61,9 @@ async def _middleware(call: Next[Context, Any], job: Context) -> Any:
 
 def _listener(_event: object) -> None:
     pass
+
+
+def note_end(event: Transition) -> None:
+    """Write down when the store acknowledged the end of a job."""
+    if event.after is Status.DONE:
+        ends.append(time.monotonic_ns())

@@ -34,6 +34,7 @@ def everything() -> list[Benchmark]:
         postgres_cost,
         questions,
         redis_cost,
+        results,
         server_cost,
         server_life,
         sizes,
@@ -43,7 +44,7 @@ def everything() -> list[Benchmark]:
         worker_life,
     )
 
-    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, draft_cost, questions)
+    local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
     return [
         benchmark
         for module in (*local, server_cost, server_life, trickle, redis_cost, postgres_cost)

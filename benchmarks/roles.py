@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, STAMP, SWITCH_INTERVAL, make_app, stamps
+from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, STAMP, SWITCH_INTERVAL, ends, make_app, note_end, stamps
 from benchmarks.bare import LEVELS, Bare, bell_of
 from benchmarks.grounds import Bare as BareServer
 from benchmarks.grounds import Name, open_bare
@@ -73,16 +73,18 @@ async def trickler(url: str, rate: float, seconds: float) -> Figures:
     return {"sent": sent}
 
 
-async def worker(url: str) -> Figures:
-    """Work until told to stop."""
+async def worker(url: str, noting: bool = False) -> Figures:
+    """Work until told to stop; when asked, with a note of when each job ended."""
     app = make_app(engine_from_url(url))
+    if noting:
+        app.listener(note_end)
     async with app:
         runner = Worker(app)
         await runner.start()
         await begin()
         await told()
         await runner.stop(grace=0)
-    return {"done": runner.counts[Status.DONE], "stamps": stamps}
+    return {"done": runner.counts[Status.DONE], "stamps": stamps, "ends": ends}
 
 
 async def bare_worker(name: Name, server: str, part: str) -> Figures:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
 LARGEST_CHUNK = 2_000
+FEW = 10
+"""Records that are read by id on a connection whose plans are made once: planning takes longer than so few rows."""
 FIRST, LAST = bytes(16), b"\xff" * 16
 """Before and behind every id."""
 
@@ -41,7 +43,7 @@ _QUEUES = sql("queues")
 
 async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
     """Return whole records, in the order asked."""
-    return await store.each("desk", lambda: records.jobs(ids))
+    return await store.each("desk" if len(ids) > FEW else "claim", lambda: records.jobs(ids))
 
 
 async def find(store: Store, query: Query) -> Page:
@@ -57,7 +59,7 @@ async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
 
 async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
     """Those of the jobs that have ended or are gone."""
-    return [row[0] for row in await store.once("desk", _ENDED, (list(jobs),))]
+    return [row[0] for row in await store.once("claim", _ENDED, (list(jobs),))]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
