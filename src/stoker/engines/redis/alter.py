@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.redis import timeline, transit
+from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scrap import scrap
-from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful

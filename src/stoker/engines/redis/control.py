@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from stoker.engines.redis import tunings
+from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.records import eight
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from stoker.engines.redis import records
+from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.records import CHARS, ODD, STATUSES, Row
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId

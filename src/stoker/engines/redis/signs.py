@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import time
 
+from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.spread import spread
 from stoker.engines.redis.store import Store
 from stoker.model.time import rfc3339
 

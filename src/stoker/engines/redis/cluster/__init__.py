@@ -1,0 +1,1 @@
+"""What only a Redis Cluster needs: calls to every shard, and jobs that cross shards."""
