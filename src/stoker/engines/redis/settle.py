@@ -12,8 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.engines.redis import claims, elsewhere, records
+from stoker.engines.redis import claims, records
 from stoker.engines.redis.claims import Ref
+from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.records import CHARS, Notes
@@ -152,7 +153,7 @@ class Call:
     async def run(self) -> list[Verdict]:
         given, demand = self._given, self._demand
         if self._store.connection.cluster:
-            await elsewhere.store_followups(self._store, self._shard, [one for one, _ in given])
+            await followups.store_followups(self._store, self._shard, [one for one, _ in given])
         verdicts: dict[int, Verdict] = {}
         places = list(range(len(given)))
         for _ in range(MOST_TRIES):
@@ -286,7 +287,7 @@ class Call:
                 await unit.load(Wanted(slots=frozenset({ref[2]})))
                 unit.release(ref[2], one.id)
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
-            drafts = await elsewhere.allowed(self._store, here, one.id)
+            drafts = await followups.allowed(self._store, here, one.id)
             await unit.load(careful.wanted_by_drafts(drafts))
             for draft in drafts:
                 careful.insert_followup(unit, draft)
