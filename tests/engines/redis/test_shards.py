@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.redis import RedisClusterEngine, transit
+from stoker.engines.redis import RedisClusterEngine
+from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
 from stoker.engines.shared.unit_of_work import Wanted
@@ -141,17 +142,17 @@ async def test_a_move_takes_the_past_of_a_job_along_that_waits_as_if_it_were_new
 @pytest.mark.spec("REDISOPS-33")
 async def test_a_move_that_was_cut_short_is_finished_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = await bench.add("from", 3)
-    deliver = transit.deliver
+    deliver = move.deliver
 
     async def die(*_: Any) -> None:
         raise EngineUnavailable("gone in between")
 
-    monkeypatch.setattr(transit, "deliver", die)
+    monkeypatch.setattr(move, "deliver", die)
     with pytest.raises(EngineUnavailable):
         await bench.alter(Move("to"), *jobs)
     assert [await bench.queue_of(job) for job in jobs] == [None] * 3
     assert len(await bench.moving(bench.store.shard("from"))) == 3
-    monkeypatch.setattr(transit, "deliver", deliver)
+    monkeypatch.setattr(move, "deliver", deliver)
     twins = [bench.engine.for_loop() for _ in range(3)]
     for twin in twins:
         await twin.open()
@@ -170,11 +171,11 @@ async def test_a_parcel_that_is_delivered_twice_arrives_once(bench: Bench) -> No
     source = bench.store.shard("from")
     await bench.store.work(source, lambda unit: _send(unit, job))
     [(_, parcel)] = await bench.moving(source)
-    await transit.deliver(bench.store, source)
+    await move.deliver(bench.store, source)
     assert await bench.queue_of(job) == "to"
     await bench.alter(Delete(), job)
     await bench.store.connection.call("HSET", source.key("moving"), job, parcel)
-    await transit.deliver(bench.store, source)
+    await move.deliver(bench.store, source)
     assert await bench.queue_of(job) is None
     assert (await bench.engine.census()).counts == ()
     marks = bench.store.shard("to").key("arrived")
@@ -186,7 +187,7 @@ async def test_a_parcel_that_is_delivered_twice_arrives_once(bench: Bench) -> No
 
 async def _send(unit: Any, job: JobId) -> None:
     await unit.load(Wanted(frozenset({job})))
-    transit.send(unit, unit.get(job), "to")
+    move.send(unit, unit.get(job), "to")
 
 
 @pytest.mark.spec("REDISOPS-34")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.engines.redis import timeline, transit
+from stoker.engines.redis import timeline
+from stoker.engines.redis.cluster import move
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scrap import scrap
@@ -38,7 +39,7 @@ async def alter(store: Store, selection: Selection, change: Change) -> Tally:
 
         alterations.append(await store.work(shard, act, make=_Moving))
         if isinstance(change, Move):
-            await transit.deliver(store, shard)
+            await move.deliver(store, shard)
     done = careful.tally(selection, alterations)
     if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
         await timeline.cross_out(store, list(done.changed_ids), deleted=True)
@@ -54,7 +55,7 @@ class _Moving(Unit):
             return super().move(record, queue)
         if record.unique is not None:
             return False
-        transit.send(self, record, queue)
+        move.send(self, record, queue)
         return True
 
 

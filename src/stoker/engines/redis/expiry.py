@@ -7,7 +7,8 @@ the server does nothing else.
 
 from __future__ import annotations
 
-from stoker.engines.redis import timeline, transit
+from stoker.engines.redis import timeline
+from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.questions import counts_of
@@ -34,7 +35,7 @@ async def expire(store: Store, retention: Retention) -> Expired:
     jobs = events = 0
     shards = await store.shards()
     for shard in shards:
-        await transit.deliver(store, shard)
+        await move.deliver(store, shard)
         gone, crossed = await _outdated(store, shard, left - jobs)
         jobs, events = jobs + gone, events + crossed
     if retention.finished is not None and jobs < left:
