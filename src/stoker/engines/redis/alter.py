@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from stoker.engines.redis import timeline
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.cluster.fan_out import spread
+from stoker.engines.redis.corrupt import scrap
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.scrap import scrap
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
