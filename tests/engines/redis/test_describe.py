@@ -18,7 +18,7 @@ from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.describe import durability, objection, warnings
 from stoker.engines.redis.guard import LOOK_EVERY, Guard
 from stoker.engines.redis.nodes import Node
-from stoker.engines.redis.signs import Count
+from stoker.engines.redis.write_counter import Count
 from stoker.model.errors import EngineReadOnly, EngineRefused
 from stoker.model.ids import Mint
 from stoker.model.job import Demand, Draft

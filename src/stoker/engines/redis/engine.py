@@ -20,9 +20,9 @@ from stoker.engines.redis.describe import described
 from stoker.engines.redis.guard import Guard
 from stoker.engines.redis.insert import Gathering
 from stoker.engines.redis.notes import note
-from stoker.engines.redis.signs import Signs
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.tunings import KEEP_DONE
+from stoker.engines.redis.write_counter import Signs
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from stoker.engines.redis.connection import Connection
 from stoker.engines.redis.describe import REMEDY, eviction, objection, warnings
 from stoker.engines.redis.nodes import Node, inspect
-from stoker.engines.redis.signs import Signs
+from stoker.engines.redis.write_counter import Signs
 from stoker.model.errors import EngineError, EngineRefused
 
 _log = logging.getLogger("stoker.engines.redis")
