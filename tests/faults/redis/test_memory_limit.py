@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from stoker.engines.redis import guard
+from stoker.engines.redis import server_checks
 from stoker.model.errors import EngineFull, EngineRefused
 from stoker.model.job import Draft, Status
 from stoker.model.query import Query
@@ -60,12 +60,12 @@ async def test_workers_survive_a_full_memory(server: RedisServer, client: redis.
 async def test_a_policy_that_drops_keys_is_refused_and_noticed_at_run_time(
     server: RedisServer, client: redis.Redis, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert guard.LOOK_EVERY <= 60
+    assert server_checks.LOOK_EVERY <= 60
     client.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(EngineRefused, match="noeviction"):
         await make().open()
     client.config_set("maxmemory-policy", "noeviction")
-    monkeypatch.setattr(guard.Guard.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(server_checks.Guard.__init__, "__defaults__", (0.05,))
     async with trial(make) as running:
         await running.consuming()
         client.config_set("maxmemory-policy", "allkeys-lru")

@@ -17,9 +17,9 @@ from stoker.engines.redis import alter, claims, expiry, leases, questions, settl
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
-from stoker.engines.redis.guard import Guard
 from stoker.engines.redis.insert import Gathering
 from stoker.engines.redis.notes import note
+from stoker.engines.redis.server_checks import Guard
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.tunings import KEEP_DONE
 from stoker.engines.redis.write_counter import Signs
