@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis import RedisEngine, connection, waiting
+from stoker.engines.redis import RedisEngine, connection, wakeup
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import EngineFull, EngineRefused, InvalidOption
 from stoker.model.job import Claim, Demand, Draft, Options, Settlement, Status, Stored, Verdict
@@ -322,8 +322,8 @@ async def test_a_silent_subscription_is_noticed(
     redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A subscription that went half open is replaced, and what may have been missed counts as a wake-up."""
-    monkeypatch.setattr(waiting, "LONGEST_SILENCE", 0.05)
-    monkeypatch.setattr(waiting, "PAUSE", 0.02)
+    monkeypatch.setattr(wakeup, "LONGEST_SILENCE", 0.05)
+    monkeypatch.setattr(wakeup, "PAUSE", 0.02)
     monkeypatch.setattr(connection, "BLOCKING_MARGIN", 0.2)
     with Proxy(redis_url) as proxy:
         engine = RedisEngine(proxy.url, prefix=redis_prefix)

@@ -21,7 +21,7 @@ from stoker.engines.redis.keys import WAKE, Keys, Shard
 from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import Script, script
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.engines.redis.waiting import Hub
+from stoker.engines.redis.wakeup import Hub
 from stoker.engines.shared.ends import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineUnavailable
 from stoker.model.ids import JobId
