@@ -6,7 +6,7 @@ that what was found is still there.
 
 from __future__ import annotations
 
-from stoker.engines.redis.expiry import ending
+from stoker.engines.redis.expire import ending
 from stoker.engines.redis.keys import AGAIN, WAIT
 from stoker.engines.redis.questions import held_keys, names
 from stoker.engines.redis.records import CHARS, ODD, STATED, Row, ids_of

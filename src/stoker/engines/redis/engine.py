@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, claims, expiry, leases, questions, settle, timeline
+from stoker.engines.redis import alter, claims, expire, leases, questions, settle, timeline
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
@@ -246,7 +246,7 @@ class RedisEngine:
 
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
-        return await expiry.expire(self._store, bounded(retention, self.history))
+        return await expire.expire(self._store, bounded(retention, self.history))
 
     # --- control ------------------------------------------------------------------------------------------------
 
