@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from stoker.engines.base import LEASE
-from stoker.engines.redis import questions, timeline
+from stoker.engines.redis import find, timeline
 from stoker.model.control import Presence, Rate, Tuning
 from stoker.model.errors import EngineFull
 from stoker.model.events import REMEMBERED, Event, EventType, Point, Window
@@ -209,7 +209,7 @@ async def test_waiting_jobs_are_found_however_many_there_are(bench: Bench, monke
                 return found
 
     few = await walked()
-    monkeypatch.setattr(questions, "LONGEST_WALK", 10)
+    monkeypatch.setattr(find, "LONGEST_WALK", 10)
     assert await walked() == few == jobs[20:]
 
 

@@ -7,8 +7,8 @@ that what was found is still there.
 from __future__ import annotations
 
 from stoker.engines.redis.expire import ending
+from stoker.engines.redis.find import held_keys, names
 from stoker.engines.redis.keys import AGAIN, WAIT
-from stoker.engines.redis.questions import held_keys, names
 from stoker.engines.redis.records import CHARS, ODD, STATED, Row, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, claims, expire, leases, questions, settle, timeline
+from stoker.engines.redis import alter, claims, expire, find, leases, settle, timeline
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
@@ -115,7 +115,7 @@ class RedisEngine:
     def _build(self, options: Options) -> None:
         self._options = options
         self._store = Store(options)
-        self._ends = self._store.hub.wait_for_ends(partial(questions.ended, self._store))
+        self._ends = self._store.hub.wait_for_ends(partial(find.ended, self._store))
         self._gathering = Gathering(self._store)
         self._control = Control(self._store)
         self._signs = Signs(self._store)
@@ -164,7 +164,7 @@ class RedisEngine:
         return None
 
     async def describe(self) -> Description:
-        nodes, unread = await self._guard.look(), await questions.unread(self._store)
+        nodes, unread = await self._guard.look(), await find.unread(self._store)
         return described(self.name, nodes, unread, self._signs.losses)
 
     async def now(self) -> Instant:
@@ -212,7 +212,7 @@ class RedisEngine:
 
     @timed(write=False)
     async def ahead(self, queues: Sequence[str]) -> Ahead:
-        return await questions.ahead(self._store, queues)
+        return await find.ahead(self._store, queues)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         return await self._store.hub.wait(topics, timeout)
@@ -232,11 +232,11 @@ class RedisEngine:
 
     @timed(write=False)
     async def find(self, query: Query) -> Page:
-        return await questions.find(self._store, query)
+        return await find.find(self._store, query)
 
     @timed(write=False)
     async def census(self) -> Census:
-        return await questions.census(self._store)
+        return await find.census(self._store)
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:

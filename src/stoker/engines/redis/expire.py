@@ -10,8 +10,8 @@ from __future__ import annotations
 from stoker.engines.redis import timeline
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
+from stoker.engines.redis.find import counts_of
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.questions import counts_of
 from stoker.engines.redis.records import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
