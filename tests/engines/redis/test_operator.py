@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from stoker.engines.base import LEASE
-from stoker.engines.redis import find, timeline
+from stoker.engines.redis import events as event_log
+from stoker.engines.redis import find
 from stoker.model.control import Presence, Rate, Tuning
 from stoker.model.errors import EngineFull
 from stoker.model.events import REMEMBERED, Event, EventType, Point, Window
@@ -138,12 +139,12 @@ async def test_a_full_server_lets_people_make_room(full: Bench) -> None:
 async def test_a_recording_that_is_sent_twice_counts_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     at = bench.clock()
     event, point = Event(at, EventType.STARTED, bench.mint(), "q", "k"), Point("q", "m", at, 1.5)
-    monkeypatch.setattr("stoker.engines.redis.timeline.os.urandom", lambda n: b"t" * n)
+    monkeypatch.setattr("stoker.engines.redis.events.os.urandom", lambda n: b"t" * n)
     for _ in range(3):
         await bench.engine.record([event], [point], now=at)
     assert await bench.engine.events(Window(at, at + 1)) == [event]
     bench.clock.set(at + REMEMBERED + 1)
-    monkeypatch.setattr("stoker.engines.redis.timeline.os.urandom", lambda n: b"u" * n)
+    monkeypatch.setattr("stoker.engines.redis.events.os.urandom", lambda n: b"u" * n)
     await bench.engine.record([event], now=at + REMEMBERED + 1)
     assert await bench.engine._store.connection.call("ZCARD", bench.engine._store.home.key("tickets")) == 1
 
@@ -151,8 +152,8 @@ async def test_a_recording_that_is_sent_twice_counts_once(bench: Bench, monkeypa
 @pytest.mark.spec("REDISOPS-23")
 async def test_events_and_points_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a bound the oldest make room, in the index by job too."""
-    monkeypatch.setattr(timeline, "MOST_EVENTS", 100)
-    monkeypatch.setattr(timeline, "MOST_POINTS", 50)
+    monkeypatch.setattr(event_log, "MOST_EVENTS", 100)
+    monkeypatch.setattr(event_log, "MOST_POINTS", 50)
     at, job = bench.clock(), bench.mint()
     for start in range(0, 300, 60):
         events = [Event(at + start + n, EventType.STARTED, job, "q", "k") for n in range(60)]

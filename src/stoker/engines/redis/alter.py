@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.engines.redis import timeline
+from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.corrupt import scrap
@@ -42,7 +42,7 @@ async def alter(store: Store, selection: Selection, change: Change) -> Tally:
             await move.deliver(store, shard)
     done = careful.tally(selection, alterations)
     if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
-        await timeline.cross_out(store, list(done.changed_ids), deleted=True)
+        await event_log.cross_out(store, list(done.changed_ids), deleted=True)
     return done
 
 
@@ -78,9 +78,9 @@ async def _alter(
         else:
             alteration.run([position])
     if unit.shard is store.home and unit.deleted:
-        traces = await timeline.traces(store, sorted(unit.deleted))
+        traces = await event_log.traces(store, sorted(unit.deleted))
         for job in sorted(unit.deleted):
-            timeline.erase(store, unit, job, traces.get(job, ()))
+            event_log.erase(store, unit, job, traces.get(job, ()))
     return alteration
 
 

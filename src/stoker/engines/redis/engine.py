@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, claims, expire, find, leases, settle, timeline
+from stoker.engines.redis import alter, claims, expire, find, leases, settle
+from stoker.engines.redis import events as event_log
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
@@ -292,17 +293,17 @@ class RedisEngine:
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
-        return await timeline.record(self._store, events, points, now, chunk)
+        return await event_log.record(self._store, events, points, now, chunk)
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
-        return await timeline.events(self._store, window)
+        return await event_log.events(self._store, window)
 
     @timed(write=False)
     async def points(
         self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
     ) -> list[Point]:
-        return await timeline.points(self._store, since, until, metrics, queue)
+        return await event_log.points(self._store, since, until, metrics, queue)
 
     def timings(self) -> Timings:
         return self.call_times.drain()

@@ -7,7 +7,7 @@ the server does nothing else.
 
 from __future__ import annotations
 
-from stoker.engines.redis import timeline
+from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
 from stoker.engines.redis.find import counts_of
@@ -58,10 +58,10 @@ async def _outdated(store: Store, shard: Shard, limit: int) -> tuple[int, int]:
 
 
 async def _remove(store: Store, shard: Shard, limit: int, ids: list[JobId]) -> tuple[list[JobId], int]:
-    more = [shard.key(name) for name in timeline.KEYS]
+    more = [shard.key(name) for name in event_log.KEYS]
     gone, events = await store.run(_EXPIRE, shard, [limit, *ids], more=more)
     if gone and shard is not store.home:
-        events += await timeline.cross_out(store, gone)
+        events += await event_log.cross_out(store, gone)
     return gone, events
 
 
@@ -112,7 +112,7 @@ async def _sweep(store: Store, retention: Retention) -> list[int]:
     total = [0, 0, 0, 0]
     kept = (max(retention.events, 0), max(retention.points, 0), max(retention.presences, 0))
     while True:
-        swept = await store.run(_SWEEP, store.home, [*kept, SWEPT_AT_ONCE], more=timeline.keys(store))
+        swept = await store.run(_SWEEP, store.home, [*kept, SWEPT_AT_ONCE], more=event_log.keys(store))
         total = [one + more for one, more in zip(total, swept, strict=True)]
         if max(swept[0], swept[1]) < SWEPT_AT_ONCE:
             return total
