@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, claims, expire, find, leases, settle
+from stoker.engines.redis import alter, expire, find, leases, settle
+from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
@@ -181,7 +182,7 @@ class RedisEngine:
 
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
-        return await claims.claim(self._store, demand)
+        return await claiming.claim(self._store, demand)
 
     @timed(write=True)
     async def settle(

@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.engines.redis import records, tunings
-from stoker.engines.redis.claims import as_claim, enlist, set_aside, stored
+from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.nodes import read_info
 from stoker.engines.redis.scripts import script

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.engines.redis import claims, records
-from stoker.engines.redis.claims import Ref
+from stoker.engines.redis import claim as claiming
+from stoker.engines.redis import records
+from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Keys, Shard
@@ -53,7 +54,7 @@ async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand
             verdicts[place] = verdict
         taken = call.claims if wanted is not None else None
     if demand is not None and taken is None:
-        taken = await claims.claim(store, demand)
+        taken = await claiming.claim(store, demand)
     return Settled(verdicts, taken or [])
 
 
@@ -198,12 +199,12 @@ class Call:
         args += (len(workers), *holders, *body)
         if demand is not None and wanted:
             args[1] = len(args) + 1
-            args += claims.arguments(self._shard, keys, demand.worker, claims.limit(demand), wanted)
+            args += claiming.arguments(self._shard, keys, demand.worker, claiming.limit(demand), wanted)
         told, word, found = await self._store.connection.run(_SETTLE, keys.names, args)
         now = self._store.seen(told)
         if demand is not None:
             worker, names = demand.worker, list(queues)
-            self.claims = await claims.taken_over(self._store, self._shard, now, worker, names, found)
+            self.claims = await claiming.taken_over(self._store, self._shard, now, worker, names, found)
         for unit in units:
             await self._store.tell(unit)
         if self._store.connection.cluster:
