@@ -34,7 +34,7 @@ class Room:
 
 
 CHECKS = Room("checks", 60)
-MODEL = Room("model", 40, "tests/model")
+MODEL = Room("model", 60, "tests/model")
 UNIT = Room("unit", 40, "tests", "test_services.py")
 APART = (
     Room("engines", 90, "tests/engines", "postgres"),
@@ -42,7 +42,7 @@ APART = (
     Room("faults-sqlite", 40, "tests/faults/sqlite"),
     Room("faults-postgres", 40, "tests/faults/postgres", "test_network.py"),
     Room("faults-redis", 40, "tests/faults/redis", "test_network.py"),
-    Room("worker", 75, "tests/worker"),
+    Room("worker", 100, "tests/worker"),
 )
 
 

@@ -28,7 +28,8 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]
     others = list(range(len(settlements)))
     if unit.swift:
         others = yield from _together(unit, settlements)
-    yield from unit.load(careful.wanted_by_settlements(settlements[position] for position in others))
+    if others:
+        yield from unit.load(careful.wanted_by_settlements(settlements[position] for position in others))
     left = set(others)
     for position, settlement in enumerate(settlements):
         if position in left:

@@ -36,7 +36,7 @@ local function tick()
   call('SET', CLOCK, int(now))
 end
 
--- The time, as an answer that acknowledges a write: with how many of its engine's writes the store has seen (signs.py).
+-- The time, as an answer that acknowledges a write: with how many of its engine's writes the store has seen (write_counter.py).
 local function told()
   if sub(ARGV[1], 1, 1) ~= '@' then return int(now) end
   local n = redis.pcall('HINCRBY', KEYS[#KEYS], sub(ARGV[1], 2), 1)
