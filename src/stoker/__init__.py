@@ -20,7 +20,7 @@ from stoker.model.errors import (
     UnknownTask,
 )
 from stoker.model.events import Transition
-from stoker.model.job import Draft, Status
+from stoker.model.job import Draft, Status, chain
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Exponential, Fixed, Linear, Never
 from stoker.model.unique import Unique
@@ -37,6 +37,7 @@ __all__ = [
     "JobHandle",
     "Job",
     "Draft",
+    "chain",
     "Receipt",
     "current",
     "Context",

@@ -23,7 +23,7 @@ from stoker.codec.signature import Call
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Draft, check_metadata
+from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, check_metadata
 from stoker.model.time import SECOND, moment
 
 logger = logging.getLogger("stoker.job")
@@ -192,6 +192,11 @@ class Context:
     def tenant(self) -> str | None:
         """The tenant the job belongs to."""
         return self.claim.tenant
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the job before this one in its chain; None for the first, and outside a chain."""
+        return (self.claim.options.metadata or {}).get(PARENT)
 
     @property
     def attempt(self) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from stoker.model import job as stored
 from stoker.model import throttle
 from stoker.model.ids import text
-from stoker.model.job import Isolation, Status, Stored
+from stoker.model.job import Isolation, Status, Stored, links
 from stoker.model.retry import Backoff
 from stoker.model.time import Instant, Span, moment
 from stoker.model.unique import Unique
@@ -40,9 +40,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The whole record of a job at one moment, as `JobHandle.refresh` returns it.
 
     `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
-    and `isolation` are the options the job was enqueued with; None: none was given. `metadata` holds
-    what the job was enqueued with and, under keys that begin with `exec_`, what its runs noted. `payload` and `result`
-    are JSON.
+    and `isolation` are the options the job was enqueued with; None: none was given. `then` names the kinds of the jobs
+    behind it in its chain. `metadata` holds what the job was enqueued with and, under keys that begin with `exec_`,
+    what its runs noted. `payload` and `result` are JSON.
     """
 
     id: str
@@ -63,6 +63,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     keep: timedelta | None = None
     backoff: Backoff | None = None
     isolation: Isolation | None = None
+    then: tuple[str, ...] = ()
     unique: Unique | None = None
     tenant: str | None = None
     worker: str | None = None
@@ -118,6 +119,7 @@ def job(record: stored.Job) -> Job:
         keep=_duration(options.keep),
         backoff=options.backoff,
         isolation=options.isolation,
+        then=tuple(draft.kind for draft in links(options)),
         unique=record.unique,
         tenant=record.tenant,
         worker=record.worker,

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.ids import JobId
+from stoker.model.ids import text as id_text
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span
@@ -23,6 +25,12 @@ from stoker.model.unique import Unique, check_text
 LARGEST_PAYLOAD = 1 << 20
 LARGEST_ERROR = 64 << 10
 LARGEST_METADATA = 8 << 10
+LARGEST_CHAIN = 64 << 10
+"""Bytes of the drafts behind a job, as they are stored with it."""
+
+MOST_LINKS = 100
+"""Drafts of one chain, the first included."""
+
 LONGEST_HISTORY = 32
 LONGEST_LOG = 100
 LARGEST_BATCH = 1_000
@@ -33,6 +41,9 @@ LEASE: Span = 15 * SECOND
 """How long a worker keeps its jobs without renewing its lease, unless its settings change it."""
 
 PRIORITIES = range(-1000, 1001)
+
+PARENT = "stoker.parent"
+"""Metadata key: the job before this one in its chain."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 _known_names: set[str] = set()
@@ -87,7 +98,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How a job is run and kept. No engine searches these, so they are stored as one value.
 
     `expires` counts from the enqueue: not started by then, the job is canceled. `keep` counts from success: None
-    leaves it to the queue, 0 deletes the job on success.
+    leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores.
     """
 
     backoff: Backoff | None = None
@@ -96,6 +107,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     keep: Span | None = None
     metadata: dict[str, str] | None = None
     isolation: Isolation | None = None
+    then: tuple[Draft, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("timeout", "expires", "keep"):
@@ -126,21 +138,8 @@ def check_lease(lease: Span) -> None:
 PLAIN = Options()
 """The options of most jobs; engines store nothing for them."""
 
-_pack = msgspec.json.Encoder().encode
-_unpack = msgspec.json.Decoder(Options).decode
 
-
-def pack(options: Options) -> bytes | None:
-    """Options as engines store them; None for plain ones."""
-    return None if options is PLAIN or options == PLAIN else _pack(options)
-
-
-def unpack(stored: bytes | str | None) -> Options:
-    """What `pack` wrote; fields of a newer version are ignored, absent ones take their default."""
-    return PLAIN if stored is None else _unpack(stored)
-
-
-class Draft(msgspec.Struct, frozen=True, gc=False):
+class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A job that does not exist yet. Checked when made, so engines never see an impossible one."""
 
     id: JobId
@@ -175,6 +174,67 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
             check_text("tenant", self.tenant)
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
             raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
+
+    def then(self, *drafts: Draft) -> Draft:
+        """A copy whose success stores these drafts, in the same write.
+
+        They run side by side; `chain` puts jobs one after the other. What dies, is canceled or is deleted stores none.
+        """
+        _check_drafts("then", drafts)
+        behind = (*self.options.then, *(after(draft, self.id) for draft in drafts))
+        linked = replace(self.options, then=behind)
+        if (count := 1 + len(links(linked))) > MOST_LINKS:
+            raise InvalidInput("then", f"a chain of {count} drafts", f"must be at most {MOST_LINKS} drafts in all")
+        if (size := len(_pack(behind))) > LARGEST_CHAIN:
+            why = f"must be at most {LARGEST_CHAIN} bytes of drafts behind a job; store the data elsewhere"
+            raise InvalidInput("then", f"{size} bytes", why)
+        return replace(self, options=linked)
+
+
+def after(draft: Draft, parent: JobId) -> Draft:
+    """The draft with the id of the job whose success stores it in its metadata."""
+    metadata = {**(draft.options.metadata or {}), PARENT: id_text(parent)}
+    return replace(draft, options=replace(draft.options, metadata=metadata))
+
+
+def links(options: Options) -> list[Draft]:
+    """All drafts behind a job, each before those behind it."""
+    return [link for draft in options.then for link in (draft, *links(draft.options))]
+
+
+_pack = msgspec.json.Encoder().encode
+_unpack = msgspec.json.Decoder(Options).decode
+
+
+def pack(options: Options) -> bytes | None:
+    """Options as engines store them; None for plain ones."""
+    return None if options is PLAIN or options == PLAIN else _pack(options)
+
+
+def unpack(stored: bytes | str | None) -> Options:
+    """What `pack` wrote; fields of a newer version are ignored, absent ones take their default."""
+    return PLAIN if stored is None else _unpack(stored)
+
+
+def chain(*drafts: Draft) -> Draft:
+    """The first draft with the others behind it: each job is stored when the one before it succeeds."""
+    _check_drafts("chain", drafts)
+    for draft in drafts[:-1]:
+        if draft.options.then:
+            why = "has jobs behind it already; give all links to one chain(), or use then() for jobs side by side"
+            raise InvalidInput("chain", draft.kind, why)
+    *before, last = drafts
+    for draft in reversed(before):
+        last = draft.then(last)
+    return last
+
+
+def _check_drafts(field: str, drafts: tuple[Draft, ...]) -> None:
+    if not drafts:
+        raise InvalidInput(field, drafts, "must be at least one draft")
+    for draft in drafts:
+        if not isinstance(draft, Draft):
+            raise InvalidInput(field, draft, "must be drafts, such as task.draft(...)")
 
 
 class Stored(enum.StrEnum):

@@ -13,7 +13,7 @@ import msgspec
 from stoker.model import retry, throttle
 from stoker.model.errors import InvalidTransition
 from stoker.model.ids import text
-from stoker.model.job import Claim, Settlement, Status
+from stoker.model.job import Claim, Draft, Settlement, Status, after
 from stoker.model.outcome import (
     Canceled,
     Crashed,
@@ -183,9 +183,14 @@ def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | 
         keep,
         throttle.Cool(claim.cool_count) if claim.cool_count else None,
         metadata,
-        outcome.followups,
+        (*outcome.followups, *_next_links(claim)) if claim.options.then else outcome.followups,
         claim.ref,
     )
+
+
+def _next_links(claim: Claim) -> Iterable[Draft]:
+    """What the job's success stores; a copy of a dead job names itself as the parent."""
+    return (after(draft, claim.id) for draft in claim.options.then)
 
 
 def _finish(
