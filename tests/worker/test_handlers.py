@@ -56,7 +56,7 @@ async def test_async_handlers_run_on_the_loop_and_sync_ones_in_threads(jobs: Sto
     worker = await drain(jobs)
     assert [await handle.result(0) for handle in handles] == [True, False]
     assert worker.counts[Status.DONE] == 2
-    assert worker.running_jobs.held == {}
+    assert worker.claims.tokens == {}
     assert worker.runs == 0
 
 

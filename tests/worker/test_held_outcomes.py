@@ -74,7 +74,7 @@ async def test_a_held_outcome_waits_alone_and_the_store_is_not_away(app: Stoker,
         store.slots = set()
         assert await held.result(5) == 0
         assert not len(worker.store_loop.held_outcomes)
-        await until(lambda: not worker.running_jobs.held)
+        await until(lambda: not worker.claims.tokens)
 
 
 @pytest.mark.spec("WORKER-34")

@@ -394,7 +394,7 @@ async def test_a_cancel_from_anywhere_reaches_a_running_handler_at_once(jobs: St
         with pytest.raises(JobCanceled, match="was canceled: wrong customer"):
             await job.result(5)
         assert time.monotonic() - began < 2, "by a wake-up, not by the next renewal"
-        assert worker.running_jobs.held == {}
+        assert worker.claims.tokens == {}
     assert reasons == ["wrong customer"]
     record = await job.refresh()
     assert (record.attempts, record.last_error) == (1, "wrong customer")
@@ -457,7 +457,7 @@ async def test_a_forced_cancel_takes_the_claim_away_and_stops_the_handler(
         assert (await job.refresh()).status is Status.CANCELED
         await asyncio.wait_for(stopped.wait(), 5)
         await until(lambda: worker.lost == 1)
-        assert worker.running_jobs.held == {}
+        assert worker.claims.tokens == {}
     assert "lease lost" in caplog.text
     assert job.id in caplog.text
     assert (await job.refresh()).last_error == "enough"

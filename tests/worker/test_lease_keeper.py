@@ -20,7 +20,7 @@ from stoker.model.events import Transition
 from stoker.model.job import Demand, Status
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker, lease_keeper, running
+from stoker.worker import Worker, claims, lease_keeper
 from tests.harness.apps import becomes, until, working
 
 
@@ -99,7 +99,7 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
     engine = await jobs.engine()
     async with working(jobs) as worker:
         told: list[str] = []
-        worker.on_identity = told.append
+        worker._state.on_identity = told.append
         await started.wait()
         former = worker.id
         await engine.renew("rival", [], first=True)
@@ -121,7 +121,7 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
 
         await engine.settle([conclude(mine, Lost())])
         assert await job.result(5) == worker.id, "and it works as before"
-        await until(lambda: not worker.running_jobs.held)
+        await until(lambda: not worker.claims.tokens)
     assert reasons == ["the worker's lease was lost"]
 
 
@@ -141,7 +141,7 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back(timed_jobs: Stoker, 
         await engine.wake([CONTROL])
         record = await becomes(job, Status.PENDING)
         assert record.attempts == 0
-        assert worker.running_jobs.held == {}
+        assert worker.claims.tokens == {}
     assert claim.attempt == 1
 
 
@@ -242,10 +242,10 @@ async def test_orphans_are_left_alone_while_a_claim_is_under_way(engine: Engine)
 
             [claim] = await (await app.engine()).claim(Demand(worker.id, (("elsewhere", 1),)))
             worker.store_loop.asking = True
-            worker.running_jobs.renewed(Renewal(True, orphaned=[claim]))
+            worker.lease_reports.renewed(Renewal(True, orphaned=[claim]))
             assert len(worker.outcomes) == 0
             worker.store_loop.asking = False
-            worker.running_jobs.renewed(Renewal(True, orphaned=[claim]))
+            worker.lease_reports.renewed(Renewal(True, orphaned=[claim]))
             await becomes(job, Status.PENDING)
     assert ids.text(claim.id) == job.id
 
@@ -255,7 +255,7 @@ async def test_a_claim_that_waited_past_its_lease_is_handed_back_and_not_run(
     timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asleep = 0.0
-    monkeypatch.setattr(running, "lease_clock", lambda: time.monotonic() + asleep)
+    monkeypatch.setattr(claims, "lease_clock", lambda: time.monotonic() + asleep)
     runs: list[tuple[int, int]] = []
 
     @timed_jobs.task

@@ -53,7 +53,7 @@ async def test_a_worker_starts_once_stops_once_and_may_start_again(jobs: Stoker)
         await asyncio.wait_for(worker.join(), 1)
     assert seen == [False, True, True]
     assert len(set(ran_under)) == 2, "a worker id is never used twice"
-    assert worker.running_jobs.held == {}
+    assert worker.claims.tokens == {}
 
 
 @pytest.mark.spec("WORKER-12")
@@ -124,7 +124,7 @@ async def test_what_does_not_end_in_time_is_handed_back_with_its_attempt(jobs: S
         assert (record.status, record.attempts, record.last_error) == (Status.PENDING, 0, None)
         assert record.worker is None
     assert reasons == ["the worker is shutting down"]
-    assert worker.running_jobs.held == {}
+    assert worker.claims.tokens == {}
 
 
 @pytest.mark.spec("WORKER-13")
@@ -149,7 +149,7 @@ async def test_claims_that_were_not_started_are_handed_back(jobs: Stoker) -> Non
     go.set()
     await stopping
     assert (await handles[0].refresh()).status is Status.DONE
-    assert worker.running_jobs.held == {}
+    assert worker.claims.tokens == {}
 
 
 @pytest.mark.spec("WORKER-13")
@@ -420,8 +420,8 @@ async def test_no_task_is_made_per_job(jobs: Stoker) -> None:
     # Four slots and the worker's own loops, plus what an engine and a stop that begins may add.
     assert max(seen) - before <= 4 + 4 + 4
     await until(lambda: not any(task.get_name().startswith("stoker-slot") for task in asyncio.all_tasks()))
-    assert (worker.running_jobs.held, worker.running_jobs.runs, len(worker.outcomes)) == ({}, {}, 0)
-    assert worker.maintenance._notes == {}
+    assert (worker.claims.tokens, worker.running_jobs.runs, len(worker.outcomes)) == ({}, {}, 0)
+    assert len(worker.notes) == 0
 
 
 @pytest.mark.spec("WORKER-19")

@@ -105,7 +105,7 @@ async def test_an_outage_loses_nothing_and_shows(
         assert worker.state == "running", "an outage is not the end"
         weather.away = False
         assert [await handle.result(10) for handle in handles] == list(range(30))
-        await until(lambda: worker.ready and worker.running_jobs.held == {})
+        await until(lambda: worker.ready and worker.claims.tokens == {})
     assert set(runs.values()) == {1}
     assert (await handles[3].refresh()).log == ("run 3",)
     assert caplog.text.count("the store does not answer") == 1, "said once per outage"
@@ -133,9 +133,9 @@ async def test_a_lease_that_cannot_be_renewed_turns_readiness_red_and_claims_not
         await until(lambda: worker.runs == 1)
         weather.away = True
         worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
-        await until(lambda: not worker.healthy)
+        await until(lambda: not worker._state.healthy)
         assert not worker.ready
-        assert not worker.taking
+        assert not worker._state.taking
         weather.away = False
         worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
         await until(lambda: worker.ready)
@@ -216,7 +216,7 @@ async def test_a_stop_in_the_middle_of_a_call_does_not_lose_its_answer(app: Stok
     await asyncio.wait_for(slow.wait(), 5)
     await worker.stop(0)
     assert (await job.refresh()).status is Status.DONE
-    assert (worker.counts[Status.DONE], worker.lost, worker.running_jobs.held) == (1, 0, {})
+    assert (worker.counts[Status.DONE], worker.lost, worker.claims.tokens) == (1, 0, {})
 
 
 @pytest.mark.spec("WORKER-22")
@@ -232,7 +232,7 @@ async def test_the_expelled_worker_survives_an_outage_too(
         await engine.reap("rival", 10, dead=[former])
         weather.swallow["renew"] = 1
         await engine.wake([CONTROL])
-        await until(lambda: not worker.healthy)
+        await until(lambda: not worker._state.healthy)
         await until(lambda: worker.ready and worker.id != former)
         job = await app.enqueue(app.draft("work"))
         assert await job.result(5) == 5

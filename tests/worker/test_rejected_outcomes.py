@@ -98,7 +98,7 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
         await worker.store_loop.rejected_outcomes.try_again()
         assert worker.store_loop.rejected_outcomes.parked == []
         assert await bad.result(5) == 0
-        assert worker.running_jobs.held == {}
+        assert worker.claims.tokens == {}
 
 
 @pytest.mark.spec("WORKER-28")

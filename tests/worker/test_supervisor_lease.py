@@ -55,7 +55,7 @@ async def test_every_id_of_a_supervised_worker_names_its_supervisor() -> None:
     assert SupervisorLease(app).id is None, "only engines that detect dead processes need it"
     worker = Worker(app)
     assert "." not in worker.id
-    worker.supervised_by("boss")
+    worker.supervised_by("boss", print)
     assert worker.id.startswith("boss.")
-    assert worker.next_id().startswith("boss.")
-    assert worker.next_id() != worker.id
+    assert worker._state.next_id().startswith("boss.")
+    assert worker._state.next_id() != worker.id

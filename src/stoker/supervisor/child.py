@@ -42,7 +42,6 @@ class SupervisedWorker:
         self._parent = parent
         self._worker = worker
         self._main_loop = MainLoop(worker, self._report)
-        worker.on_identity = lambda identity: parent.send(messages.encode(messages.Identity(identity)))
 
     def run(self) -> int:
         """Work until asked to stop; returns the exit code."""
@@ -119,7 +118,9 @@ def _work(parent: Parent, assignment: messages.Assignment) -> int:
         app = load(assignment.app)
         queues = assignment.queues
         worker = Worker(app, queues, order=assignment.order, drain=assignment.drain, **assignment.settings)
-        worker.supervised_by(assignment.supervisor)
+        worker.supervised_by(
+            assignment.supervisor, lambda identity: parent.send(messages.encode(messages.Identity(identity)))
+        )
         worker.executors.check(app.tasks.values())
         return SupervisedWorker(parent, worker).run()
     except StokerError as error:

@@ -14,7 +14,9 @@ from stoker.model.waiting import unserved
 from stoker.worker import presence
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+    from stoker.app import Stoker
+    from stoker.engines.base import Engine
+    from stoker.worker.fetcher import Lane
 
 logger = logging.getLogger("stoker.worker")
 
@@ -22,8 +24,10 @@ logger = logging.getLogger("stoker.worker")
 class Advice:
     """Looks at the app, the queues and the workers of one store; each warning is given once."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, app: Stoker, engine: Engine, lanes: Sequence[Lane]) -> None:
+        self._app = app
+        self._engine = engine
+        self._lanes = lanes
         self._named: set[str] = set()
         self._clashed: set[tuple[str, str]] = set()
 
@@ -32,10 +36,9 @@ class Advice:
 
         A queue is named again when it was served meanwhile and then left alone.
         """
-        engine = self._worker.engine
-        presences = await engine.workers()
+        presences = await self._engine.workers()
         self._name_clashes(presences)
-        found = unserved(await engine.census(), presences)
+        found = unserved(await self._engine.census(), presences)
         for queue, number in found.items():
             if queue not in self._named:
                 text = "queue %r has %d jobs that are due and no worker serves it: start one with -q %s"
@@ -43,7 +46,7 @@ class Advice:
         self._named = set(found)
 
     def _name_clashes(self, presences: Sequence[Presence]) -> None:
-        for clash in clashes(presence.kinds(self._worker), presences):
+        for clash in clashes(presence.kinds(self._app), presences):
             if (clash.kind, clash.there) not in self._clashed:
                 self._clashed.add((clash.kind, clash.there))
                 logger.warning(
@@ -58,14 +61,14 @@ class Advice:
 
     async def look_at_start(self) -> None:
         """Warn of an app without tasks, and of served queues that neither a task nor a job is in."""
-        worker = self._worker
-        if not worker.app.tasks:
+        app = self._app
+        if not app.tasks:
             logger.warning("this app has no tasks, so no job can run here. Name the modules that hold them: modules=")
             return
-        used = {worker.app.resolve(task.name, task.options)[0] for task in worker.app.tasks.values()}
-        strange = {queue for lane in worker.lanes for queue in lane.queues} - used
+        used = {app.resolve(task.name, task.options)[0] for task in app.tasks.values()}
+        strange = {queue for lane in self._lanes for queue in lane.queues} - used
         if strange:
-            census = await worker.engine.census()
+            census = await self._engine.census()
             strange -= {count.queue for count in census.counts if count.status in ACTIVE}
         for queue in sorted(strange):
             text = "queue %r is served, but no task of this app and no job is in it; queues of its tasks: %s"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from stoker.model.errors import StokerError
@@ -17,7 +18,6 @@ from stoker.model.time import SECOND, Span
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
     from stoker.worker.fetcher import Fetcher
-    from stoker.worker.store_loop import StoreLoop
 
 SETTLE_DOWN = 0.003
 """Seconds between a claim and asking what is next: the claimed job goes first."""
@@ -32,10 +32,9 @@ LATER = 0.001
 class DueTimer:
     """Asks for jobs that become due without a wake-up. `poll`: longest pause in seconds between two tries."""
 
-    def __init__(self, engine: Engine, fetcher: Fetcher, store_loop: StoreLoop, poll: float) -> None:
+    def __init__(self, engine: Engine, fetcher: Fetcher, poll: float) -> None:
         self._engine = engine
         self._fetcher = fetcher
-        self._store_loop = store_loop
         self._poll = poll
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -60,7 +59,7 @@ class DueTimer:
         """Expect a job that this worker has put back for so long."""
         self._arm(after / SECOND + LATER)
 
-    async def run(self) -> None:
+    async def run(self, ask_for_jobs: Callable[[], Awaitable[None]]) -> None:
         """Ask for the next due time, sleep, ask for jobs."""
         try:
             while True:
@@ -70,7 +69,7 @@ class DueTimer:
                 if self._fired:
                     self._fired = False
                     self._fetcher.wake()
-                    await self._store_loop.answer()
+                    await ask_for_jobs()
                     pause = SETTLE_DOWN  # the next job may be due right behind this one
                 await asyncio.sleep(pause)
                 await self._ask()

@@ -23,10 +23,13 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.query import CANCEL_REASON
 from stoker.model.time import SECOND, Span
-from stoker.worker import running
+from stoker.worker import claims as held_claims
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+    from stoker.worker.claims import HeldClaims
+    from stoker.worker.lease_reports import LeaseReports
+    from stoker.worker.running import RunningJobs
+    from stoker.worker.state import WorkerState
 
 logger = logging.getLogger("stoker.worker")
 
@@ -38,12 +41,26 @@ AGAIN_AFTER = 1.0
 
 
 class LeaseKeeper:
-    """One thread, one event loop, one engine of its own."""
+    """One thread, one event loop, one engine of its own. Calls `failed` on the worker's loop when the thread dies."""
 
-    def __init__(self, worker: Worker, engine: Engine, lease: Span) -> None:
-        self._worker = worker
+    def __init__(
+        self,
+        engine: Engine,
+        lease: Span,
+        *,
+        state: WorkerState,
+        claims: HeldClaims,
+        running_jobs: RunningJobs,
+        reports: LeaseReports,
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._engine = engine
         self._lease = lease
+        self._state = state
+        self._claims = claims
+        self._running_jobs = running_jobs
+        self._reports = reports
+        self._failed = failed
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
         self._thread = threading.Thread(target=self._run, name="stoker-lease", daemon=True)
@@ -84,7 +101,7 @@ class LeaseKeeper:
         try:
             self._loop.run_until_complete(self._keep())
         except BaseException as error:  # noqa: BLE001 - any error must stop the worker
-            self._call_worker(self._worker.lease_keeper_failed, error)
+            self._call_worker(self._failed, error)
         finally:
             self._loop.close()
 
@@ -92,9 +109,9 @@ class LeaseKeeper:
         self._nudge = asyncio.Event()
         try:
             await self._engine.open()
-            asked_at = running.lease_clock()
-            await self._engine.renew(self._worker.id, [], lease=self._lease, first=True)
-            self._worker.running_jobs.safe_until = self._end_of(asked_at)
+            asked_at = held_claims.lease_clock()
+            await self._engine.renew(self._state.id, [], lease=self._lease, first=True)
+            self._claims.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before `_listen` waits.
             await self._engine.wait([CONTROL], 0)
         except BaseException as error:  # noqa: BLE001 - start() raises it
@@ -129,7 +146,7 @@ class LeaseKeeper:
         due = time.monotonic() + pause
         while True:
             try:
-                nap = BLOCKED_AFTER if self._worker.running_jobs.runs else IDLE_NAP
+                nap = BLOCKED_AFTER if self._running_jobs.runs else IDLE_NAP
                 async with asyncio.timeout(min(max(0.0, due - time.monotonic()), nap)):
                     await self._nudge.wait()
             except TimeoutError:
@@ -144,33 +161,32 @@ class LeaseKeeper:
             due = time.monotonic() + (pause if await self._renew() else min(AGAIN_AFTER, pause))
 
     async def _renew(self) -> bool:
-        worker = self._worker
-        held = list(worker.running_jobs.held.copy().items())
-        asked = worker.id
-        fresh = worker.next_id()
-        asked_at = running.lease_clock()
+        held = list(self._claims.tokens.copy().items())
+        asked = self._state.id
+        fresh = self._state.next_id()
+        asked_at = held_claims.lease_clock()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:
-                worker.running_jobs.safe_until = -inf  # other workers have the prefetched claims
+                self._claims.safe_until = -inf  # other workers have the prefetched claims
                 await self._engine.renew(fresh, [], lease=self._lease, first=True)
-            reasons = await self._reasons(renewal)
+            reasons = await self._cancel_reasons(renewal)
         except StokerError as error:
-            self._call_worker(worker.running_jobs.renewal_failed, error)
+            self._call_worker(self._reports.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
         if renewal.known:
-            worker.running_jobs.safe_until = self._end_of(asked_at)
-            self._call_worker(worker.running_jobs.renewed, renewal, reasons)
+            self._claims.safe_until = self._end_of(asked_at)
+            self._call_worker(self._reports.renewed, renewal, reasons)
         else:
-            self._call_worker(worker.running_jobs.lease_lost, asked, fresh, self._end_of(asked_at))
+            self._call_worker(self._reports.lease_lost, asked, fresh, self._end_of(asked_at))
         return True
 
     def _end_of(self, asked_at: float) -> float:
         """Return the earliest end of a lease by `lease_clock`: the store counts it from after the call began."""
         return asked_at + self._lease / SECOND
 
-    async def _reasons(self, renewal: Renewal) -> dict[JobId, str]:
+    async def _cancel_reasons(self, renewal: Renewal) -> dict[JobId, str]:
         """Return the reasons that callers gave for canceling."""
         asked = [job for job, _ in renewal.canceling]
         found = await self._engine.get(asked) if asked else []
@@ -187,7 +203,7 @@ class LeaseKeeper:
     def _watch_loop(self) -> None:
         """Schedule a call on the worker's loop; if it does not run, something blocks the loop."""
         if self._asked_at is None:
-            if not self._worker.running_jobs.runs:
+            if not self._running_jobs.runs:
                 return
             self._asked_at = time.monotonic()
             self._call_worker(self._answered, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from random import random
@@ -14,21 +13,28 @@ import msgspec
 
 from stoker.engines.base import Engine, Feature
 from stoker.model import ids
+from stoker.model.control import Presence
 from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Note, Settlement, Verdict
+from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, Span
 from stoker.services import Service, ServiceContext
-from stoker.worker import presence
-from stoker.worker.advice import Advice
 from stoker.worker.rejected_outcomes import AWAY
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
-
+    from stoker.settings import WorkerSettings
+    from stoker.worker.advice import Advice
+    from stoker.worker.due_timer import DueTimer
+    from stoker.worker.failures import FailureLog
+    from stoker.worker.fetcher import Fetcher, QueueLimits
+    from stoker.worker.notes import Notes
+    from stoker.worker.publisher import Publisher
+    from stoker.worker.running import RunningJobs
+    from stoker.worker.state import WorkerState
+    from stoker.worker.store_loop import StoreLoop
 
 RulesOf = Callable[[str], Rules]
 
@@ -118,19 +124,51 @@ class Interval:
 
 
 class Maintenance:
-    """The loops of a worker around its store loop."""
+    """The loops of a worker around its store loop.
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._app = worker.app
-        self._engine = worker.engine
-        self._settings = worker.settings
-        self._notes: dict[JobId, Note] = {}
-        self._noting = threading.Lock()
+    `presence` returns what the worker shows of itself. `keeps` is filled with the retention of finished jobs by queue,
+    `keep` where the queue has none of its own.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: WorkerSettings,
+        state: WorkerState,
+        *,
+        fetcher: Fetcher,
+        limits: QueueLimits,
+        store_loop: StoreLoop,
+        due_timer: DueTimer,
+        running_jobs: RunningJobs,
+        notes: Notes,
+        publisher: Publisher,
+        failures: FailureLog,
+        advice: Advice,
+        rules_of: RulesOf,
+        presence: Callable[[], Presence],
+        keep: Span | None,
+        keeps: dict[str, Span],
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._state = state
+        self._fetcher = fetcher
+        self._limits = limits
+        self._store_loop = store_loop
+        self._due_timer = due_timer
+        self._running_jobs = running_jobs
+        self._notes = notes
+        self._publisher = publisher
+        self._failures = failures
+        self._rules_of = rules_of
+        self._presence = presence
+        self._keep = keep
+        self._keeps = keeps
         self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
-        self.advice = Advice(worker)
         self._entangled: set[tuple[str, str]] = set()
+        self.advice = advice
 
     async def listen(self) -> None:
         """Ask for jobs after a wake-up and at every poll: a lost wake-up delays a job by one poll at most.
@@ -138,7 +176,7 @@ class Maintenance:
         A poll skips queues that are paused or cooling down: a wake-up or the due timer opens them. The same loop reaps
         and starts the rounds of maintenance, so that an idle worker wakes as seldom as possible.
         """
-        queues = [queue for lane in self._worker.lanes for queue in lane.queues]
+        queues = [queue for lane in self._fetcher.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
         third = self._settings.lease / 3 / SECOND
         pause = min(PROMPT_REAP, third) if Feature.SIGN_OF_LIFE in self._engine.features else third
@@ -152,10 +190,10 @@ class Maintenance:
                 await asyncio.sleep(nap)
                 woken = frozenset()
             if look.is_due() or woken:
-                self._worker.fetcher.wake(woken or self._worker.due_timer.open)
-                await self._worker.store_loop.answer()
+                self._fetcher.wake(woken or self._due_timer.open)
+                await self._store_loop.answer()
                 await asyncio.sleep(0)  # a slot with a new claim goes first
-                self._worker.due_timer.reset()
+                self._due_timer.reset()
             if tend.is_due():
                 self._tend_now.set()
             if reap.is_due():
@@ -170,10 +208,10 @@ class Maintenance:
             self._failed("could not reap the jobs of dead workers: %s Trying again.", error)
 
     async def _reap_once(self) -> bool:
-        worker, limit = self._worker, self._settings.reap_batch
-        claims, settlements, verdicts = await reap(self._engine, worker.id, worker.rules_of, limit=limit)
-        worker.store_loop.publish(claims, settlements, verdicts)
-        worker.failures.applied(claims, settlements, verdicts)
+        limit = self._settings.reap_batch
+        claims, settlements, verdicts = await reap(self._engine, self._state.id, self._rules_of, limit=limit)
+        self._publisher.settled(claims, settlements, verdicts)
+        self._failures.applied(claims, settlements, verdicts)
         return len(claims) == limit
 
     async def tend(self) -> None:
@@ -181,16 +219,16 @@ class Maintenance:
         tick = 0
         while True:
             try:
-                await self.write_notes()
-                self._worker.store_loop.hand_back(self._worker.fetcher.stale())
+                await self._notes.write()
+                self._store_loop.hand_back(self._fetcher.stale())
                 self._name_long_runs()
                 await self._name_deadlocks()
-                self._worker.failures.flush()
-                await self._worker.store_loop.rejected_outcomes.try_again()
+                self._failures.flush()
+                await self._store_loop.rejected_outcomes.try_again()
                 if tick % 5 == 0:
                     await self.show_and_tune()
                 if tick % 2 == 0:
-                    await self.write_events()
+                    await self._publisher.flush()
                 if tick % LOOK_FOR_UNSERVED == FIRST_LOOK:
                     await self.advice.look()
             except StokerError as error:
@@ -201,33 +239,26 @@ class Maintenance:
 
     async def show_and_tune(self) -> None:
         """Show presence, and read the settings of the queues: limits and retention."""
-        worker = self._worker
-        await self._engine.beat(presence.presence(worker))
-        served = {queue for lane in worker.lanes for queue in lane.queues}
+        await self._engine.beat(self._presence())
+        served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         queues = [queue for queue in await self._engine.queues() if queue.name in served]
-        keep = self._app.defaults.keep
-        if keep is not None:
+        if self._keep is not None:
             own = {queue.name for queue in queues if queue.keep_done != self._engine.keep_done}
-            worker.keeps.clear()
-            worker.keeps.update(dict.fromkeys(served - own, keep))
+            self._keeps.clear()
+            self._keeps.update(dict.fromkeys(served - own, self._keep))
         limited = any(queue.workers is not None for queue in queues)
-        if worker.limits.learn(worker.id, queues, await self._engine.workers() if limited else ()):
-            worker.store_loop.hand_back(worker.limits.surplus(worker.lanes))
-            worker.fetcher.wake()
-            worker.store_loop.wakeup.set()
+        if self._limits.learn(self._state.id, queues, await self._engine.workers() if limited else ()):
+            self._store_loop.hand_back(self._limits.surplus(self._fetcher.lanes))
+            self._fetcher.wake()
+            self._store_loop.wakeup.set()
 
     def _failed(self, text: str, error: StokerError) -> None:
         """Log a failure; an absent store only at debug level, because the store loop logs it once."""
         logger.log(logging.DEBUG if isinstance(error, AWAY) else logging.WARNING, text, error)
 
-    async def write_events(self) -> None:
-        """Write buffered events to the timeline."""
-        if self._app.timeline is not None:
-            await self._app.timeline.flush(self._engine)
-
     def _name_long_runs(self) -> None:
         limit = self._settings.long_running / SECOND
-        for job, slot in list(self._worker.running_jobs.runs.items()):
+        for job, slot in list(self._running_jobs.runs.items()):
             context = slot.context
             if context is not None and job not in self._warned and context.elapsed > limit:
                 self._warned.add(job)
@@ -237,14 +268,14 @@ class Maintenance:
                     context.kind,
                     limit,
                 )
-        self._warned.intersection_update(self._worker.running_jobs.runs)
+        self._warned.intersection_update(self._running_jobs.runs)
 
     async def _name_deadlocks(self) -> None:
         """Warn of a run that waits for a job which needs the very slots that are all taken, once per pair of kinds."""
-        for lane in self._worker.lanes:
+        for lane in self._fetcher.lanes:
             if lane.busy < lane.slots:
                 continue
-            runs = [slot.context for slot in self._worker.running_jobs.runs.values()]
+            runs = [slot.context for slot in self._running_jobs.runs.values()]
             waiting = {
                 job: run for run in runs if run is not None and run.queue in lane.queues for job in list(run.awaited)
             }
@@ -268,42 +299,3 @@ class Maintenance:
                     job.kind,
                     job.kind,
                 )
-
-    def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
-        """Keep progress and log lines of a handler until they are written; from any thread."""
-        with self._noting:
-            self._merge(Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref))
-
-    def _merge(self, note: Note) -> None:
-        known = self._notes.get(note.id)
-        if known is not None and known.token == note.token:
-            progress = known.progress if note.progress is None else note.progress
-            lines = (known.lines + note.lines)[-LONGEST_LOG:]
-            note = msgspec.structs.replace(note, progress=progress, lines=lines)
-        self._notes[note.id] = note
-
-    async def write_notes(self, settling: Sequence[Claim] | None = None) -> None:
-        """Write progress and log lines: of all jobs, or only of those about to be settled."""
-        if not self._notes:
-            return
-        jobs = None if settling is None else {claim.id for claim in settling}
-        with self._noting:
-            taken = [self._notes.pop(job) for job in list(self._notes) if jobs is None or job in jobs]
-        if not taken:
-            return
-        try:
-            await self._engine.note(taken)
-        except (*AWAY, asyncio.CancelledError):
-            self._keep(taken)
-            raise
-        except Exception as error:  # noqa: BLE001 - a rejected note must not delay an outcome
-            logger.warning(
-                "progress and log lines of %d jobs are refused by the store and dropped: %s", len(taken), error
-            )
-
-    def _keep(self, notes: list[Note]) -> None:
-        """Put notes back after a failed write; newer ones may exist already."""
-        with self._noting:
-            newer, self._notes = self._notes, {note.id: note for note in notes}
-            for note in newer.values():
-                self._merge(note)

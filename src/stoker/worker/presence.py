@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stoker.model.control import Presence
 
 if TYPE_CHECKING:
+    from stoker.app import Stoker
     from stoker.worker.worker import Worker
 
 
@@ -25,9 +26,9 @@ def version() -> str:
         return "unknown"
 
 
-def kinds(worker: Worker) -> dict[str, str]:
-    """Return the kinds a worker can run, each with the path of its function."""
-    return {kind: task.path for kind, task in worker.app.tasks.items()}
+def kinds(app: Stoker) -> dict[str, str]:
+    """Return the kinds that workers of an app can run, each with the path of its function."""
+    return {kind: task.path for kind, task in app.tasks.items()}
 
 
 def presence(worker: Worker) -> Presence:
@@ -37,7 +38,7 @@ def presence(worker: Worker) -> Presence:
         host=socket.gethostname(),
         pid=os.getpid(),
         queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
-        kinds=kinds(worker),
+        kinds=kinds(worker.app),
         running=worker.runs,
         version=version(),
         state=worker.state,

@@ -1,32 +1,31 @@
 """The running jobs, and how they are interrupted: timeout, cancel, shutdown, lost claim.
 
-The lease keeper reports here. A handler that ignores every interruption is abandoned with its slot: the worker settles
-its job and starts a new slot.
+A handler that ignores every interruption is abandoned with its slot: the worker settles its job and starts a new slot.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.codec.error_text import describe_error
 from stoker.context import Context
 from stoker.executors.outcomes import Cause, outcome_of_interruption
 from stoker.model import ids
-from stoker.model.errors import StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import Renewal
-from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Canceled, Panicked
+from stoker.model.job import Claim, Settlement
+from stoker.model.lifecycle import Rules, conclude
+from stoker.model.outcome import Panicked
 
 if TYPE_CHECKING:
-    from stoker.worker.worker import Worker
+    from stoker.task import Task
+
+ReplaceSlot: TypeAlias = Callable[[Claim, Settlement], None]
+"""Settles the job of a slot that was abandoned, and starts another slot."""
 
 
 AGAIN_AFTER = 1.0
@@ -86,27 +85,20 @@ class Slot:
 
 logger = logging.getLogger("stoker.worker")
 
-lease_clock: Callable[[], float] = functools.partial(
-    time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-)
-"""Returns seconds of a clock that also runs while the machine sleeps, as leases do; where there is one."""
-
-NO_REASONS: Mapping[JobId, str] = MappingProxyType({})
-
 
 class RunningJobs:
-    """`held`: every claim of this worker by id with its token. `runs`: the slots that run one.
+    """`runs`: the slot of every job that runs."""
 
-    `safe_until`: the end of the current lease by `lease_clock`; written by the lease keeper.
-    `unstarted`: the claims that were handed back when the lease had passed.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.held: dict[JobId, int] = {}
+    def __init__(
+        self,
+        find_task: Callable[[str], Task[..., Any] | None],
+        rules_of: Callable[[str], Rules],
+        replace_slot: ReplaceSlot,
+    ) -> None:
+        self._find_task = find_task
+        self._rules_of = rules_of
+        self._replace_slot = replace_slot
         self.runs: dict[JobId, Slot] = {}
-        self.safe_until = inf
-        self.unstarted: frozenset[tuple[JobId, int]] = frozenset()
         self.timer_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
@@ -177,10 +169,8 @@ class RunningJobs:
         claim = context.claim
         cause = slot.cause or Cause.SHUTDOWN
         self.runs.pop(claim.id, None)
-        outcome = outcome_of_interruption(
-            cause, context.limit, self._worker.app.find_task(claim.kind), context.cancel.reason
-        )
-        settlement = conclude(claim, outcome, self._worker.rules_of(claim.kind))
+        outcome = outcome_of_interruption(cause, context.limit, self._find_task(claim.kind), context.cancel.reason)
+        settlement = conclude(claim, outcome, self._rules_of(claim.kind))
         logger.error(
             "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "
             "background, the job is settled without it, a new slot takes its place",
@@ -188,7 +178,7 @@ class RunningJobs:
             claim.kind,
             cause.value,
         )
-        self._worker.replace_slot(claim, settlement)
+        self._replace_slot(claim, settlement)
 
     def end_as_panic(self, slot: Slot, error: BaseException) -> None:
         """End a run as a panic: a task that it left behind tried to end the worker."""
@@ -197,81 +187,6 @@ class RunningJobs:
             return
         slot.abandoned = True
         self.runs.pop(context.claim.id, None)
-        rules = self._worker.rules_of(context.kind)
-        self._worker.replace_slot(context.claim, conclude(context.claim, Panicked(describe_error(error)), rules))
+        rules = self._rules_of(context.kind)
+        self._replace_slot(context.claim, conclude(context.claim, Panicked(describe_error(error)), rules))
         slot.task.cancel()
-
-    def drop(self, job: JobId, cause: Cause, reason: str) -> None:
-        """Interrupt a run, or remove its claim from the buffer if it has not started."""
-        slot = self.runs.get(job)
-        if slot is not None:
-            if slot.cause is not cause:
-                self.interrupt(slot, cause, reason)
-            return
-        claim = self._worker.fetcher.remove(job)
-        if claim is None:
-            return
-        if cause is Cause.CANCEL:
-            settlement = conclude(claim, Canceled(reason))
-            self._worker.store_loop.finished(claim, settlement, last=True)
-        else:
-            self.held.pop(job, None)
-
-    # --- reports of the lease keeper ----------------------------------------------------------------------------
-
-    def renewed(self, renewal: Renewal, reasons: Mapping[JobId, str] = NO_REASONS) -> None:
-        """Handle a renewal: drop lost claims, cancel jobs, hand back orphans. `reasons`: why jobs are canceled."""
-        self._worker.store_answers()
-        in_flight = self._worker.outcomes.in_flight
-        for job, token in renewal.lost:
-            if job not in in_flight and self.held.get(job) == token:
-                self.drop(job, Cause.LOST, "its claim was lost")
-        for job, token in renewal.canceling:
-            if self.held.get(job) == token:
-                self.drop(job, Cause.CANCEL, reasons.get(job, "a cancel was requested"))
-        if not self._worker.store_loop.asking:  # else a claim under way may bring them; the next renewal checks again
-            orphans = [claim for claim in renewal.orphaned if self.held.get(claim.id) != claim.token]
-            self._worker.store_loop.hand_back(orphans)
-
-    def renewal_failed(self, error: StokerError) -> None:
-        """Handle a failed renewal: claim nothing, let handlers run, log it."""
-        if self._worker.healthy:
-            where = self._worker.engine.where
-            text = "the lease cannot be renewed at %s: %s Running jobs go on, nothing is claimed until it can."
-            self._worker.outage.report(text, where, error)
-        self._worker.healthy = False
-
-    def lapsed(self) -> None:
-        """Hand back every claim that has not started: the lease has passed, other workers may run these jobs.
-
-        The hand-back is fenced, so it changes nothing if they do. The worker claims again after a renewal.
-        """
-        waiting = self._worker.fetcher.empty()
-        logger.warning(
-            "worker %s could not renew its lease in time (a frozen process, or a store that was away): %d claimed jobs "
-            "that had not started are handed back. Claiming goes on after the next renewal.",
-            self._worker.id,
-            len(waiting),
-        )
-        self._worker.healthy = False
-        self.unstarted = frozenset((claim.id, claim.token) for claim in waiting)
-        self._worker.store_loop.hand_back(waiting)
-
-    def lease_lost(self, former: str, fresh: str, safe_until: float) -> None:
-        """Interrupt all handlers and continue under a new id: other workers took this one for dead.
-
-        `safe_until` is the end of the new lease.
-        """
-        logger.error(
-            "lease lost: worker %s was taken for dead and its jobs were passed on; %d handlers are stopped, "
-            "the worker goes on as %s",
-            former,
-            len(self.runs),
-            fresh,
-        )
-        self._worker.rename(fresh)
-        self._worker.fetcher.empty()
-        self.held.clear()
-        self.safe_until = safe_until
-        self.interrupt_all(Cause.LOST, "the worker's lease was lost")
-        self._worker.store_answers()

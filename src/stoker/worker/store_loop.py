@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import random
 from typing import TYPE_CHECKING
 
 from stoker.model import ids
 from stoker.model.errors import StokerError
-from stoker.model.events import transition_of, transition_to_pending, transition_to_running
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
@@ -27,7 +26,13 @@ from stoker.worker.rejected_outcomes import RejectedOutcomes
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
-    from stoker.worker.worker import Worker
+    from stoker.worker.claims import HeldClaims
+    from stoker.worker.due_timer import DueTimer
+    from stoker.worker.failures import FailureLog
+    from stoker.worker.notes import Notes
+    from stoker.worker.outage import Outage
+    from stoker.worker.publisher import Publisher
+    from stoker.worker.state import WorkerState
 
 
 class OutcomeBuffer:
@@ -96,13 +101,33 @@ FINISH_WITHIN = 10.0
 
 
 class StoreLoop:
-    """Starts a call to the store whenever `wakeup` is set."""
+    """Starts a call to the store whenever `wakeup` is set. Calls `rested` after each call, and when none is needed."""
 
-    def __init__(self, worker: Worker, fetcher: Fetcher, outcomes: OutcomeBuffer) -> None:
-        self._worker = worker
-        self._app = worker.app
+    def __init__(
+        self,
+        engine: Engine,
+        state: WorkerState,
+        fetcher: Fetcher,
+        outcomes: OutcomeBuffer,
+        *,
+        claims: HeldClaims,
+        notes: Notes,
+        publisher: Publisher,
+        due_timer: DueTimer,
+        failures: FailureLog,
+        outage: Outage,
+        rested: Callable[[], None],
+    ) -> None:
+        self._state = state
         self._fetcher = fetcher
         self._outcomes = outcomes
+        self._claims = claims
+        self._notes = notes
+        self._publisher = publisher
+        self._due_timer = due_timer
+        self._failures = failures
+        self._outage = outage
+        self._rested = rested
         self._pause = SHORTEST_PAUSE
         self._armed = False
         self._closing = False
@@ -112,10 +137,10 @@ class StoreLoop:
         self.away = False
         self.asking = 0
         self.wakeup = asyncio.Event()
-        self.engine: Engine = worker.engine
+        self.engine = engine
         self.rejected_outcomes = RejectedOutcomes(self.engine, outcomes, self._settled)
         self.held_outcomes = HeldOutcomes(self.engine, outcomes, self._settled, self.wakeup.set)
-        self._parallel_calls = worker.engine.parallel_calls
+        self._parallel_calls = engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
         """Take the outcome of a job from a slot. Returns whether a whole batch can be sent: the slot then yields."""
@@ -174,6 +199,11 @@ class StoreLoop:
             self.wakeup.set()
 
     @property
+    def in_flight(self) -> frozenset[JobId]:
+        """The jobs whose settlement is being written."""
+        return self._outcomes.in_flight
+
+    @property
     def under_way(self) -> int:
         """How many calls are under way."""
         return len(self._outcomes.flying)
@@ -181,14 +211,14 @@ class StoreLoop:
     @property
     def _worth_another(self) -> bool:
         """May another call start before the last one returns? Only with a whole batch, while the store is there."""
-        return not self.away and (self._outcomes.full or (self._worker.taking and self._fetcher.wants_batch))
+        return not self.away and (self._outcomes.full or (self._state.taking and self._fetcher.wants_batch))
 
     async def call(self) -> None:
         """Make one call to the store, if there is anything to settle or to claim."""
         claims, settlements = self.held_outcomes.sift(*self._outcomes.take())
-        asked = self._fetcher.ask(self._worker.id) if self._worker.taking else None
+        asked = self._fetcher.ask(self._state.id) if self._state.taking else None
         if not settlements and asked is None:
-            self._worker.notice_drained()
+            self._rested()
             return
         self._calls += 1
         try:
@@ -204,12 +234,12 @@ class StoreLoop:
         if self.away:
             self.away = False
             self._pause = SHORTEST_PAUSE
-            self._worker.outage.over("the store answers again")
+            self._outage.over("the store answers again")
         if settlements:
             await self._settled(claims, settlements, settled.verdicts)
         if asked is not None:
             self._claimed(asked, settled.claims)
-        self._worker.notice_drained()
+        self._rested()
 
     async def _call(self, claims: list[Claim], settlements: list[Settlement], asked: Asked | None) -> Settled:
         """Make the call. If it raises, keep the settlements: sending them again shows whether they were written."""
@@ -218,7 +248,7 @@ class StoreLoop:
         self.asking += asked is not None
         try:
             if settlements:
-                await self._worker.maintenance.write_notes(claims)
+                await self._notes.write(claims)
                 return await self.engine.settle(settlements, demand=demand)
             assert demand is not None
             return Settled([], await self.engine.claim(demand))
@@ -237,12 +267,11 @@ class StoreLoop:
         while self._calls and not self.away and time.monotonic() < end:
             await asyncio.sleep(0.005)
 
-    async def finish(self) -> None:
-        """Let the loop end its call, then write the remaining outcomes, within a time limit."""
+    async def finish(self, pump: asyncio.Task[None]) -> None:
+        """Let the task of `pump` end its call, then write the remaining outcomes, within a time limit."""
         self._closing = True
         self.wakeup.set()
         end = time.monotonic() + FINISH_WITHIN
-        pump = self._worker.pump
         await asyncio.wait([pump], timeout=FINISH_WITHIN)
         pump.cancel()
         await asyncio.gather(pump, return_exceptions=True)
@@ -253,18 +282,14 @@ class StoreLoop:
             logger.error("%d outcomes could not be written before the end; their jobs will run again", left)
 
     def _claimed(self, asked: Asked, claims: list[Claim]) -> None:
-        if claims and claims[0].worker != self._worker.id:
+        if claims and claims[0].worker != self._state.id:
             self._fetcher.withdraw(asked)
             return  # claimed under an id whose lease was lost meanwhile: other workers have them
-        held = self._worker.running_jobs.held
+        held = self._claims.tokens
         for claim in claims:
             held[claim.id] = claim.token
-        if claims and self._app.timeline is not None:
-            self._app.timeline.claimed(claims)
-        if claims and self._app.listeners:
-            for claim in claims:
-                self._app.listeners.emit(transition_to_running(claim))
-        if self._worker.state != "running":
+        self._publisher.claimed(claims)
+        if not self._state.running:
             self._fetcher.withdraw(asked)
             self.hand_back(claims)
             return
@@ -273,10 +298,10 @@ class StoreLoop:
         if any(may_have_more):
             self.wakeup.set()
         if not all(may_have_more):
-            self._worker.due_timer.reset()
+            self._due_timer.reset()
 
     async def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
-        held, counts, more = self._worker.running_jobs.held, self._worker.counts, self._worker.draining
+        held, counts, more = self._claims.tokens, self._state.counts, self._state.draining
         if Verdict.REPEATED in verdicts:
             # Written by a call whose reply was lost: not published yet.
             verdicts = [Verdict.APPLIED if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
@@ -288,39 +313,22 @@ class StoreLoop:
             if verdict is _APPLIED:
                 counts[settlement.status] += 1
                 if settlement.status is not _DONE or (settlement.metadata and RESULT_WARNING in settlement.metadata):
-                    self._worker.failures.settled(claim, settlement)
+                    self._failures.settled(claim, settlement)
                 if settlement.after:
-                    self._worker.due_timer.expect(settlement.after)
+                    self._due_timer.expect(settlement.after)
                 if settlement.followups:
                     more = True
         self._fetcher.measure(claims)
         # A write that goes early is worth it only where another call can be under way at the same time.
         self._outcomes.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
-        self.publish(claims, settlements, verdicts, await self._stored(settlements, verdicts))
+        stored = await self._publisher.stored(settlements, verdicts)
+        self._publisher.settled(claims, settlements, verdicts, stored)
         if more:
             self._fetcher.wake()
             self.wakeup.set()
         for lane in self._fetcher.lanes:
             if lane.buffer and lane.idle:  # these slots paused because too many outcomes waited
                 lane.wake_slot()
-
-    async def _stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
-        """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
-        keyed = [
-            draft.id
-            for settlement, verdict in zip(settlements, verdicts, strict=True)
-            if settlement.followups and verdict is _APPLIED
-            for draft in settlement.followups
-            if draft.unique is not None
-        ]
-        if not keyed or (self._app.timeline is None and not self._app.listeners):
-            return frozenset()
-        try:
-            found = await self.engine.get(keyed)
-        except StokerError as error:
-            logger.warning("%d follow-ups are missing from timeline and listeners: %s", len(keyed), error)
-            return frozenset()
-        return frozenset(job.id for job in found if job is not None)
 
     def _refused(self, claim: Claim, settlement: Settlement, verdict: Verdict) -> bool:
         """Handle a settlement that did not apply. Returns whether the claim is still held."""
@@ -335,31 +343,9 @@ class StoreLoop:
         self.wakeup.set()
         return True
 
-    def publish(
-        self,
-        claims: Sequence[Claim],
-        settlements: Sequence[Settlement],
-        verdicts: Sequence[Verdict],
-        stored: frozenset[JobId] = frozenset(),
-    ) -> None:
-        """Publish what applied to timeline and listeners; `stored`: the follow-ups with a unique key that exist."""
-        if self._app.timeline is not None and claims:
-            self._app.timeline.settled(claims, settlements, verdicts, stored)
-        if self._app.listeners:
-            for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
-                if verdict is Verdict.APPLIED:
-                    self._emit(claim, settlement, stored)
-
-    def _emit(self, claim: Claim, settlement: Settlement, stored: frozenset[JobId]) -> None:
-        listeners = self._app.listeners
-        listeners.emit(transition_of(claim, settlement))
-        for draft in settlement.followups:
-            if draft.unique is None or draft.id in stored:
-                listeners.emit(transition_to_pending(draft))
-
     def _warn_lost(self, claim: Claim, settlement: Settlement) -> None:
-        self._worker.lost += 1
-        if (claim.id, claim.token) in self._worker.running_jobs.unstarted:
+        self._state.lost += 1
+        if (claim.id, claim.token) in self._claims.unstarted:
             return  # it never ran here, so no outcome is lost
         logger.warning(
             "lease lost: the store refused the outcome (%s) of job %s (%s), because the claim has passed to another "
@@ -374,7 +360,7 @@ class StoreLoop:
         if not self.away:
             self.away = True
             text = "the store does not answer: %s: %s Running jobs go on; Stoker keeps trying."
-            self._worker.outage.report(text, self.engine.where, error)
+            self._outage.report(text, self.engine.where, error)
         pause = self._pause * (0.5 + random())  # so that workers do not return all at once
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         await asyncio.sleep(pause)

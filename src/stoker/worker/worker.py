@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -27,16 +26,23 @@ from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
+from stoker.worker.advice import Advice
+from stoker.worker.claims import HeldClaims
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order, QueueLimits
 from stoker.worker.janitor import Janitor
 from stoker.worker.lease_keeper import LeaseKeeper
+from stoker.worker.lease_reports import LeaseReports
 from stoker.worker.maintenance import Maintenance, keep_running
+from stoker.worker.notes import Notes
 from stoker.worker.outage import Outage
+from stoker.worker.plans import Plans
 from stoker.worker.presence import presence, version
+from stoker.worker.publisher import Publisher
 from stoker.worker.runner import Runner
 from stoker.worker.running import RunningJobs
+from stoker.worker.state import WorkerState
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
 
 if TYPE_CHECKING:
@@ -68,27 +74,18 @@ class Worker:
         self.app = app
         self.settings = resolve(WorkerSettings, settings, environ=app.environ)
         self.retention = resolve(RetentionSettings, environ=app.environ)
-        self.supervisor: str | None = None
-        self.id = self.next_id()
-        self.state = "new"
-        self.draining = drain
-        self.healthy = False
-        self.counts = dict.fromkeys(Status, 0)
-        self.lost = 0
+        self._state = WorkerState(draining=drain)
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
-        self.on_identity: Callable[[str], object] = lambda _worker: None
-        self.keeps: dict[str, Span] = {}
         self.failures = FailureLog()
         self.outage = Outage()
-        self.running_jobs = RunningJobs(self)
+        self.claims = HeldClaims()
+        self.running_jobs = RunningJobs(app.find_task, self._rules_of, self._replace_slot)
         self.limits = QueueLimits(self.running_jobs.count)
         self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.limits)
         self.lanes = self.fetcher.lanes
         self.outcomes = OutcomeBuffer(self.settings.settle_batch)
         self.executors = Executors(self.settings)
-        self.runner = Runner(self)
-        self._quiet = False
         self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
@@ -107,24 +104,40 @@ class Worker:
         numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
         return {queue: self.settings.slots if slots is None else slots for queue, slots in numbers.items()}
 
-    def next_id(self) -> str:
-        """Return a fresh random id: no id is used twice, not even by the same process after a lapse."""
-        return uuid.uuid4().hex if self.supervisor is None else f"{self.supervisor}.{uuid.uuid4().hex}"
-
-    def supervised_by(self, supervisor: str | None) -> None:
-        """Make the id of a supervisor a part of every id of this worker."""
-        self.supervisor = supervisor
-        self.id = self.next_id()
+    def supervised_by(self, supervisor: str | None, on_identity: Callable[[str], object]) -> None:
+        """Make the id of a supervisor a part of every id of this worker, and report each id to it."""
+        self._state.supervised_by(supervisor)
+        self._state.on_identity = on_identity
 
     @property
-    def taking(self) -> bool:
-        """May the worker claim?"""
-        return self.healthy and self.state == "running" and not self._quiet
+    def id(self) -> str:
+        """The id under which the worker claims; another one after a lost lease."""
+        return self._state.id
+
+    @property
+    def state(self) -> str:
+        """One of new, starting, running, stopping and stopped."""
+        return self._state.phase
+
+    @property
+    def draining(self) -> bool:
+        """Does the worker stop when nothing is due any more?"""
+        return self._state.draining
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """How many settlements of each status the store accepted."""
+        return self._state.counts
+
+    @property
+    def lost(self) -> int:
+        """How many outcomes the store refused, because their claim had passed on."""
+        return self._state.lost
 
     @property
     def ready(self) -> bool:
         """Is the worker running, with a lease and a reachable store?"""
-        return self.healthy and self.state == "running" and not self.store_loop.away
+        return self._state.healthy and self._state.running and not self.store_loop.away
 
     @property
     def runs(self) -> int:
@@ -137,25 +150,25 @@ class Worker:
         """Open the store, take a lease, open lifespans, start the slots. A worker that has stopped may start again."""
         if self.state not in ("new", "stopped"):
             raise StokerError(f"this worker is {self.state} already; make another one")
-        before, self.state = self.state, "starting"
+        before, self._state.phase = self.state, "starting"
         self._stopped = asyncio.Event()
         self._stop_asked = False
         try:
             await self._prepare(again=before == "stopped")
         except BaseException:
-            self.state = before
+            self._state.phase = before
             self._stopped.set()
             raise
         name_jobs_in_logs()
         self.executors.warm_up(self.app.tasks.values())
-        self.on_identity(self.id)
-        self.healthy = True
-        self.state = "running"
-        self.pump = self._spawn(self.store_loop.pump(), "pump")
+        self._state.on_identity(self.id)
+        self._state.healthy = True
+        self._state.phase = "running"
+        self._pump = self._spawn(self.store_loop.pump(), "pump")
         self._loops = [
-            self.pump,
+            self._pump,
             self._spawn(self.maintenance.listen(), "listen"),
-            self._spawn(self.due_timer.run(), "alarm"),
+            self._spawn(self.due_timer.run(self.store_loop.answer), "alarm"),
             self._spawn(self.maintenance.tend(), "tend"),
             self._spawn(self.store_loop.held_outcomes.serve(), "held-outcomes"),
             *self._services(),
@@ -182,27 +195,86 @@ class Worker:
     async def _prepare(self, *, again: bool) -> None:
         """Do everything that can fail; after a failure close what was opened."""
         if again:
-            self.id = self.next_id()
+            self._state.id = self._state.next_id()
+            self._state.quiet = False
             self.executors = Executors(self.settings)
-            self.runner = Runner(self)
             self.stopping = Stopping()
-            self._quiet = False
         self.executors.check(self.app.tasks.values())
         self.engine: Engine = await self.app.engine()
-        self.store_loop = StoreLoop(self, self.fetcher, self.outcomes)
-        self.maintenance = Maintenance(self)
-        self.due_timer = DueTimer(self.engine, self.fetcher, self.store_loop, self.settings.poll / SECOND)
+        self._make_parts()
         self.fetcher.wake()
         self._lifespans = AsyncExitStack()
         try:
             for lifespan in self.app.lifespans:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
             await self.maintenance.show_and_tune()
-            self.lease_keeper = LeaseKeeper(self, self.app.new_engine(), self.settings.lease)
+            self.lease_keeper = LeaseKeeper(
+                self.app.new_engine(),
+                self.settings.lease,
+                state=self._state,
+                claims=self.claims,
+                running_jobs=self.running_jobs,
+                reports=self.lease_reports,
+                failed=self._lease_keeper_failed,
+            )
             await self.lease_keeper.start()
         except BaseException:
             await self._lifespans.aclose()
             raise
+
+    def _make_parts(self) -> None:
+        """Make the parts that need the engine, each with what it uses."""
+        engine, state, fetcher, keeps = self.engine, self._state, self.fetcher, dict[str, Span]()
+        self.notes = Notes(engine)
+        self.due_timer = DueTimer(engine, fetcher, self.settings.poll / SECOND)
+        self.plans = Plans(self.app, self.executors, self.settings.unknown_task_grace, keeps)
+        publisher = Publisher(engine, self.app.timeline, self.app.listeners)
+        self.store_loop = StoreLoop(
+            engine,
+            state,
+            fetcher,
+            self.outcomes,
+            claims=self.claims,
+            notes=self.notes,
+            publisher=publisher,
+            due_timer=self.due_timer,
+            failures=self.failures,
+            outage=self.outage,
+            rested=self._notice_drained,
+        )
+        self.lease_reports = LeaseReports(state, self.claims, self.running_jobs, fetcher, self.store_loop, self.outage)
+        self.runner = Runner(
+            state,
+            self.plans,
+            runtime=self,
+            claims=self.claims,
+            running_jobs=self.running_jobs,
+            outcomes=self.outcomes,
+            store_loop=self.store_loop,
+            reports=self.lease_reports,
+            failures=self.failures,
+            ends=self._loop_ends,
+            ask_stop=self.ask_stop,
+        )
+        self.maintenance = Maintenance(
+            engine,
+            self.settings,
+            state,
+            fetcher=fetcher,
+            limits=self.limits,
+            store_loop=self.store_loop,
+            due_timer=self.due_timer,
+            running_jobs=self.running_jobs,
+            notes=self.notes,
+            publisher=publisher,
+            failures=self.failures,
+            advice=Advice(self.app, engine, self.lanes),
+            rules_of=self.plans.rules_of,
+            presence=lambda: presence(self),
+            keep=self.app.defaults.keep,
+            keeps=keeps,
+        )
+        self._publisher = publisher
 
     def _services(self) -> list[asyncio.Task[Any]]:
         context = ServiceContext(self.app, self.engine, lambda: self.id)
@@ -222,12 +294,11 @@ class Worker:
                 self._end_with_the_loop()
         elif (error := task.exception()) is not None:
             logger.critical("%s died; the worker stops", task.get_name(), exc_info=error)
-            self.healthy = False
+            self._state.healthy = False
             self.ask_stop()
 
-    @property
-    def going_down(self) -> bool:
-        """Is the event loop being torn down around this worker?"""
+    def _loop_ends(self) -> bool:
+        """Does the event loop end around this worker?"""
         return any(loop.cancelling() for loop in self._loops)
 
     def _end_with_the_loop(self) -> None:
@@ -236,8 +307,8 @@ class Worker:
             "the event loop ends under a running worker. Its jobs run again when its lease has lapsed. "
             "Use `async with Worker(jobs)`, or await stop() before the loop ends."
         )
-        self.state = "stopped"
-        self.healthy = False
+        self._state.phase = "stopped"
+        self._state.healthy = False
         self.running_jobs.stop_timer()
         self.lease_keeper.let_go()
         for lane in self.lanes:
@@ -260,7 +331,7 @@ class Worker:
     def _begin_to_stop(self, grace: float | None) -> None:
         self._stop_asked = True
         if self.state == "running":
-            self.state = "stopping"
+            self._state.phase = "stopping"
             self.stopping.set()
             self.executors.processes.tell_stopping()
             self._ending = self._spawn(self._end(grace), "stop")
@@ -276,8 +347,8 @@ class Worker:
                 self.running_jobs.abandon(slot)
             await self._close()
         finally:
-            self.state = "stopped"
-            self.healthy = False
+            self._state.phase = "stopped"
+            self._state.healthy = False
             self._ending = None
             self._stopped.set()
 
@@ -287,7 +358,7 @@ class Worker:
 
     def quiet(self) -> None:
         """Claim no more, but let running jobs finish."""
-        self._quiet = True
+        self._state.quiet = True
         self.store_loop.hand_back(self.fetcher.empty())
 
     async def _rest(self, limit: float) -> None:
@@ -308,7 +379,7 @@ class Worker:
             await asyncio.wait(left, timeout=0.5)
         await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
-            for step in (self.store_loop.finish, self.maintenance.write_notes, self.lease_keeper.stop, self._leave):
+            for step in (self._finish, self.notes.write, self.lease_keeper.stop, self._leave):
                 try:
                     await step()
                 except StokerError as error:
@@ -322,10 +393,13 @@ class Worker:
             await self._lifespans.aclose()
             self.states.clear()
 
+    async def _finish(self) -> None:
+        await self.store_loop.finish(self._pump)
+
     async def _leave(self) -> None:
         await self.engine.renew(self.id, [], lease=0)
         await self.engine.beat(msgspec.structs.replace(presence(self), state="stopped"))
-        await self.maintenance.write_events()
+        await self._publisher.flush()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -355,11 +429,10 @@ class Worker:
 
     # --- slots --------------------------------------------------------------------------------------------------
 
-    def rules_of(self, kind: str) -> Rules:
-        """Return the rules for jobs of this kind; the app's defaults for an unknown kind."""
-        return self.runner.rules_of(kind)
+    def _rules_of(self, kind: str) -> Rules:
+        return self.plans.rules_of(kind)
 
-    def replace_slot(self, claim: Claim, settlement: Settlement) -> None:
+    def _replace_slot(self, claim: Claim, settlement: Settlement) -> None:
         """Settle the job of an abandoned slot and start a new slot."""
         lane = self.fetcher.lane_of(claim.queue)
         lane.busy -= 1
@@ -371,7 +444,7 @@ class Worker:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Keep progress and log lines of a handler until they are written."""
-        self.maintenance.note(claim, progress, lines)
+        self.notes.put(claim, progress, lines)
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Note that a handler begins or ends to wait for another job."""
@@ -381,7 +454,7 @@ class Worker:
             others = tuple(other for other in context.awaited if other != job)
             context.awaited = others if over else (*others, job)
 
-    def notice_drained(self) -> None:
+    def _notice_drained(self) -> None:
         """In drain mode: stop when a claim found nothing and nothing is running."""
         if not self.draining or self.state != "running":
             return
@@ -390,22 +463,8 @@ class Worker:
         if resting and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 
-    def store_answers(self) -> None:
-        """Claim again: the lease was renewed."""
-        if not self.healthy and self.state == "running":
-            self.healthy = True
-            self.outage.over("the store answers again; claiming goes on")
-            self.fetcher.wake()
-            self.store_loop.wakeup.set()
-
-    def rename(self, fresh: str) -> None:
-        """Continue under a new id: the lease of the old one was lost."""
-        self.id = fresh
-        self.healthy = False
-        self.on_identity(fresh)
-
-    def lease_keeper_failed(self, error: BaseException) -> None:
+    def _lease_keeper_failed(self, error: BaseException) -> None:
         """Stop: without the lease keeper's thread the worker must not claim."""
         logger.critical("the lease keeper died: %r; the worker stops", error, exc_info=error)
-        self.healthy = False
+        self._state.healthy = False
         self.ask_stop()

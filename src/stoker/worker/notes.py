@@ -1,0 +1,69 @@
+"""Progress and log lines of handlers, kept until the worker writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from stoker.engines.base import Engine
+from stoker.model.ids import JobId
+from stoker.model.job import LONGEST_LOG, Claim, Note
+from stoker.worker.rejected_outcomes import AWAY
+
+logger = logging.getLogger("stoker.worker")
+
+
+class Notes:
+    """At most one note per running job waits: a newer one is merged into it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[JobId, Note] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many jobs have a note that is not written."""
+        return len(self._waiting)
+
+    def put(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
+        """Keep progress and log lines of a handler until they are written; from any thread."""
+        with self._lock:
+            self._merge(Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref))
+
+    def _merge(self, note: Note) -> None:
+        known = self._waiting.get(note.id)
+        if known is not None and known.token == note.token:
+            progress = known.progress if note.progress is None else note.progress
+            lines = (known.lines + note.lines)[-LONGEST_LOG:]
+            note = msgspec.structs.replace(note, progress=progress, lines=lines)
+        self._waiting[note.id] = note
+
+    async def write(self, settling: Sequence[Claim] | None = None) -> None:
+        """Write progress and log lines: of all jobs, or only of those about to be settled."""
+        if not self._waiting:
+            return
+        jobs = None if settling is None else {claim.id for claim in settling}
+        with self._lock:
+            taken = [self._waiting.pop(job) for job in list(self._waiting) if jobs is None or job in jobs]
+        if not taken:
+            return
+        try:
+            await self._engine.note(taken)
+        except (*AWAY, asyncio.CancelledError):
+            self._keep(taken)
+            raise
+        except Exception as error:  # noqa: BLE001 - a rejected note must not delay an outcome
+            logger.warning(
+                "progress and log lines of %d jobs are refused by the store and dropped: %s", len(taken), error
+            )
+
+    def _keep(self, notes: list[Note]) -> None:
+        """Put notes back after a failed write; newer ones may exist already."""
+        with self._lock:
+            newer, self._waiting = self._waiting, {note.id: note for note in notes}
+            for note in newer.values():
+                self._merge(note)

@@ -1,0 +1,80 @@
+"""Publishes what the store accepted: to the timeline and to the app's listeners."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stoker.event_buffer import EventBuffer
+from stoker.hooks import Listeners
+from stoker.model.errors import StokerError
+from stoker.model.events import Transition, transition_of, transition_to_pending, transition_to_running
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Settlement, Verdict
+
+if TYPE_CHECKING:
+    from stoker.engines.base import Engine
+
+logger = logging.getLogger("stoker.worker")
+
+
+class Publisher:
+    """`timeline` is None if the app keeps none."""
+
+    def __init__(self, engine: Engine, timeline: EventBuffer | None, listeners: Listeners[Transition]) -> None:
+        self._engine = engine
+        self._timeline = timeline
+        self._listeners = listeners
+
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """Publish that jobs begin to run."""
+        if claims and self._timeline is not None:
+            self._timeline.claimed(claims)
+        if claims and self._listeners:
+            for claim in claims:
+                self._listeners.emit(transition_to_running(claim))
+
+    async def flush(self) -> None:
+        """Write buffered events to the timeline."""
+        if self._timeline is not None:
+            await self._timeline.flush(self._engine)
+
+    async def stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
+        """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
+        keyed = [
+            draft.id
+            for settlement, verdict in zip(settlements, verdicts, strict=True)
+            if settlement.followups and verdict is Verdict.APPLIED
+            for draft in settlement.followups
+            if draft.unique is not None
+        ]
+        if not keyed or (self._timeline is None and not self._listeners):
+            return frozenset()
+        try:
+            found = await self._engine.get(keyed)
+        except StokerError as error:
+            logger.warning("%d follow-ups are missing from timeline and listeners: %s", len(keyed), error)
+            return frozenset()
+        return frozenset(job.id for job in found if job is not None)
+
+    def settled(
+        self,
+        claims: Sequence[Claim],
+        settlements: Sequence[Settlement],
+        verdicts: Sequence[Verdict],
+        stored: frozenset[JobId] = frozenset(),
+    ) -> None:
+        """Publish what applied to timeline and listeners; `stored`: the follow-ups with a unique key that exist."""
+        if self._timeline is not None and claims:
+            self._timeline.settled(claims, settlements, verdicts, stored)
+        if self._listeners:
+            for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
+                if verdict is Verdict.APPLIED:
+                    self._emit(claim, settlement, stored)
+
+    def _emit(self, claim: Claim, settlement: Settlement, stored: frozenset[JobId]) -> None:
+        self._listeners.emit(transition_of(claim, settlement))
+        for draft in settlement.followups:
+            if draft.unique is None or draft.id in stored:
+                self._listeners.emit(transition_to_pending(draft))

@@ -1,0 +1,52 @@
+"""What a worker is at the moment: its id, its phase, whether it may claim, what it has counted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from stoker.model.job import Status
+
+
+class WorkerState:
+    """The parts of a worker share it; they read it on the worker's loop, the lease keeper reads `id` in its thread.
+
+    `phase` is new, starting, running, stopping or stopped. `healthy`: the lease holds. `quiet`: a user asked to claim
+    no more. `lost` counts outcomes that the store refused because their claim had passed on.
+    """
+
+    def __init__(self, *, draining: bool) -> None:
+        self._supervisor: str | None = None
+        self.id = self.next_id()
+        self.phase = "new"
+        self.healthy = False
+        self.quiet = False
+        self.draining = draining
+        self.counts = dict.fromkeys(Status, 0)
+        self.lost = 0
+        self.on_identity: Callable[[str], object] = lambda _worker: None
+
+    @property
+    def running(self) -> bool:
+        """Has the worker started, and has no stop begun?"""
+        return self.phase == "running"
+
+    @property
+    def taking(self) -> bool:
+        """May the worker claim?"""
+        return self.healthy and self.phase == "running" and not self.quiet
+
+    def next_id(self) -> str:
+        """Return a fresh random id: no id is used twice, not even by the same process after a lapse."""
+        return uuid.uuid4().hex if self._supervisor is None else f"{self._supervisor}.{uuid.uuid4().hex}"
+
+    def supervised_by(self, supervisor: str | None) -> None:
+        """Make the id of a supervisor a part of every id of this worker."""
+        self._supervisor = supervisor
+        self.id = self.next_id()
+
+    def rename(self, fresh: str) -> None:
+        """Continue under a new id: the lease of the old one was lost."""
+        self.id = fresh
+        self.healthy = False
+        self.on_identity(fresh)
