@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.engines.postgres import keys, record_writes
-from stoker.engines.postgres.record_writes import Record
-from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import (
+from stoker.engines.postgres.columns import (
     CANCELED,
     DEAD,
     DISCARDED,
     DONE,
-    ENQUEUED,
     NEVER_SETTLED,
     PENDING,
     RETRIED,
     RETRYING,
     RUNNING,
     STATUSES,
-    Unit,
 )
+from stoker.engines.postgres.record_writes import Record
+from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.unit_of_work import ENQUEUED, Unit
 from stoker.engines.sql.packing import encode
 from stoker.engines.sql.steps import Steps
 from stoker.model.errors import InvalidInput

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.columns import PENDING, STATUSES
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import ENQUEUED, PENDING, STATUSES
+from stoker.engines.postgres.unit_of_work import ENQUEUED
 from stoker.engines.sql.packing import totals
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.query import COUNT_FURTHER, COUNT_LIMIT, Census, Count, scheduled_count

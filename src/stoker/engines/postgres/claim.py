@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
+from stoker.engines.postgres.columns import STATUSES
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import STATUSES
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import CorruptRecord, EngineUnavailable

@@ -23,7 +23,6 @@ from stoker.engines.postgres import (
     insert_batcher,
     leases,
     notes,
-    records,
     schema,
     settle,
     user_transaction,
@@ -33,6 +32,7 @@ from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.url import public_url, read_url
+from stoker.engines.sql.steps import just
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
@@ -126,7 +126,7 @@ class PostgresEngine:
         return await describe.describe(self._store)
 
     async def now(self) -> Instant:
-        return await self._store.stroll(records.just)
+        return await self._store.stroll(just)
 
     # --- the doors ----------------------------------------------------------------------------------------------
 

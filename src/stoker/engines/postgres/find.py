@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from stoker.engines.postgres import records
+from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import CODES, STATUSES
 from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
@@ -32,10 +31,7 @@ FEW = 10
 FIRST, LAST = bytes(16), b"\xff" * 16
 """Before and behind every id."""
 
-_ALL, _KEY, _DONE, _LISTED, _RETRYING, _ACTIVE = (
-    {order: sql(f"find_{walk}_{order}") for order in ("newest", "oldest")}
-    for walk in ("all", "key", "done", "listed", "retrying", "active")
-)
+_GET = sql("get")
 _AHEAD = sql("ahead")
 _ENDED = sql("ended")
 _QUEUES = sql("queues")
@@ -43,7 +39,7 @@ _QUEUES = sql("queues")
 
 async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
     """Return whole records, in the order asked."""
-    return await store.each("desk" if len(ids) > FEW else "claim", lambda: records.jobs(ids))
+    return await store.each("desk" if len(ids) > FEW else "claim", lambda: _jobs(ids))
 
 
 async def find(store: Store, query: Query) -> Page:
@@ -94,42 +90,62 @@ def page(query: Query, now: Instant) -> Steps[Page]:
             if scanned == LONGEST_WALK or len(found) == query.limit:
                 return Page((yield from _shown(found)), cursor, scanned)
             scanned += 1
-            cursor = row[0]
+            look = _look(row)
+            cursor = look.id
             # A look has every field that `matches` asks about, and most records do not match.
-            if matches(_look(row), query, now):  # type: ignore[arg-type]
+            if matches(look, query, now):  # type: ignore[arg-type]
                 found.append(cursor)
         chunk = min(4 * chunk, LARGEST_CHUNK)
     return Page((yield from _shown(found)), None, scanned)
 
 
 def _walk(query: Query) -> Steps[tuple[str, Row]]:
-    """The statement whose order the page follows, and what it wants to know beyond place, length and depth."""
+    """Return the statement whose order the page follows, and its values beyond cursor, length and depth."""
     wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    walk: str
+    values: Row = ()
     if query.key is not None:
-        return _KEY[query.order], (query.key,)
-    if not wanted:
-        return _ALL[query.order], ()
-    if wanted <= FINISHED - {Status.DONE}:
+        walk, values = "key", (query.key,)
+    elif wanted and wanted <= FINISHED - {Status.DONE}:
         queues = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
-        return _LISTED[query.order], (queues, sorted(CODES[status] for status in wanted))
-    if wanted <= FINISHED:
-        return _DONE[query.order], ()
-    if wanted == {Status.RETRYING}:
-        return _RETRYING[query.order], ()
-    if wanted <= ACTIVE:
-        return _ACTIVE[query.order], (wanted != {Status.RUNNING}, Status.RUNNING in wanted)
-    return _ALL[query.order], ()
+        walk, values = "listed", (queues, sorted(CODES[status] for status in wanted))
+    elif wanted and wanted <= FINISHED:
+        walk = "done"
+    elif wanted == {Status.RETRYING}:
+        walk = "retrying"
+    elif wanted and wanted <= ACTIVE:
+        walk, values = "active", (wanted != {Status.RUNNING}, Status.RUNNING in wanted)
+    else:
+        walk = "all"
+    return sql(f"find_{walk}_{query.order}"), values
 
 
 def _look(row: Row) -> Look:
-    job, status, queue, kind, tenant, ukey, utraits, created, due, payload, error = row
+    values = dict(zip(FOUND, row, strict=True))
     try:
-        unique = read_unique(ukey, utraits)
+        unique = read_unique(values["ukey"], values["utraits"])
     except CorruptRecord:
         unique = None
-    body = b"" if payload is None else payload.encode()
-    return Look(job, STATUSES[status], queue, kind, tenant, unique, created, due, body, error)
+    return Look(
+        id=values["id"],
+        status=STATUSES[values["status"]],
+        queue=values["queue"],
+        kind=values["kind"],
+        tenant=values["tenant"],
+        unique=unique,
+        created_at=values["created"],
+        scheduled_at=values["due"],
+        payload=(values["payload"] or "").encode(),
+        last_error=values["last_error"],
+    )
 
 
 def _shown(ids: list[JobId]) -> Steps[list[Job]]:
-    return [job for job in (yield from records.jobs(ids)) if job is not None]
+    return [job for job in (yield from _jobs(ids)) if job is not None]
+
+
+def _jobs(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
+    """Return whole records, in the order asked; inside one snapshot none is missed while it changes its place."""
+    rows: list[Row] = (yield _GET, (list(ids),)) if ids else []
+    found = {job.id: job for job in map(shown, rows)}
+    return [found.get(job) for job in ids]

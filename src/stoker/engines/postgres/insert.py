@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.postgres import keys
+from stoker.engines.postgres.columns import NEVER_SETTLED, PENDING
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import NEVER_SETTLED, PENDING, Unit
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.listener import CHANNEL
 from stoker.engines.sql.packing import pack_unique
 from stoker.engines.sql.steps import Row, Steps

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.postgres.columns import PENDING
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import PENDING, Unit
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Steps
 from stoker.model.ids import JobId
 from stoker.model.lifecycle import KEEP_DEAD

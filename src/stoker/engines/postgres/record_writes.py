@@ -13,8 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.engines.postgres import keys
+from stoker.engines.postgres.columns import DONE, NEVER_SETTLED, PENDING, RUNNING, STATUSES
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import DONE, NEVER_SETTLED, PENDING, RUNNING, STATUSES, TOTALS, Unit
+from stoker.engines.postgres.unit_of_work import TOTALS, Unit
 from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import CorruptRecord, EngineBusy

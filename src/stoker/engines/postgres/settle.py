@@ -16,10 +16,11 @@ import msgspec
 
 from stoker.engines.postgres import insert
 from stoker.engines.postgres.claim import Claimer, Ref
+from stoker.engines.postgres.columns import CODES
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.lease_bits import BitMasks, Item, located
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import CODES, Unit, queue_of
+from stoker.engines.postgres.unit_of_work import Unit, queue_of
 from stoker.engines.sql.packing import encode, legible
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue

@@ -1,4 +1,4 @@
-"""The engine's statements, by the name of their file in `sql/`.
+"""The engine's statements, by name: those in `sql/`, each a file, and those made from the job's columns.
 
 Every table is written with the schema `stoker`, so that a file can be run as it stands. An engine that keeps its tables
 elsewhere replaces that name in the text: what a statement means never depends on a session's search path, which a
@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import re
 
+from stoker.engines.postgres.columns import GENERATED
 from stoker.engines.sql import migrations
 from stoker.engines.sql.statements import Statements
 from stoker.model.errors import InvalidOption
 
 DEFAULT_SCHEMA = "stoker"
-STATEMENTS = Statements("stoker.engines.postgres")
+_FILES = Statements("stoker.engines.postgres")
+STATEMENTS: dict[str, str] = {**{name: _FILES[name] for name in _FILES}, **GENERATED}
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -23,9 +25,9 @@ _QUALIFIED = re.compile(r"\bstoker\.")
 
 
 def sql(name: str) -> str:
-    """Return a statement's name after checking that its file exists. The store looks up the text."""
-    if name not in STATEMENTS:
-        STATEMENTS[name]
+    """Return a statement's name after checking that there is one. The store looks up the text."""
+    if name not in GENERATED:
+        _FILES[name]
     return name
 
 
@@ -44,4 +46,4 @@ def placed(text: str, schema: str) -> str:
 @functools.lru_cache(maxsize=32)
 def texts(schema: str) -> dict[str, str]:
     """Every statement, for one schema."""
-    return {name: placed(STATEMENTS[name], schema) for name in STATEMENTS}
+    return {name: placed(text, schema) for name, text in STATEMENTS.items()}

@@ -7,23 +7,19 @@ row for each queue and kind. Nothing here outlives the transaction, so a rollbac
 from __future__ import annotations
 
 from stoker.engines.base import CONTROL
+from stoker.engines.postgres.columns import CANCELED, DEAD, DONE, RETRYING
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
-from stoker.model.job import Status
 from stoker.model.retry import Curve
 from stoker.model.throttle import OPEN, Cooldown
 from stoker.model.time import Instant
 
-CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
-STATUSES: tuple[Status, ...] = tuple(Status)
-PENDING, RUNNING, RETRYING, DONE, DEAD, CANCELED, DISCARDED, RETRIED = range(8)
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
 """Totals since the store was made, counted beside the statuses."""
 
 NUMBERS = 13
-NEVER_SETTLED = -1
 TOTALS = {DONE: COMPLETED, DEAD: FAILED, RETRYING: RETRIES, CANCELED: CANCELS}
 
 _DELTA = sql("delta")

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.base import CORRUPT
 from stoker.model.errors import CorruptRecord
 from stoker.model.job import PLAIN, Options, unpack
 from stoker.model.query import Totals
 from stoker.model.unique import TRAITS, Unique
 
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
-
-
-class Packed(Protocol):
-    """The packed columns of a record."""
-
-    options: Any
-    ukey: str | None
-    utraits: int | None
-    metadata: Any
-    log: Any
 
 
 encode = msgspec.json.Encoder().encode
@@ -64,22 +53,6 @@ def read_metadata(stored: bytes | str | None) -> dict[str, str] | None:
         raise CorruptRecord(f"the metadata cannot be read: {error}") from error
 
 
-def salvaged(stored: bytes | str | None) -> dict[str, str]:
-    """What runs noted, as far as it can be read: a run must be able to end whatever is stored."""
-    try:
-        return read_metadata(stored) or {}
-    except CorruptRecord:
-        return {}
-
-
-def salvaged_log(stored: bytes | str | None) -> tuple[str, ...]:
-    """The lines a run wrote, as far as they can be read."""
-    try:
-        return read_log(stored)
-    except CorruptRecord:
-        return ()
-
-
 def read_log(stored: bytes | str | None) -> tuple[str, ...]:
     """The lines a run wrote."""
     try:
@@ -88,26 +61,38 @@ def read_log(stored: bytes | str | None) -> tuple[str, ...]:
         raise CorruptRecord(f"the log cannot be read: {error}") from error
 
 
-class Details(NamedTuple):
-    """The packed columns of a record, unpacked."""
+class Unpacked(NamedTuple):
+    """The packed columns of a record; `corrupt` names the last one that cannot be read."""
 
     options: Options
     unique: Unique | None
     metadata: dict[str, str]
     log: tuple[str, ...]
+    corrupt: str | None
 
 
-def details(record: Packed) -> Details:
-    """The packed fields as operators see them; what cannot be read is left out and named."""
-    options, unique = PLAIN, None
-    metadata: dict[str, str] = {}
+def unpacked(values: Mapping[str, Any]) -> Unpacked:
+    """Unpack columns; one that cannot be read counts as empty."""
+    options, unique, metadata = PLAIN, None, None
     log: tuple[str, ...] = ()
+    corrupt: str | None = None
     try:
-        metadata, log = read_metadata(record.metadata) or {}, read_log(record.log)
-        options, unique = read_options(record.options), read_unique(record.ukey, record.utraits)
+        options = read_options(values["options"])
     except CorruptRecord as error:
-        metadata[CORRUPT] = str(error)
-    return Details(options, unique, metadata, log)
+        corrupt = str(error)
+    try:
+        unique = read_unique(values["ukey"], values["utraits"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    try:
+        metadata = read_metadata(values["metadata"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    try:
+        log = read_log(values["log"])
+    except CorruptRecord as error:
+        corrupt = str(error)
+    return Unpacked(options, unique, metadata or {}, log, corrupt)
 
 
 def totals(sums: Mapping[str, list[int]], troubles: Mapping[str, str]) -> dict[str, Totals]:

@@ -23,3 +23,9 @@ class Many(NamedTuple):
 
 Step: TypeAlias = tuple[str, Row] | Many
 Steps: TypeAlias = Generator[Step, Any, T]
+
+
+def just(value: T) -> Steps[T]:
+    """No statement at all."""
+    yield from ()
+    return value

@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stoker.engines.base import CORRUPT
-from stoker.engines.sql.packing import encode, pack_unique, read_log, read_metadata, read_options, read_unique
+from stoker.engines.sql.packing import encode, pack_unique, read_metadata, read_options, read_unique, unpacked
 from stoker.engines.sql.steps import Row
-from stoker.model.errors import CorruptRecord
-from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error
+from stoker.model.job import PLAIN, Draft, Failure, Job, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
 from stoker.model.time import Instant
-from stoker.model.unique import Unique
 
 CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
 STATUSES: tuple[Status, ...] = tuple(Status)
@@ -118,7 +116,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         wid, worker, former, former_at, *rest = held
         values["token"], values["attempts"], values["started"], values["cancel"] = rest
         status = RUNNING
-    packed = _unpacked(values)
+    packed = unpacked(values)
     record = Record(
         id=values["id"],
         kind=values["kind"] or "",
@@ -165,38 +163,6 @@ def _status(values: dict[str, Any]) -> int:
     if values["finished"] is None:
         return status if status in (PENDING, RETRYING) else PENDING
     return status if DONE <= status < len(STATUSES) else DEAD
-
-
-class _Unpacked(NamedTuple):
-    options: Options
-    unique: Unique | None
-    metadata: dict[str, str]
-    log: tuple[str, ...]
-    corrupt: str | None
-
-
-def _unpacked(values: dict[str, Any]) -> _Unpacked:
-    """Unpack columns; one that cannot be read counts as empty, and the last such column is named."""
-    options, unique, metadata = PLAIN, None, None
-    log: tuple[str, ...] = ()
-    corrupt: str | None = None
-    try:
-        options = read_options(values["options"])
-    except CorruptRecord as error:
-        corrupt = str(error)
-    try:
-        unique = read_unique(values["ukey"], values["utraits"])
-    except CorruptRecord as error:
-        corrupt = str(error)
-    try:
-        metadata = read_metadata(values["metadata"])
-    except CorruptRecord as error:
-        corrupt = str(error)
-    try:
-        log = read_log(values["log"])
-    except CorruptRecord as error:
-        corrupt = str(error)
-    return _Unpacked(options, unique, metadata or {}, log, corrupt)
 
 
 def check_claimable(stored: Stored) -> None:
