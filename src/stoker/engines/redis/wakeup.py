@@ -15,7 +15,7 @@ import random
 from collections.abc import Collection, Sequence
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis.block import Block, Line
+from stoker.engines.redis.blocking_pop import BlockedPop, PopConnection
 from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
 from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Look, Word
@@ -60,7 +60,7 @@ class Hub:
         self._waiters: dict[Waiter, None] = {}
         self._came = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._block: Block | None = None
+        self._block: BlockedPop | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._listener: asyncio.Task[None] | None = None
         self._subscribed = asyncio.Event()
@@ -174,25 +174,25 @@ class Hub:
 
     async def _run(self) -> None:
         """Take tokens for as long as somebody wants them."""
-        line = Line(self._connection, self._home.key("jobs"))
+        pops = PopConnection(self._connection, self._home.key("jobs"))
         try:
             while await self._somebody():
                 try:
-                    await self._take(line, self._wanted())
+                    await self._take(pops, self._wanted())
                     await asyncio.sleep(0)  # whoever was woken goes first
                 except EngineError:
-                    await line.close()
+                    await pops.close()
                     await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
         finally:
-            await line.close()
-        if self._wanted():  # somebody came while the line was being closed
+            await pops.close()
+        if self._wanted():  # a waiter came while the connection was being closed
             self._pump = asyncio.get_running_loop().create_task(self._run())
 
-    async def _take(self, line: Line, topics: frozenset[str]) -> None:
+    async def _take(self, pops: PopConnection, topics: frozenset[str]) -> None:
         keys = {self._home.of_queue(WAKE, topic).encode(): topic for topic in sorted(topics)}
-        self._block = Block(line, topics)
+        self._block = BlockedPop(pops, topics)
         try:
-            found = await line.pop(list(keys))
+            found = await pops.pop(list(keys))
         finally:
             block, self._block = self._block, None
             await block.over()

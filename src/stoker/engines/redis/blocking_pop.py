@@ -1,6 +1,7 @@
-"""The call in which an engine waits for a token, and the way to end it before its time.
+"""The blocking pop in which an engine waits for a wake-up token, and how it is ended early.
 
-`CLIENT UNBLOCK` comes over a second connection and never loses a token: what the call had taken by then is its answer.
+`CLIENT UNBLOCK`, sent over a second connection, ends the pop. It never loses a token: a pop that had taken one by then
+returns it.
 """
 
 from __future__ import annotations
@@ -14,43 +15,43 @@ from stoker.model.errors import EngineError
 
 LONGEST_BLOCK = 20
 LONGEST_UNBLOCK = 1.0
-"""Seconds until a block that was ended has to answer."""
+"""Seconds within which a pop that was ended must return; otherwise its connection counts as dead."""
 
 
-class Block:
-    """One call that waits for a token of some queues, until it is ended."""
+class BlockedPop:
+    """One pop that waits for a token of some queues, until it is ended."""
 
-    def __init__(self, line: Line, topics: frozenset[str]) -> None:
+    def __init__(self, connection: PopConnection, topics: frozenset[str]) -> None:
         self.topics = topics
-        self._line = line
+        self._connection = connection
         self._over = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
 
     def end(self) -> None:
-        """Have it answer soon: with the token that it had taken by then, else with nothing."""
+        """Make it return soon: with the token that it had taken by then, otherwise with nothing."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end())
 
     async def over(self) -> None:
-        """It has answered."""
+        """Note that it has returned."""
         self._over.set()
         if self._ending is not None:
             await self._ending
 
     async def _end(self) -> None:
-        """Again and again: the order may overtake the block. One that does not end hangs on a dead connection."""
+        """Unblock until the pop returns: the first request may arrive at the server before the pop does."""
         try:
             async with asyncio.timeout(LONGEST_UNBLOCK):
                 while not self._over.is_set():
-                    await self._line.unblock()
+                    await self._connection.unblock()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(0.005):
                             await self._over.wait()
         except (EngineError, TimeoutError):
-            await self._line.close()
+            await self._connection.close()
 
 
-class Line:
+class PopConnection:
     """The connection an engine blocks on, and a second one to end the block."""
 
     def __init__(self, connection: Connection, key: str) -> None:
@@ -61,7 +62,7 @@ class Line:
         self._id: Any = None
 
     async def pop(self, keys: list[bytes]) -> bytes | None:
-        """The list a token was taken from; None when time ran out or the block was ended."""
+        """The list a token was taken from; None when time ran out or the pop was ended."""
         if self._socket is None:
             self._socket = await self._connection.dedicated(self._key)
             self._id = await blocking(self._socket, ("CLIENT", "ID"), 0)
@@ -69,14 +70,14 @@ class Line:
         return None if found is None else found[0]
 
     async def unblock(self) -> None:
-        """End a block, if there is one."""
+        """End a pop, if there is one."""
         if self._id is not None:
             if self._second is None:
                 self._second = await self._connection.dedicated(self._key)
             await blocking(self._second, ("CLIENT", "UNBLOCK", self._id), 0)
 
     async def close(self) -> None:
-        """Hang up; whoever blocks is told that the connection is lost."""
+        """Close both connections; a pop that still blocks raises that its connection is lost."""
         sockets, self._socket, self._second, self._id = (self._socket, self._second), None, None, None
         for socket in sockets:
             if socket is not None:
