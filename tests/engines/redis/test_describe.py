@@ -16,7 +16,7 @@ import redis
 
 from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.describe import durability, objection, warnings
-from stoker.engines.redis.nodes import Node
+from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.server_checks import LOOK_EVERY, Guard
 from stoker.engines.redis.write_counter import Count
 from stoker.model.errors import EngineReadOnly, EngineRefused
@@ -71,15 +71,15 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def node(**info: str) -> Node:
+def node(**info: str) -> ServerInfo:
     given = {"redis_version": "7.2.4", "role": "master", "aof_enabled": "1", "maxmemory_policy": "noeviction"}
-    return Node("10.0.0.1:6379", {**given, **info}, {"appendfsync": "everysec"})
+    return ServerInfo("10.0.0.1:6379", {**given, **info}, {"appendfsync": "everysec"})
 
 
 class Counting(Guard):
     looks = 0
 
-    async def look(self) -> list[Node]:
+    async def look(self) -> list[ServerInfo]:
         self.looks += 1
         return await super().look()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.base import Description
-from stoker.engines.redis.nodes import Node
+from stoker.engines.redis.server_info import ServerInfo
 from stoker.model.errors import EngineError, EngineReadOnly, EngineRefused
 
 OLDEST = (6, 2)
@@ -18,7 +18,7 @@ OLDEST = (6, 2)
 # --- what is refused --------------------------------------------------------------------------------------------
 
 
-def objection(nodes: list[Node]) -> EngineError | None:
+def objection(nodes: list[ServerInfo]) -> EngineError | None:
     """Why Stoker may not use these servers."""
     for node in nodes:
         if node.info.get("role") == "slave":
@@ -42,7 +42,7 @@ REMEDY = (
 )
 
 
-def eviction(nodes: list[Node]) -> str | None:
+def eviction(nodes: list[ServerInfo]) -> str | None:
     """Says so when a server may drop jobs by itself."""
     for node in nodes:
         if node.policy.startswith("allkeys-"):
@@ -81,7 +81,7 @@ _LEVELS = {
 _WEAKEST = ("unknown", "no", "everysec", "always")
 
 
-def durability(nodes: list[Node]) -> tuple[bool, str]:
+def durability(nodes: list[ServerInfo]) -> tuple[bool, str]:
     """Whether an acknowledged write survives a restart of every server, and in words what really holds."""
     bare = [node.name for node in nodes if not node.aof]
     if bare:
@@ -99,7 +99,7 @@ def durability(nodes: list[Node]) -> tuple[bool, str]:
     return True, words
 
 
-def warnings(nodes: list[Node]) -> list[str]:
+def warnings(nodes: list[ServerInfo]) -> list[str]:
     """What people should know before they rely on these servers."""
     found = []
     durable, words = durability(nodes)
@@ -114,7 +114,7 @@ def warnings(nodes: list[Node]) -> list[str]:
     return found
 
 
-def _troubles(node: Node) -> list[str]:
+def _troubles(node: ServerInfo) -> list[str]:
     troubles = {
         f"maxmemory-policy is {node.policy}; keys of Stoker have no expiry and stay, noeviction says what is meant": (
             node.policy.startswith("volatile-")
@@ -136,7 +136,7 @@ def _troubles(node: Node) -> list[str]:
     return [text for text, holds in troubles.items() if holds]
 
 
-def described(engine: str, nodes: list[Node], corrupt: int, losses: Sequence[str] = ()) -> Description:
+def described(engine: str, nodes: list[ServerInfo], corrupt: int, losses: Sequence[str] = ()) -> Description:
     """The description of an open engine."""
     durable, words = durability(nodes)
     told = [*losses, *warnings(nodes)]
@@ -171,5 +171,5 @@ def described(engine: str, nodes: list[Node], corrupt: int, losses: Sequence[str
     )
 
 
-def _all(nodes: list[Node], name: str, otherwise: str) -> str:
+def _all(nodes: list[ServerInfo], name: str, otherwise: str) -> str:
     return ", ".join(sorted({node.info.get(name, otherwise) for node in nodes}))

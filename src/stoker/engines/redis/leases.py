@@ -14,7 +14,7 @@ from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.engines.redis import records, tunings
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.nodes import read_info
+from stoker.engines.redis.server_info import read_info
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.model.errors import CorruptRecord

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from stoker.engines.redis.connection import Connection
 from stoker.engines.redis.describe import REMEDY, eviction, objection, warnings
-from stoker.engines.redis.nodes import Node, inspect
+from stoker.engines.redis.server_info import ServerInfo, inspect
 from stoker.engines.redis.write_counter import Signs
 from stoker.model.errors import EngineError, EngineRefused
 
@@ -47,7 +47,7 @@ class Guard:
             raise refusal
         self._tell(nodes)
 
-    async def look(self) -> list[Node]:
+    async def look(self) -> list[ServerInfo]:
         """Read the settings again and tell what is new."""
         nodes = await inspect(self._connection)
         self._tell(nodes)
@@ -98,7 +98,7 @@ class Guard:
         except Exception:  # noqa: BLE001 - a guard that dies guards nothing
             _log.exception("a look at the Redis server failed; the next one is due soon")
 
-    def _tell(self, nodes: list[Node]) -> None:
+    def _tell(self, nodes: list[ServerInfo]) -> None:
         before, self.evicting = self.evicting, eviction(nodes)
         found = warnings(nodes)
         for text in found:

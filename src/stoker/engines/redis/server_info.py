@@ -1,6 +1,6 @@
-"""The servers that take writes, as they describe themselves.
+"""What each server that takes writes reports about itself.
 
-Everything comes from INFO, which every provider allows; CONFIG GET adds what INFO does not tell, where it is allowed.
+INFO answers nearly everything, and every provider allows it. CONFIG GET adds the rest where it is allowed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from stoker.model.errors import EngineError, EngineUnavailable
 _CONFIG = ("appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write", "save")
 
 
-class Node(msgspec.Struct, frozen=True):
-    """One server that takes writes, as it describes itself. `config` is empty where CONFIG is not allowed."""
+class ServerInfo(msgspec.Struct, frozen=True):
+    """One server's own report. `config` is empty where CONFIG is not allowed."""
 
     name: str
     info: dict[str, str]
@@ -47,7 +47,7 @@ class Node(msgspec.Struct, frozen=True):
         return int(found) if found.isdecimal() else 0
 
 
-async def inspect(connection: Connection) -> list[Node]:
+async def inspect(connection: Connection) -> list[ServerInfo]:
     """Ask every server that takes writes."""
     infos = {name: read_info(reply) for name, reply in (await connection.each_node("INFO")).items()}
     if any(info.get("cluster_enabled") == "1" for info in infos.values()):
@@ -60,15 +60,15 @@ async def inspect(connection: Connection) -> list[Node]:
         except EngineUnavailable:
             raise
         except EngineError:
-            # Providers forbid CONFIG; what it would tell is unknown then, and said to be.
+            # Some providers forbid CONFIG; `describe` then reports these settings as unknown.
             break
         for name, reply in replies.items():
             configs.setdefault(name, {}).update(_config(reply))
-    return [Node(name, info, configs.get(name, {})) for name, info in sorted(infos.items())]
+    return [ServerInfo(name, info, configs.get(name, {})) for name, info in sorted(infos.items())]
 
 
 def read_info(reply: Any) -> dict[str, str]:
-    """What a server said about itself, name by name."""
+    """The fields of an INFO reply, by name."""
     if isinstance(reply, dict):
         return {_text(name): _text(value) for name, value in reply.items()}
     lines = _text(reply).splitlines()
