@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.engines.redis import records, tunings
+from stoker.engines.redis import records
+from stoker.engines.redis.control import curve_of
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import script
@@ -95,7 +96,7 @@ async def taken_over(
     """The claims a script handed out; what cannot be read is set aside and hinders nobody."""
     claims: list[Claim] = []
     for number, stored_curve, count, jobs in found:
-        curve, cool = tunings.curve(stored_curve), int(count or 0)
+        curve, cool = curve_of(stored_curve), int(count or 0)
         name = names[number - 1]
         refs: dict[str, Ref] = {}
         for job in jobs:

@@ -9,26 +9,36 @@ shard; a queue's settings live beside its jobs, where claim and settle read them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from stoker.engines.redis import tunings
 from stoker.engines.redis.cluster.fan_out import spread
+from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.records import eight
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.store import Store
-from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span
-from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend, wait_hint
-from stoker.model.time import Instant, Span
+from stoker.model.lifecycle import KEEP_DEAD
+from stoker.model.retry import OFF, Curve
+from stoker.model.throttle import OPEN, Bucket, Cooldown, Grant, drained, full, retuned, spend, wait_hint
+from stoker.model.time import HOUR, Instant, Span
+
+if TYPE_CHECKING:
+    from stoker.engines.redis.store import Store
+    from stoker.engines.redis.unit_of_work import Unit
 
 T = TypeVar("T")
 Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
 """From what stands in a cell, and the time, to what shall stand there and the answer to the caller."""
+
+KEEP_DONE: Span = HOUR
+"""Done jobs of a queue nobody tuned: here they take memory, so they are kept for less than elsewhere."""
+
+QUEUE_FIELDS = ("paused", "workers", "keep_done", "keep_dead", "curve", "until", "count")
+"""How a queue is stored: each field stands in one hash, as `queue/field`, so that scripts read only what they need."""
 
 _SWAP = script("swap")
 _BEAT = script("beat")
@@ -36,6 +46,7 @@ _BEAT = script("beat")
 _encode = msgspec.json.Encoder().encode
 _read_bucket = msgspec.json.Decoder(tuple[float, float, float, int]).decode
 _read_presence = msgspec.json.Decoder(Presence).decode
+_read_curve = msgspec.json.Decoder(Curve).decode
 
 
 class Control:
@@ -55,7 +66,7 @@ class Control:
             for field, value in pairs(flat):
                 name, _, what = field.decode().partition("/")
                 found.setdefault(name, {})[what] = value
-        return [tunings.shown(name, found[name]) for name in sorted(found)]
+        return [queue_of(name, found[name]) for name in sorted(found)]
 
     async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> bool:
         """Patch a queue or set a budget."""
@@ -66,17 +77,17 @@ class Control:
         await self._store.introduce([name])
 
         async def patch(unit: Unit) -> bool:
-            key, fields = unit.shard.key("queues"), (*tunings.FIELDS, "tuned")
+            key, fields = unit.shard.key("queues"), (*QUEUE_FIELDS, "tuned")
             found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in fields))
             stored = dict(zip(fields, found, strict=True))
             # A queue that was only used or cooled counts as absent: nobody tuned it yet.
             if if_absent and stored["tuned"] is not None:
                 return False
-            before = tunings.shown(name, stored)
+            before = queue_of(name, stored)
             after = tuned(before, tuning)
             # First a removal: a server without memory lets that through, and then what follows.
             unit.write("HDEL", key, f"{name}/tuned")
-            for field, value in {**tunings.changes(after), "tuned": "1"}.items():
+            for field, value in {**fields_of(after), "tuned": "1"}.items():
                 unit.expect_hash(key, f"{name}/{field}", stored[field])
                 if value is None:
                     unit.write("HDEL", key, f"{name}/{field}")
@@ -187,6 +198,55 @@ class Control:
             now, swapped, found = await store.run(_SWAP, store.home, [field, seen or b"", wanted or b""], more=more)
             if swapped:
                 return answer
+
+
+# --- stored forms -----------------------------------------------------------------------------------------------
+
+
+def curve_of(stored: bytes | None) -> Curve:
+    """A queue's curve; one that cannot be read is off."""
+    try:
+        return OFF if stored is None else _read_curve(stored)
+    except msgspec.MsgspecError:
+        return OFF
+
+
+async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[str, Queue]:
+    """The settings of queues, stored or not."""
+    fields = [f"{name}/{field}" for name in names for field in QUEUE_FIELDS]
+    found = await store.connection.call("HMGET", shard.key("queues"), *fields)
+    size = len(QUEUE_FIELDS)
+    return {
+        name: queue_of(name, dict(zip(QUEUE_FIELDS, found[at * size : (at + 1) * size], strict=True)))
+        for at, name in enumerate(names)
+    }
+
+
+def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
+    """A queue as its fields say."""
+    number = {field: int(stored.get(field) or 0) for field in ("keep_done", "keep_dead", "until", "count")}
+    workers = stored.get("workers")
+    cooling = stored.get("until") is not None or number["count"] > 0
+    return Queue(
+        name=name,
+        paused=stored.get("paused") is not None,
+        workers=None if workers is None else int(workers),
+        keep_done=KEEP_DONE if stored.get("keep_done") is None else number["keep_done"],
+        keep_dead=KEEP_DEAD if stored.get("keep_dead") is None else number["keep_dead"],
+        curve=curve_of(stored.get("curve")),
+        cooldown=Cooldown(number["until"], number["count"]) if cooling else OPEN,
+    )
+
+
+def fields_of(queue: Queue) -> dict[str, Any]:
+    """What to write for a queue's settings, its cool-down apart; None for a field to be removed."""
+    return {
+        "paused": "1" if queue.paused else None,
+        "workers": queue.workers,
+        "keep_done": queue.keep_done,
+        "keep_dead": queue.keep_dead,
+        "curve": None if queue.curve == OFF else _encode(queue.curve),
+    }
 
 
 def pairs(flat: dict[bytes, bytes] | list[bytes]) -> list[tuple[bytes, bytes]]:

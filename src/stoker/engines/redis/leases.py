@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
-from stoker.engines.redis import records, tunings
+from stoker.engines.redis import records
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
+from stoker.engines.redis.control import curve_of
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.server_info import read_info
 from stoker.engines.redis.scripts import script
+from stoker.engines.redis.server_info import read_info
 from stoker.engines.redis.store import Store
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
@@ -146,7 +147,7 @@ async def _claims(store: Store, shard: Shard, rows: list[Any]) -> list[Claim]:
     for row in rows:
         try:
             record = stored(row)
-            claims.append(as_claim(record, record.queue, tunings.curve(row[4]), int(row[5] or 0)))
+            claims.append(as_claim(record, record.queue, curve_of(row[4]), int(row[5] or 0)))
         except CorruptRecord as error:
             await set_aside(store, shard, row[0][:16], str(error))
     return claims

@@ -17,11 +17,11 @@ from stoker.engines.redis import records
 from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
+from stoker.engines.redis.control import KEEP_DONE
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.records import CHARS, Notes
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
-from stoker.engines.redis.tunings import KEEP_DONE
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted

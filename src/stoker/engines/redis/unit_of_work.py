@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis import records, tunings
+from stoker.engines.redis import records
+from stoker.engines.redis.control import read_queues
 from stoker.engines.redis.keys import AGAIN, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.records import CHARS, ODD, Row
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
@@ -73,7 +74,7 @@ class Unit(UnitOfWork):
     async def _load_queues(self, names: Iterable[str]) -> None:
         missing = sorted(self.missing(Wanted(queues=frozenset(names))).queues)
         if missing:
-            for queue in (await tunings.read(self._store, self.shard, missing)).values():
+            for queue in (await read_queues(self._store, self.shard, missing)).values():
                 self.add_queue(queue)
 
     async def load_notes(self, ids: Sequence[JobId]) -> None:
