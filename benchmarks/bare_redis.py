@@ -17,7 +17,7 @@ from redis.asyncio import Connection
 
 from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
-from stoker.engines.redis import RedisEngine, records
+from stoker.engines.redis import RedisEngine, record_format
 from stoker.engines.redis.keys import WAKE, Shard
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
@@ -77,12 +77,12 @@ async def learn(url: str, prefix: str, batch: int) -> Lesson:
     finally:
         await engine.close()
     places = {job: number for number, job in enumerate(ids)}
-    fence = records.fence(WORKER, claims[0].token)
+    fence = record_format.fence(WORKER, claims[0].token)
 
     def call(words: list[Any]) -> Call:
         renamed = [word.replace(scratch, prefix) if isinstance(word, str) else word for word in words]
         # Ids come alone and in lots.
-        lots = [(place, records.ids_of(word)) for place, word in enumerate(words) if isinstance(word, bytes)]
+        lots = [(place, record_format.ids_of(word)) for place, word in enumerate(words) if isinstance(word, bytes)]
         jobs = [(place, [places[job] for job in lot]) for place, lot in lots if lot and places.keys() >= set(lot)]
         return Call(renamed, jobs, [place for place, word in enumerate(words) if word == fence])
 
@@ -145,7 +145,7 @@ class BareRedis:
         )
         jobs = [job[:16] for *_, jobs in found for job in jobs]
         self._held = jobs if len(jobs) == batch else []
-        self._fence = records.fence(WORKER, int(told.partition(b":")[0]))  # behind the instant may stand a count
+        self._fence = record_format.fence(WORKER, int(told.partition(b":")[0]))  # behind the instant may stand a count
         return len(held)
 
     async def heard(self) -> None:

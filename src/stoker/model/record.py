@@ -301,8 +301,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """As an operator sees it."""
         return Job(**{field: getattr(self, field) for field in Job.__struct_fields__})
 
-    def as_claim(self, queue: Queue, before: Status = Status.RUNNING) -> Claim:
-        """A running job in the hands of its worker; `before` is the status it was claimed from."""
+    def as_claim(self, queue: Queue, before: Status = Status.RUNNING, ref: object = None) -> Claim:
+        """A running job in the hands of its worker; `before` is its status until then, `ref` the engine's own."""
         assert self.worker is not None
         assert self.started_at is not None
         return Claim(
@@ -331,6 +331,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             cool_count=queue.cooldown.count,
             former=self.former,
             former_at=self.former_at,
+            ref=ref,
             before=before,
         )
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from stoker.engines.base import CORRUPT
-from stoker.engines.redis.records import STATED, ids_of
+from stoker.engines.redis.record_format import HAS_STATE, ids_of
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Options, Status
 from stoker.model.lifecycle import conclude
@@ -51,10 +51,10 @@ class Bench(Stand):
         line = self.engine._store.home.of_queue("wait", "default")
         for place in await self.call("ZRANGE", line, 0, -1):
             ids = ids_of(place[10:])
-            if job in ids and not place.endswith(STATED):
+            if job in ids and not place.endswith(HAS_STATE):
                 # It has none yet. One that has stands by itself and says so.
                 await self.call("ZREM", line, place)
-                await self.call("ZADD", line, 0, place[:10] + job + STATED)
+                await self.call("ZADD", line, 0, place[:10] + job + HAS_STATE)
                 if rest := b"".join(one for one in ids if one != job):
                     await self.call("ZADD", line, 0, place[:10] + rest)
         await self.call("HSET", self.key("state"), job, GARBAGE)

@@ -16,8 +16,8 @@ import redis
 
 from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.describe import durability, objection, warnings
-from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.server_checks import LOOK_EVERY, Guard
+from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.write_counter import Count
 from stoker.model.errors import EngineReadOnly, EngineRefused
 from stoker.model.ids import Mint

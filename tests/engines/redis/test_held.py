@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.engines.redis.leases import OWNERS_AT_ONCE, RENEWED_AT_ONCE
-from stoker.engines.redis.records import ids_of
+from stoker.engines.redis.record_format import ids_of
 from stoker.model.job import Claim, Demand, Draft, Status
 from stoker.model.query import Cancel, Query, Selection
 from stoker.model.time import HOUR, SECOND

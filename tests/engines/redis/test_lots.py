@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.redis.records import STATED, ids_of
+from stoker.engines.redis.record_format import HAS_STATE, ids_of
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import conclude
@@ -50,7 +50,7 @@ class Bench(Stand):
     async def line(self) -> list[list[JobId]]:
         """The jobs at each place of the line."""
         places = await self.call("ZRANGE", self.home.of_queue("wait", "default"), 0, -1)
-        return [ids_of(place.removesuffix(STATED)[10:]) for place in places]
+        return [ids_of(place.removesuffix(HAS_STATE)[10:]) for place in places]
 
     async def add(self, *drafts: Draft) -> list[JobId]:
         return [receipt.id for receipt in await self.engine.insert(drafts)]

@@ -95,7 +95,9 @@ async def _load_more(store: Store, unit: Unit, change: Change, ids: Sequence[Job
         _, rows = await store.read(unit.shard, list(unit.rows), details=True)
         for row in rows:
             if row is not None:
-                unit.rows[row.id].history, unit.rows[row.id].notes = row.history, row.notes
+                known = unit.rows[row.record.id]
+                known.notes = row.notes
+                known.change(history=row.record.history)
 
 
 async def _where(store: Store, ids: Sequence[JobId]) -> dict[Shard, list[int]]:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.engines.redis import records
+import msgspec
+
+from stoker.engines.redis import record_format
 from stoker.engines.redis.control import curve_of
 from stoker.engines.redis.keys import Keys, Shard
-from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.stored_job import StoredJob, read_notes
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Status
 from stoker.model.retry import Curve
+from stoker.model.throttle import Cooldown
 from stoker.model.time import Instant
 
 _CLAIM = script("claim")
@@ -100,7 +104,7 @@ async def taken_over(
         name = names[number - 1]
         refs: dict[str, Ref] = {}
         for job in jobs:
-            if type(job) is bytes and (plain := records.read_plain(job)) is not None:
+            if type(job) is bytes and (plain := record_format.read_plain(job)) is not None:
                 id_, kind, payload, budget, created, due, priority = plain
                 ref = refs.get(kind) or refs.setdefault(kind, (name, kind, None, None, None))
                 # fmt: off
@@ -112,65 +116,35 @@ async def taken_over(
                 continue
             try:
                 if type(job) is bytes:
-                    record = records.read_body(job)
-                    record.attempts, record.token, record.started_at, record.worker = 1, now, now, worker
-                    before = Status.PENDING
+                    found_job, before = record_format.read_body(job), Status.PENDING
+                    found_job.record = found_job.record.claimed(worker, now)
                 else:
-                    record = stored(job)
-                    before = records.STATUSES[job[4]]
-                claims.append(as_claim(record, name, curve, cool, before))
+                    found_job, before = stored(job), record_format.STATUSES[job[4]]
+                claims.append(as_claim(found_job, curve, cool, before))
             except CorruptRecord as error:
                 raw = job if type(job) is bytes else job[0]
                 await set_aside(store, shard, raw[:16], str(error))
     return claims
 
 
-def stored(row: list[Any]) -> Row:
-    """A record from body, state, last error and notes."""
-    record = records.apply_state(records.read_body(row[0]), row[1])
-    record.last_error = None if row[2] is None else row[2].decode(errors="replace")
-    record.notes = row[3]
-    return record
+def stored(row: list[Any]) -> StoredJob:
+    """A job from its body, state, last error and notes."""
+    error = None if row[2] is None else row[2].decode(errors="replace")
+    job = record_format.apply_state(record_format.read_body(row[0]), row[1], last_error=error)
+    job.notes = row[3]
+    return job
 
 
-def as_claim(record: Row, queue: str, curve: Curve, cool: int, before: Status = Status.RUNNING) -> Claim:
-    """A running record in the hands of its worker."""
-    if record.corrupt is not None:
-        raise CorruptRecord(record.corrupt)
-    unique = record.unique
-    slot, key = (None, None) if unique is None else (unique.slot(record.kind), unique.key)
-    noted = None if record.notes is None else records.read_notes(record.notes).metadata or None
-    assert record.worker is not None
-    assert record.started_at is not None
-    return Claim(
-        record.id,
-        record.kind,
-        queue,
-        record.payload,
-        record.attempts,
-        record.base,
-        record.budget,
-        record.worker,
-        record.token,
-        record.started_at,
-        record.created_at,
-        record.scheduled_at,
-        record.priority,
-        record.options,
-        unique,
-        record.tenant,
-        record.crashes,
-        record.throttles,
-        record.last_error,
-        record.cancel_requested,
-        noted,
-        curve,
-        cool,
-        record.former,
-        record.former_at,
-        (queue, record.kind, slot, key, record.notes),
-        before,
-    )
+def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RUNNING) -> Claim:
+    """A running job in the hands of its worker. Raises `CorruptRecord` for one that cannot be read."""
+    if job.corrupt is not None:
+        raise CorruptRecord(job.corrupt)
+    record, unique = job.record, job.record.unique
+    if job.notes is not None:
+        record = msgspec.structs.replace(record, metadata=read_notes(job.notes).metadata)
+    queue = Queue(name=record.queue, curve=curve, cooldown=Cooldown(0, cool))
+    ref: Ref = (record.queue, record.kind, record.slot, None if unique is None else unique.key, job.notes)
+    return record.as_claim(queue, before, ref)
 
 
 async def set_aside(store: Store, shard: Shard, job: JobId, why: str) -> None:

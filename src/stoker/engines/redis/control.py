@@ -17,7 +17,7 @@ import msgspec
 
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import eight
+from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import script
 from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
 from stoker.model.job import check_name, check_span

@@ -9,8 +9,9 @@ from __future__ import annotations
 from stoker.engines.redis.expire import ending
 from stoker.engines.redis.find import held_keys, names
 from stoker.engines.redis.keys import AGAIN, WAIT
-from stoker.engines.redis.records import CHARS, ODD, STATED, Row, ids_of
+from stoker.engines.redis.record_format import CHARS, HAS_STATE, ODD, ids_of
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.stored_job import StoredJob
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.ids import JobId
 from stoker.model.job import Status
@@ -18,9 +19,10 @@ from stoker.model.job import Status
 STEP = 1_000
 
 
-async def scrap(store: Store, unit: Unit, record: Row) -> None:
+async def scrap(store: Store, unit: Unit, broken: StoredJob) -> None:
     """Take a broken record out of every place it may be in; the caller forgets it then."""
-    job, key = record.id, unit.shard.key
+    record, key = broken.record, unit.shard.key
+    job = record.id
     found = await store.connection.call("HGET", key("state"), job)
     unit.expect_hash(key("state"), job, found)
     place = await _waiting(store, unit, job)
@@ -60,7 +62,7 @@ async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, bytes] | 
             line = await store.connection.call("ZRANGE", unit.shard.of_queue(WAIT, queue), start, start + STEP - 1)
             for entry in line:
                 if job in ids_of(entry[10:]):
-                    return queue, entry if entry.endswith(job + STATED) else entry[:10] + job
+                    return queue, entry if entry.endswith(job + HAS_STATE) else entry[:10] + job
             if len(line) < STEP:
                 break
             # Lines move on while one walks along them: look at some of it twice rather than miss anything.

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from stoker.engines.redis.records import eight
+from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit

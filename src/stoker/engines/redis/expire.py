@@ -12,7 +12,7 @@ from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
 from stoker.engines.redis.find import counts_of
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import ids_of
+from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.model.ids import JobId

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
-from stoker.engines.redis import records
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import CHARS, ODD, STATUSES, Row
+from stoker.engines.redis.record_format import CHARS, ODD, STATUSES
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
@@ -80,12 +80,12 @@ async def find(store: Store, query: Query) -> Page:
             if scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
                 return Page(found + await _whole(store, matching, query, now), cursor, scanned)
             cursor = job
-            record = looks.get(job)
-            if record is None:
+            found_job = looks.get(job)
+            if found_job is None:
                 continue
             scanned += 1
             # A record has every field that `matches` looks at, and most records do not match.
-            if matches(cast("Job", record), query, now):
+            if matches(cast("Job", found_job.record), query, now):
                 matching.append((job, shard))
         found += await _whole(store, matching, query, now)
         ended = len(chunk) < size
@@ -102,7 +102,7 @@ async def _next(
     return sorted(found.items(), key=lambda item: item[0], reverse=order == "newest")[:size]
 
 
-async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool = False) -> dict[JobId, Row]:
+async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool = False) -> dict[JobId, StoredJob]:
     """The records of a chunk, by id."""
     places: dict[Shard, list[JobId]] = {}
     for job, shard in chunk:
@@ -120,7 +120,7 @@ async def _whole(store: Store, matching: list[tuple[JobId, Shard]], query: Query
     """The whole records, unless they changed out of the query since they were looked at."""
     rows = await _look(store, matching, details=True) if matching else {}
     found = [rows[job] for job, _ in matching if job in rows]
-    return [records.as_job(record) for record in found if matches(cast("Job", record), query, now)]
+    return [as_job(one) for one in found if matches(cast("Job", one.record), query, now)]
 
 
 # --- walks ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scripts import script
@@ -102,7 +102,7 @@ def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
             args += (number, draft.queue, draft.kind, when, "" if unique is None else "1", 0)
             size = len(args) - 1
         args[size] += 1
-        args += (draft.id, records.tail(draft, draft.attempts))
+        args += (draft.id, record_format.tail(draft, draft.attempts))
         if unique is not None:
             args += (unique.slot(draft.kind), unique.key)
     return args, list(queues)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
 from stoker.engines.redis.control import curve_of
 from stoker.engines.redis.keys import Shard
@@ -66,7 +66,7 @@ async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: 
     canceling: list[int] = []
     orphaned: list[Claim] = []
     for since, until, places in _parts(held):
-        fences = [part for place in places for part in (held[place][0], records.fence(worker, held[place][1]))]
+        fences = [part for place in places for part in (held[place][0], record_format.fence(worker, held[place][1]))]
         args = (worker, lease, "1" if first else "", ORPHANED_AFTER, since, until, *fences)
         told, known, gone, asked, orphans = await store.run(
             _RENEW, shard, args, more=(shard.held(worker), shard.leases)
@@ -95,8 +95,8 @@ def _parts(held: Held) -> Iterator[tuple[bytes, bytes, Sequence[int]]]:
     for at in range(1, len(ordered)):
         token = held[ordered[at]][1]
         if at - start >= RENEWED_AT_ONCE and token != held[ordered[at - 1]][1]:
-            yield since, b"(" + records.eight(token), ordered[start:at]
-            since, start = b"[" + records.eight(token), at
+            yield since, b"(" + record_format.eight(token), ordered[start:at]
+            since, start = b"[" + record_format.eight(token), at
     yield since, b"+", ordered[start:]
 
 
@@ -146,8 +146,7 @@ async def _claims(store: Store, shard: Shard, rows: list[Any]) -> list[Claim]:
     claims = []
     for row in rows:
         try:
-            record = stored(row)
-            claims.append(as_claim(record, record.queue, curve_of(row[4]), int(row[5] or 0)))
+            claims.append(as_claim(stored(row), curve_of(row[4]), int(row[5] or 0)))
         except CorruptRecord as error:
             await set_aside(store, shard, row[0][:16], str(error))
     return claims

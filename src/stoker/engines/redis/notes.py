@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.engines.redis import records
-from stoker.engines.redis.records import Notes
+from stoker.engines.redis import record_format
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.settle import read_refs
 from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
 from stoker.model.errors import EngineBusy
 from stoker.model.job import LONGEST_LOG, Note, Verdict, noted
 
@@ -31,11 +31,11 @@ async def _note(store: Store, one: Note) -> Verdict:
         return Verdict.LOST
     known = store.notes.get((one.id, one.token), ref[4])
     for _ in range(MOST_TRIES):
-        before = records.salvaged(known)
+        before = salvaged(known)
         progress = before.progress if one.progress is None else one.progress
         log = (*before.log, *one.lines)[-LONGEST_LOG:]
-        after = records.write_notes(Notes(progress, noted(before.metadata, one.metadata), log, before.asked))
-        fence = records.fence(one.worker, one.token)
+        after = write_notes(Notes(progress, noted(before.metadata, one.metadata), log, before.asked))
+        fence = record_format.fence(one.worker, one.token)
         told, word, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
         store.seen(told)
         if word == b"l":

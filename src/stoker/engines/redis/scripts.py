@@ -1,9 +1,8 @@
 """The Lua scripts: one file each, with a common head and, where a script asks for them, shared parts.
 
-A script's first line may say `-- with: _claim, _commit`; those files are put between the head and the script. `$LEASE$`
-is the default lease. The
-server knows a script by the SHA-1 of its text. After a restart or a flush it has forgotten it; then the text is sent
-once, and callers notice nothing.
+A script's first line may say `-- with: _claim, _commit`; those files are put between the head and the script. Names
+between dollar signs stand for constants of the model and for the format of a state. The server knows a script by the
+SHA-1 of its text. After a restart or a flush it has forgotten it; then the client sends the text once.
 """
 
 from __future__ import annotations
@@ -12,9 +11,17 @@ import functools
 import hashlib
 from importlib.resources import files
 
+from stoker.engines.redis.record_format import STATE, STATE_FORMAT
 from stoker.model.job import LEASE
 
 _WITH = "-- with: "
+_LUA_CODES = {"c": "c1", "H": "I2", "I": "I4", "Q": "I8"}
+_PLACEHOLDERS = {
+    "$LEASE$": str(LEASE),
+    "$STATE_FORMAT$": ">" + "".join(_LUA_CODES[field.code] for field in STATE),
+    "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
+    "$STATE_SIZE$": str(STATE_FORMAT.size),
+}
 
 
 class Script:
@@ -39,4 +46,6 @@ def script(name: str) -> Script:
 
 def _read(name: str) -> str:
     text = files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
-    return text.replace("$LEASE$", str(LEASE))
+    for placeholder, value in _PLACEHOLDERS.items():
+        text = text.replace(placeholder, value)
+    return text

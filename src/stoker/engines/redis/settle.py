@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.engines.redis import claim as claiming
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.control import KEEP_DONE
 from stoker.engines.redis.keys import Keys, Shard
-from stoker.engines.redis.records import CHARS, Notes
+from stoker.engines.redis.record_format import CHARS
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
@@ -74,11 +75,11 @@ async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[R
     refs: dict[bytes, Ref] = {}
     for shard in await store.shards():
         _, found = await store.read(shard, [one.id for one in fenced if one.id not in refs], details=True)
-        for record in found:
-            if record is not None:
-                slot = None if record.unique is None else record.unique.slot(record.kind)
-                key = None if record.unique is None else record.unique.key
-                refs[record.id] = (record.queue, record.kind, slot, key, record.notes)
+        for job in found:
+            if job is not None:
+                record, unique = job.record, job.record.unique
+                key = None if unique is None else unique.key
+                refs[record.id] = (record.queue, record.kind, record.slot, key, job.notes)
     return [refs.get(one.id) for one in fenced]
 
 
@@ -230,7 +231,7 @@ class Call:
         for one, ref in given:
             fence = fences.get((one.worker, one.token))
             if fence is None:
-                fence = fences[one.worker, one.token] = records.fence(one.worker, one.token)
+                fence = fences[one.worker, one.token] = record_format.fence(one.worker, one.token)
             label = labels[ref[0], ref[1]]
             if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
                 if last != (fence, label):
@@ -279,10 +280,10 @@ class Call:
         unit = Unit(self._store, self._shard)
         if one.metadata and not deleted:
             known = self._store.notes.get((one.id, one.token), ref[4])
-            before = records.salvaged(known)
+            before = salvaged(known)
             after = Notes(before.progress, noted(before.metadata, one.metadata), before.log, before.asked)
             unit.expect_hash(self._shard.key("notes"), one.id, known)
-            unit.write("HSET", self._shard.key("notes"), one.id, records.write_notes(after))
+            unit.write("HSET", self._shard.key("notes"), one.id, write_notes(after))
         if one.followups:
             if ref[2] is not None and one.status not in _WAITING:
                 await unit.load(Wanted(slots=frozenset({ref[2]})))

@@ -15,17 +15,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from stoker.engines.base import CONTROL, Clock
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.connection import Address, Connection
 from stoker.engines.redis.keys import WAKE, Keys, Shard
-from stoker.engines.redis.records import Row
 from stoker.engines.redis.scripts import Script, script
+from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.wakeup import Hub
 from stoker.engines.shared.ends import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
+from stoker.model.record import Record
 from stoker.model.time import MINUTE, Instant
 
 T = TypeVar("T")
@@ -38,6 +39,9 @@ LOADED_AT_ONCE = 1_000
 
 _interests: dict[tuple[str, str], Interest] = {}
 """What others wait for is heard by the keepers of a process, and told by whichever of its engines ends the job."""
+
+BLANK: dict[str, Any] = {"kind": "", "queue": "", "priority": 0, "budget": 0, "created_at": 0, "scheduled_at": 0}
+"""What a job has of whose body nothing can be read."""
 
 _LOAD = script("load")
 _NOW = script("now")
@@ -158,25 +162,25 @@ class Store:
 
     async def read(
         self, shard: Shard, ids: Sequence[JobId], *, details: bool = False
-    ) -> tuple[Instant, list[Row | None]]:
+    ) -> tuple[Instant, list[StoredJob | None]]:
         """Records by id, in the order asked, and the store's now."""
-        found: list[Row | None] = []
+        found: list[StoredJob | None] = []
         now = 0
         for start in range(0, max(len(ids), 1), LOADED_AT_ONCE):
             part = ids[start : start + LOADED_AT_ONCE]
             told, rows = await self.run(_LOAD, shard, ("1" if details else "", *part))
             now = now or self.seen(told)
-            found += [_record(row) if row else None for row in rows]
+            found += [_stored(row) if row else None for row in rows]
         return now, found
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Whole records, wherever they are."""
         self.connection.inside()
-        found: dict[JobId, Row] = {}
+        found: dict[JobId, StoredJob] = {}
         shards = await self.shards() if ids else []
         for _, rows in await asyncio.gather(*(self.read(shard, ids, details=True) for shard in shards)):
-            found.update((row.id, row) for row in rows if row is not None)
-        return [records.as_job(found[job]) if job in found else None for job in ids]
+            found.update((row.record.id, row) for row in rows if row is not None)
+        return [as_job(found[job]) if job in found else None for job in ids]
 
     def remember(self, job: JobId, token: int, notes: bytes) -> None:
         """Keep what a running job's notes are: only its own worker writes them."""
@@ -238,28 +242,29 @@ class Store:
             await self.connection.pipeline(commands)
 
 
-def _record(row: list[Any]) -> Row:
-    """A record from the answer of `load`; one that cannot be read is shown as a dead job, as far as it can."""
+def _stored(row: list[Any]) -> StoredJob:
+    """A job from the answer of `load`; one that cannot be read is shown as a dead job, as far as it can."""
     body, state, last, aside = row[:4]
     try:
-        record = records.read_body(body)
+        job = record_format.read_body(body)
     except CorruptRecord as error:
-        return _broken(Row(body[:16], "", "", body, 0, 0, 0, 0), error)
+        return _broken(StoredJob(Record(**BLANK, id=body[:16], payload=body)), error)
     try:
-        records.apply_state(record, state)
+        record_format.apply_state(job, state)
     except CorruptRecord as error:
-        return _broken(record, error)
+        return _broken(job, error)
     if aside is not None:
-        record.corrupt, record.aside = aside.decode(errors="replace"), True
+        job.corrupt, job.aside = aside.decode(errors="replace"), True
     if state is not None:
-        record.last_error = last.decode(errors="replace") if last is not None else None
+        more: dict[str, Any] = {"last_error": last.decode(errors="replace") if last is not None else None}
         if len(row) > 4:
-            record.notes, record.result = row[4], row[5]
-            record.history = records.history(record.errors, row[6])
-    return record
+            job.notes = row[4]
+            more |= {"result": row[5], "history": record_format.history(job.errors, row[6])}
+        job.change(**more)
+    return job
 
 
-def _broken(record: Row, error: CorruptRecord) -> Row:
-    record.status, record.broken = Status.DEAD, True
-    record.corrupt, record.last_error = str(error), f"corrupt record: {error}"
-    return record
+def _broken(job: StoredJob, error: CorruptRecord) -> StoredJob:
+    job.corrupt, job.broken = str(error), True
+    job.change(status=Status.DEAD, last_error=f"corrupt record: {error}")
+    return job

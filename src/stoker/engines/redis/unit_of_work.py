@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.control import read_queues
 from stoker.engines.redis.keys import AGAIN, WAIT, WAKE, Keys, Shard
-from stoker.engines.redis.records import CHARS, ODD, Row
+from stoker.engines.redis.record_format import CHARS, ODD
+from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_HISTORY, Status
@@ -34,7 +35,7 @@ class Unit(UnitOfWork):
         super().__init__(0)
         self._store = store
         self.shard = shard
-        self.rows: dict[JobId, Row] = {}
+        self.rows: dict[JobId, StoredJob] = {}
         """What the bytes of the loaded jobs say beside their records."""
         self._noted: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []
@@ -49,7 +50,7 @@ class Unit(UnitOfWork):
         if wanted.revives:
             slots |= {record.slot for job in wanted.ids if (record := self.get(job)) and record.slot is not None}
         await self._load_holders(slots)
-        await self._load_queues({*wanted.queues, *(row.queue for row in self.rows.values())})
+        await self._load_queues({*wanted.queues, *(row.record.queue for row in self.rows.values())})
 
     async def _load_jobs(self, ids: Iterable[JobId]) -> None:
         missing = sorted(self.missing(Wanted(frozenset(ids))).ids)
@@ -58,7 +59,7 @@ class Unit(UnitOfWork):
         now, found = await self._store.read(self.shard, missing)
         self.now = self.now or now
         for job, row in zip(missing, found, strict=True):
-            self.add_record(job, None if row is None else records.as_record(row))
+            self.add_record(job, None if row is None else as_record(row))
             if row is not None:
                 self.rows[job] = row
 
@@ -86,7 +87,7 @@ class Unit(UnitOfWork):
         for job, notes in zip(wanted, found, strict=True):
             self.rows[job].notes = notes
             self._noted.add(job)
-            self.add_record(job, records.as_record(self.rows[job]))
+            self.add_record(job, as_record(self.rows[job]))
 
     def release(self, slot: str, job: JobId) -> None:
         """Act as if a job had let go of its loaded key: in the same step it will have."""
@@ -140,7 +141,7 @@ class Unit(UnitOfWork):
         for before, _ in changes:
             if before is not None:
                 self._check(before)
-                self._place(before, add=False, stated=self.rows[before.id].raw is not None)
+                self._place(before, add=False, has_state=self.rows[before.id].raw is not None)
         for before, after in changes:
             if after is None:
                 assert before is not None
@@ -153,9 +154,9 @@ class Unit(UnitOfWork):
         if row.raw is not None:
             self._checks.append(("=", key("state"), record.id, row.raw))
         else:
-            place = records.place(record, stated=False)
+            entry = record_format.waiting_entry(record, has_state=False)
             self._checks.append(("-", key("state"), record.id, b""))
-            self._checks.append(("w", self.shard.of_queue(WAIT, record.queue), place, b""))
+            self._checks.append(("w", self.shard.of_queue(WAIT, record.queue), entry, b""))
 
     def _put(self, before: Record | None, after: Record) -> None:
         key, job = self.shard.key, after.id
@@ -165,16 +166,16 @@ class Unit(UnitOfWork):
         if rewritten:
             self.write("ZREMRANGEBYLEX", key("jobs"), b"[" + job, b"(" + job + b"\1")
         if before is None or rewritten:
-            self.write("ZADD", key("jobs"), 0, records.body(after))
+            self.write("ZADD", key("jobs"), 0, record_format.body(after))
             self.write("HSETNX", key("queues"), f"{after.queue}/used", "1")
         if before is None and after.unique is not None:
             self.write("ZADD", key("named"), 0, after.unique.key.encode() + b"\0" + job)
         row = self.rows.get(job)
-        stated = before is not None or row is not None or after.status is not Status.PENDING
-        self._place(after, add=True, stated=stated)
-        if stated:
+        has_state = before is not None or row is not None or after.status is not Status.PENDING
+        self._place(after, add=True, has_state=has_state)
+        if has_state:
             errors, version = (0, 0) if row is None else (row.errors, row.version)
-            self.write("HSET", key("state"), job, records.state(after, errors=errors, version=version + 1))
+            self.write("HSET", key("state"), job, record_format.state(after, errors=errors, version=version + 1))
         if before is not None and after.last_error is not None and after.last_error != before.last_error:
             self.write("HSET", key("last"), job, after.last_error)
         self._put_notes(before, after)
@@ -182,10 +183,10 @@ class Unit(UnitOfWork):
     def _put_notes(self, before: Record | None, after: Record) -> None:
         if before is None or after.id not in self._noted:
             return
-        notes = records.notes_of(after)
-        if notes != records.notes_of(before):
+        notes = notes_of(after)
+        if notes != notes_of(before):
             self._checks.append(_unchanged(self.shard.key("notes"), after.id, self.rows[after.id].notes))
-            self.write("HSET", self.shard.key("notes"), after.id, records.write_notes(notes))
+            self.write("HSET", self.shard.key("notes"), after.id, write_notes(notes))
 
     def _forget(self, record: Record) -> None:
         """Delete a record and all that belongs to it, but its events."""
@@ -199,17 +200,17 @@ class Unit(UnitOfWork):
         if record.unique is not None:
             self.write("ZREM", key("named"), record.unique.key.encode() + b"\0" + job)
 
-    def _place(self, record: Record, *, add: bool, stated: bool) -> None:
+    def _place(self, record: Record, *, add: bool, has_state: bool) -> None:
         """Put a record where its status belongs, or take it out."""
         shard, job, status = self.shard, record.id, record.status
         if status in WAITING:
             queued = shard.of_queue(WAIT, record.queue)
-            place = records.place(record, stated=stated)
-            self.write(*(("ZADD", queued, 0, place) if add else ("LEAVE", queued, place)))
+            entry = record_format.waiting_entry(record, has_state=has_state)
+            self.write(*(("ZADD", queued, 0, entry) if add else ("LEAVE", queued, entry)))
             if status is Status.RETRYING:
                 self._member(add, shard.of_queue(AGAIN, record.queue), record.scheduled_at, job)
         elif status is Status.RUNNING:
-            token = records.eight(record.token)
+            token = record_format.eight(record.token)
             self.write("HOLD" if add else "LET_GO", shard.held(record.worker or ""), token, job)
         else:
             self.write("ZADD" if add else "UNEND", shard.key("ends"), record.expires_at or 0, job)

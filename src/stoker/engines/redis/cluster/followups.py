@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.insert import insert, keep_keys_together
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
@@ -29,7 +29,7 @@ async def store_followups(store: Store, shard: Shard, settlements: Sequence[Sett
         if not there:
             continue
         state = await store.connection.call("HGET", shard.key("state"), one.id)
-        if state is not None and state.startswith(records.fence(one.worker, one.token)):
+        if state is not None and state.startswith(record_format.fence(one.worker, one.token)):
             await insert(store, [_polite(draft) for draft in await allowed(store, there, one.id)])
 
 

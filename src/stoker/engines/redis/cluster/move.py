@@ -14,11 +14,12 @@ from functools import partial
 
 import msgspec
 
-from stoker.engines.redis import records
+from stoker.engines.redis import record_format
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.records import eight
+from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.stored_job import as_record
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.ids import JobId
@@ -47,9 +48,9 @@ _decode = msgspec.msgpack.Decoder(Parcel).decode
 def send(unit: Unit, record: Record, queue: str) -> None:
     """Take a waiting job, whose row was read with its details, out of its queue and put it on its way."""
     row, moved = unit.rows[record.id], record.move(queue)
-    errors = [records.failure(one.at, one.attempt, one.error) for one in row.history]
-    state = records.state(moved, errors=row.errors, version=row.version)
-    parcel = Parcel(os.urandom(8), queue, records.body(moved), state, record.last_error, row.notes, errors)
+    errors = [record_format.failure(one.at, one.attempt, one.error) for one in row.record.history]
+    state = record_format.state(moved, errors=row.errors, version=row.version)
+    parcel = Parcel(os.urandom(8), queue, record_format.body(moved), state, record.last_error, row.notes, errors)
     unit.remove(record, events=False)
     unit.write("HSET", unit.shard.key("moving"), record.id, _encode(parcel))
 
@@ -71,12 +72,12 @@ async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Unit) -> None:
     await unit.load(Wanted(frozenset({job})))
     if unit.get(job) is not None or await store.connection.call("HGET", marks, mark) is not None:
         return
-    row = records.apply_state(records.read_body(parcel.body), parcel.state)
+    row = record_format.apply_state(record_format.read_body(parcel.body), parcel.state)
     row.errors = len(parcel.errors)
     unit.rows[job] = row
     unit.expect_hash(marks, mark, None)
     unit.write("HSET", marks, mark, eight(unit.now))
-    unit.put(records.as_record(row))
+    unit.put(as_record(row))
     if parcel.last is not None:
         unit.write("HSET", unit.shard.key("last"), job, parcel.last)
     if parcel.notes is not None:

@@ -8,8 +8,8 @@ local function set_aside(id, queue, kind, body, state)
     call('ZADD', JOBS, '0', id .. now8 .. now8 .. label .. pack('>I4', 1) .. '\0' .. (body or '') .. (state or ''))
   end
   local expires = now + tonumber(call('HGET', QUEUES, queue .. '/keep_dead') or '2592000000000')
-  call('HSET', STATE, id, write_state({status = 'x', token = 0, worker = '', cancel = '0', attempts = 0, base = 0,
-    crashes = 0, throttles = 0, errors = 0, version = 1, started = 0, settled = '-', due = now, priority = 1000,
+  call('HSET', STATE, id, write_state({status = 'x', token = 0, worker = '', cancel_requested = '0', attempts = 0, base = 0,
+    crashes = 0, throttles = 0, errors = 0, version = 1, started_at = 0, settled = '-', scheduled_at = now, priority = 1000,
     tail = now8 .. pack('>I8', expires)}))
   call('HSET', LAST, id, 'corrupt record: ' .. why)
   call('HSET', CORRUPT, id, why)

@@ -145,8 +145,8 @@ local function take(queue, name, batch, worker, mine, jobs)
           call('ZREM', ODD, 'a' .. id)
         end
         local before = r.status
-        r.status, r.worker, r.cancel, r.settled, r.tail = 'r', worker, '0', '-', ''
-        r.token, r.attempts, r.started = math.max(now, r.token + 1), r.attempts + 1, now
+        r.status, r.worker, r.cancel_requested, r.settled, r.tail = 'r', worker, '0', '-', ''
+        r.token, r.attempts, r.started_at = math.max(now, r.token + 1), r.attempts + 1, now
         s, j = s + 2, j + 1
         set[s - 1], set[s] = id, write_state(r)
         hold(mine, pack('>I8', r.token), id)

@@ -53,24 +53,21 @@ local function names_of(body)
   return sub(body, 36, 35 + k), sub(body, 37 + k, 36 + k + q)
 end
 
-local STATE_REST = '>c1I4I4I4I4I4I4I8c1I2I8'
 -- A state as a table, nil when this is none.
 local function read_state(s)
   if #s < 11 then return nil end
   local status, token, w = parse('>c1I8I2', s)
-  if #s < 11 + w + 44 then return nil end
+  if #s < 11 + w + $STATE_SIZE$ then return nil end
   local r = {status = status, token = token, worker = sub(s, 12, 11 + w)}
   local at
-  r.cancel, r.attempts, r.base, r.crashes, r.throttles, r.errors, r.version, r.started, r.settled, r.priority, r.due, at =
-    parse(STATE_REST, s, 12 + w)
+  $STATE_FIELDS$, at = parse('$STATE_FORMAT$', s, 12 + w)
   r.tail = sub(s, at)
   return r
 end
 
 local function write_state(r)
   return pack('>c1I8I2', r.status, r.token, #r.worker) .. r.worker
-    .. pack(STATE_REST, r.cancel, r.attempts, r.base, r.crashes, r.throttles, r.errors, r.version, r.started, r.settled,
-      r.priority, r.due) .. r.tail
+    .. pack('$STATE_FORMAT$', $STATE_FIELDS$) .. r.tail
 end
 
 -- Where a waiting job stands in its queue's line. One that has a state says so: the others need not be asked.

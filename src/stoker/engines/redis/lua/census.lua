@@ -55,7 +55,7 @@ for i = 18 + 3 * (#ARGV - 1), #KEYS do
     local r = state and read_state(state)
     local _, queue = names_of(r and body_of(id) or '')
     local n = #running
-    if queue then running[n + 1], running[n + 2] = queue, int(r.started) end
+    if queue then running[n + 1], running[n + 2] = queue, int(r.started_at) end
   end
 end
 return {int(now), counts, call('HGETALL', TOTALS), lines, running}

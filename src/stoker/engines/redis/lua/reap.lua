@@ -68,15 +68,15 @@ for i, id in ipairs(ids) do
 end
 
 local function older(a, b)
-  if a.r.started ~= b.r.started then return a.r.started < b.r.started end
+  if a.r.started_at ~= b.r.started_at then return a.r.started_at < b.r.started_at end
   return earlier(a.id, b.id)
 end
 table.sort(found, older)
 local claims, held, set, gates = {}, {}, {}, {}
 for i, one in ipairs(found) do
   local r, id, queue = one.r, one.id, one.queue
-  r.tail = pack('>I8', r.started) .. r.worker
-  r.worker, r.token, r.started = by, math.max(now, r.token + 1), now
+  r.tail = pack('>I8', r.started_at) .. r.worker
+  r.worker, r.token, r.started_at = by, math.max(now, r.token + 1), now
   local state, token8 = write_state(r), pack('>I8', r.token)
   local lot = held[token8] or {}
   held[token8], lot[#lot + 1] = lot, id

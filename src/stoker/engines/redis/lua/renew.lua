@@ -28,7 +28,7 @@ local orphaned = {}
 for _, id in ipairs(held_by(KEYS[18], ARGV[6], ARGV[7])) do
   local state = not mine[id] and call('HGET', STATE, id)
   local r = state and read_state(state)
-  if r and r.worker == worker and now - r.started > age then
+  if r and r.worker == worker and now - r.started_at > age then
     local body = body_of(id)
     local _, queue = names_of(body or '')
     if queue then

@@ -190,13 +190,13 @@ local function conclude(s)
   end
   r.status, r.worker, r.settled, r.tail = status, '', status, ''
   if status == 'p' or status == 'a' then
-    r.due = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
-    call('ZADD', WAIT(label.queue), '0', place_of(r.priority, r.due, id))
+    r.scheduled_at = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
+    call('ZADD', WAIT(label.queue), '0', place_of(r.priority, r.scheduled_at, id))
     if status == 'a' then
-      call('ZADD', AGAIN(label.queue), int(r.due), id)
+      call('ZADD', AGAIN(label.queue), int(r.scheduled_at), id)
       call('ZADD', ODD, '0', 'a' .. id)
     end
-    if r.due <= now then wake(label.queue) end
+    if r.scheduled_at <= now then wake(label.queue) end
     put(id, write_state(r))
   else
     if s.slot and call('HGET', SLOTS, s.slot) == id then call('HDEL', SLOTS, s.slot) end
