@@ -16,7 +16,7 @@ import redis
 
 from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.describe import durability, objection, warnings
-from stoker.engines.redis.server_checks import LOOK_EVERY, Guard
+from stoker.engines.redis.server_checks import LOOK_EVERY, ServerChecks
 from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.write_counter import Count
 from stoker.model.errors import EngineReadOnly, EngineRefused
@@ -76,7 +76,7 @@ def node(**info: str) -> ServerInfo:
     return ServerInfo("10.0.0.1:6379", {**given, **info}, {"appendfsync": "everysec"})
 
 
-class Counting(Guard):
+class Counting(ServerChecks):
     looks = 0
 
     async def look(self) -> list[ServerInfo]:
@@ -250,13 +250,13 @@ async def test_a_policy_changed_at_run_time_is_noticed(
 ) -> None:
     assert LOOK_EVERY <= 60
     engine = RedisEngine(url, prefix="run-time")
-    engine._guard = Guard(engine._store.connection, engine._signs, every=0.02)
+    engine._server_checks = ServerChecks(engine._store.connection, engine._write_counter, every=0.02)
     await engine.open()
     try:
         draft = Draft(mint(), "work")
         await engine.insert([draft])
         admin.config_set("maxmemory-policy", "allkeys-lru")
-        await until(lambda: engine._guard.evicting is not None)
+        await until(lambda: engine._server_checks.evicting is not None)
         with pytest.raises(EngineRefused, match="Nothing was stored; jobs that are stored go on") as refused:
             await engine.insert([Draft(mint(), "work")])
         assert "allkeys-lru" in str(refused.value)
@@ -265,7 +265,7 @@ async def test_a_policy_changed_at_run_time_is_noticed(
         await engine.renew("w", [], first=True)
         assert [claim.id for claim in await engine.claim(Demand("w", (("default", 5),)))] == [draft.id]
         admin.config_set("maxmemory-policy", "noeviction")
-        await until(lambda: engine._guard.evicting is None)
+        await until(lambda: engine._server_checks.evicting is None)
         await engine.insert([Draft(mint(), "work")])
         assert "accepted again" in caplog.messages[-1]
     finally:
@@ -276,7 +276,7 @@ async def test_a_policy_changed_at_run_time_is_noticed(
 async def test_a_guard_outlives_a_server_that_is_away_and_ends_with_the_engine() -> None:
     with services.redis_server() as server:
         engine = RedisEngine(server.url, prefix="away", patience=0.1)
-        guard = engine._guard = Counting(engine._store.connection, engine._signs, every=0.02)
+        guard = engine._server_checks = Counting(engine._store.connection, engine._write_counter, every=0.02)
         await engine.open()
         task = guard._task
         assert task is not None
@@ -285,7 +285,7 @@ async def test_a_guard_outlives_a_server_that_is_away_and_ends_with_the_engine()
         await until(lambda: guard.looks > seen + 1)
         assert not task.done()
         server.start(maxmemory_policy="allkeys-lru")
-        await until(lambda: engine._guard.evicting is not None)
+        await until(lambda: engine._server_checks.evicting is not None)
         await engine.close()
         assert task.done()
 
@@ -302,27 +302,27 @@ async def test_a_store_that_went_back_is_told(caplog: pytest.LogCaptureFixture) 
                 await engine.insert([Draft(mint(), "work")])
             server.kill()
             server.start()
-            assert engine._signs.losses == []
+            assert engine._write_counter.losses == []
             await engine.insert([Draft(mint(), "work")])
-            [told] = engine._signs.losses
+            [told] = engine._write_counter.losses
             assert "the store went back to before 20" in told
             assert (await engine.describe()).warnings[0] == told
             await until(lambda: told in caplog.messages)
             await engine.insert([Draft(mint(), "work")])
-            assert engine._signs.losses == [told], "said once"
+            assert engine._write_counter.losses == [told], "said once"
 
 
 @pytest.mark.spec("REDISOPS-08")
 async def test_a_replica_that_lacks_one_write_is_told_of(url: str, admin: redis.Redis) -> None:
     """The count of the last write is gone although everything else is there."""
     async with opened(url) as engine:
-        key = f"{{{engine._options.prefix}}}:signs"
+        key = f"{{{engine._options.prefix}}}:writes"
         await engine.insert([Draft(mint(), "work")])
         await engine.insert([Draft(mint(), "work")])
         assert admin.hvals(key) == ["2"]
-        admin.hset(key, engine._signs._engine, 1)
+        admin.hset(key, engine._write_counter._engine, 1)
         await engine.insert([Draft(mint(), "work")])
-        assert len(engine._signs.losses) == 1
+        assert len(engine._write_counter.losses) == 1
 
 
 @pytest.mark.spec("REDISOPS-08")
@@ -354,9 +354,9 @@ async def test_a_store_that_kept_everything_is_no_news(level: str) -> None:
             await engine.settle([conclude(claim, Done())])
             admin.config_set("maxmemory", 0)
             await engine.insert([Draft(mint(), "work")])
-            assert engine._signs.losses == twin._signs.losses == []
+            assert engine._write_counter.losses == twin._write_counter.losses == []
             await twin.close()
-        assert admin.keys("*sign*") == []
+        assert admin.keys("*write*") == []
 
 
 @pytest.mark.spec("REDISOPS-08")
@@ -365,10 +365,14 @@ async def test_counts_that_nobody_raises_are_swept(url: str, admin: redis.Redis)
     async with opened(url) as engine:
         prefix = engine._options.prefix
         await engine.insert([Draft(mint(), "work")])
-        await engine._signs.leave()
-        assert admin.hlen(f"{{{prefix}}}:signed") == 1
+        await engine._write_counter.leave()
+        assert admin.hlen(f"{{{prefix}}}:writers") == 1
         old = (time.time_ns() // 1000 - 2 * DAY).to_bytes(8)
-        admin.hset(f"{{{prefix}}}:signed", "dead", old)
-        admin.hset(f"{{{prefix}}}:signs", "dead", 5)
+        admin.hset(f"{{{prefix}}}:writers", "dead", old)
+        admin.hset(f"{{{prefix}}}:writes", "dead", 5)
         await engine.expire(Retention())
-        assert admin.hkeys(f"{{{prefix}}}:signs") == admin.hkeys(f"{{{prefix}}}:signed") == [engine._signs._engine]
+        assert (
+            admin.hkeys(f"{{{prefix}}}:writes")
+            == admin.hkeys(f"{{{prefix}}}:writers")
+            == [engine._write_counter._engine]
+        )

@@ -75,7 +75,7 @@ async def test_jobs_that_are_not_kept_leave_nothing_behind(
     assert len(claims) == 2
     assert set((await engine.settle([conclude(claim, Done(b"1")) for claim in claims])).verdicts) == {Verdict.APPLIED}
     assert stored_keys(client, redis_prefix) <= {
-        "jobs", "wait:default", "wake:default", "counts", "totals", "queues", "clock", "leases", "workers", "signs",
+        "jobs", "wait:default", "wake:default", "counts", "totals", "queues", "clock", "leases", "workers", "writes",
     }  # fmt: skip
     assert client.zcard(f"{{{redis_prefix}}}:jobs") == 1
 

@@ -50,7 +50,7 @@ class Bench(Stand):
 async def bench(redis_prefix: str) -> AsyncIterator[Bench]:
     with services.redis_server(save="", appendonly="no") as server:
         async with Bench.on(server.url, redis_prefix) as found:
-            await found.engine._guard.stop()  # it asks the server now and then
+            await found.engine._server_checks.stop()  # it asks the server now and then
             yield found
 
 

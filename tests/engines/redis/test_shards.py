@@ -208,17 +208,17 @@ async def test_a_shard_that_went_back_is_told(redis_cluster_url: str, redis_clus
         for _ in range(2):
             for queue in ("a", "b", "c"):
                 await engine.insert([Draft(mint(), "work", queue=queue)])
-        assert await engine._signs.leave() == []
+        assert await engine._write_counter.leave() == []
         shard = engine._store.shard("b")
-        assert await engine._store.connection.call("HGET", shard.key("signs"), engine._signs._engine) == b"2"
-        await engine._store.connection.call("HSET", shard.key("signs"), engine._signs._engine, 1)
+        assert await engine._store.connection.call("HGET", shard.key("writes"), engine._write_counter._engine) == b"2"
+        await engine._store.connection.call("HSET", shard.key("writes"), engine._write_counter._engine, 1)
         for queue in ("a", "b", "c"):
             await engine.insert([Draft(mint(), "work", queue=queue)])
-        assert len(engine._signs.losses) == 1
+        assert len(engine._write_counter.losses) == 1
     finally:
         await engine.close()
     async with asyncio.timeout(5):
         found = RedisClusterEngine(redis_cluster_url, prefix=redis_cluster_prefix)
         await found.open()
-        assert await found._store.connection.call("EXISTS", shard.key("signs")) == 0
+        assert await found._store.connection.call("EXISTS", shard.key("writes")) == 0
         await found.close()

@@ -65,7 +65,7 @@ async def test_a_policy_that_drops_keys_is_refused_and_noticed_at_run_time(
     with pytest.raises(EngineRefused, match="noeviction"):
         await make().open()
     client.config_set("maxmemory-policy", "noeviction")
-    monkeypatch.setattr(server_checks.Guard.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(server_checks.ServerChecks.__init__, "__defaults__", (0.05,))
     async with trial(make) as running:
         await running.consuming()
         client.config_set("maxmemory-policy", "allkeys-lru")

@@ -58,7 +58,7 @@ SLOWEST = 1 << 20
 
 _LOST = (driver.ConnectionError, driver.TimeoutError, OSError, EOFError)
 ACKNOWLEDGED = frozenset({"insert", "settle", "commit"})
-"""Scripts whose answer is a promise: what they wrote is counted, see `signs`."""
+"""Scripts whose answer is a promise: what they wrote is counted, see `write_counter`."""
 
 _PASSING = (driver.BusyLoadingError, driver.ClusterDownError, driver.TryAgainError, driver.SlotNotCoveredError)
 
@@ -296,7 +296,7 @@ class Connection:
         """One script, whether or not the server remembers it."""
         counted = self.on_count is not None and script.name in ACKNOWLEDGED
         if counted:
-            keys = (*keys, f"{tag_of(keys[0])}:signs")
+            keys = (*keys, f"{tag_of(keys[0])}:writes")
         tail = (len(keys), *keys, *args)
         [reply] = await self._ask([("EVALSHA", script.sha, *tail)], repeat=repeat)
         if isinstance(reply, driver.NoScriptError):

@@ -21,9 +21,9 @@ from stoker.engines.redis.control import KEEP_DONE, Control
 from stoker.engines.redis.describe import described
 from stoker.engines.redis.insert import Gathering
 from stoker.engines.redis.notes import note
-from stoker.engines.redis.server_checks import Guard
+from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
-from stoker.engines.redis.write_counter import Signs
+from stoker.engines.redis.write_counter import WriteCounter
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
@@ -119,8 +119,8 @@ class RedisEngine:
         self._ends = self._store.hub.wait_for_ends(partial(find.ended, self._store))
         self._gathering = Gathering(self._store)
         self._control = Control(self._store)
-        self._signs = Signs(self._store)
-        self._guard = Guard(self._store.connection, self._signs)
+        self._write_counter = WriteCounter(self._store)
+        self._server_checks = ServerChecks(self._store.connection, self._write_counter)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -134,14 +134,14 @@ class RedisEngine:
             return
         await self._store.open()
         try:
-            await self._guard.admit()
+            await self._server_checks.admit()
         except BaseException:
             await self._store.close()
             raise
-        self._guard.start()
+        self._server_checks.start()
 
     async def close(self) -> None:
-        await self._guard.stop()
+        await self._server_checks.stop()
         await self._store.close()
 
     def for_loop(self) -> Self:
@@ -165,8 +165,8 @@ class RedisEngine:
         return None
 
     async def describe(self) -> Description:
-        nodes, unread = await self._guard.look(), await find.unread(self._store)
-        return described(self.name, nodes, unread, self._signs.losses)
+        nodes, unread = await self._server_checks.look(), await find.unread(self._store)
+        return described(self.name, nodes, unread, self._write_counter.losses)
 
     async def now(self) -> Instant:
         return await self._store.now()
@@ -176,7 +176,7 @@ class RedisEngine:
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         _refuse(tx)
-        self._guard.insist()
+        self._server_checks.insist()
         return await self._gathering.insert(drafts)
 
     @timed(write=True)

@@ -24,7 +24,7 @@ MOST_POINTS = 500_000
 CHUNK = 2_000
 """How many entries one reply brings."""
 
-KEYS = ("events", "trail", "points", "serial", "tickets", "presences", "locks", "signs", "signed")
+KEYS = ("events", "trail", "points", "serial", "tickets", "presences", "locks", "writes", "writers")
 """What the scripts of the home shard are given, in their order."""
 
 _RECORD = script("record")

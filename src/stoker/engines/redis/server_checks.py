@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from stoker.engines.redis.connection import Connection
 from stoker.engines.redis.describe import REMEDY, eviction, objection, warnings
 from stoker.engines.redis.server_info import ServerInfo, inspect
-from stoker.engines.redis.write_counter import Signs
+from stoker.engines.redis.write_counter import WriteCounter
 from stoker.model.errors import EngineError, EngineRefused
 
 _log = logging.getLogger("stoker.engines.redis")
@@ -27,12 +27,12 @@ SIGN_EVERY = 0.25
 """Seconds between two looks at whether the store went back."""
 
 
-class Guard:
+class ServerChecks:
     """Looks at the servers' settings when the engine is opened and from time to time after that."""
 
-    def __init__(self, connection: Connection, signs: Signs | None = None, every: float = LOOK_EVERY) -> None:
+    def __init__(self, connection: Connection, counter: WriteCounter | None = None, every: float = LOOK_EVERY) -> None:
         self._connection = connection
-        self._signs = signs
+        self._write_counter = counter
         self._every = every
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +61,7 @@ class Guard:
     def start(self) -> None:
         """Look from time to time, in the background."""
         self._over = False
-        self._task = asyncio.create_task(self._keep_looking(), name="stoker-redis-guard")
+        self._task = asyncio.create_task(self._keep_looking(), name="stoker-redis-server-checks")
 
     async def stop(self) -> None:
         """Look no more."""
@@ -72,22 +72,22 @@ class Guard:
             self._task.cancel()  # the driver may swallow one
             await asyncio.wait([self._task], timeout=0.5)
         self._task = None
-        if self._signs is not None:
+        if self._write_counter is not None:
             with contextlib.suppress(EngineError):
-                await self._signs.remove()
+                await self._write_counter.remove()
 
     async def _keep_looking(self) -> None:
         looked = time.monotonic()
         # Not only until it is canceled: a driver may take a cancellation for a timeout of its own.
         while not self._over:
             await asyncio.sleep(min(SIGN_EVERY, self._every))
-            await self._attempt(self._sign)
+            await self._attempt(self._look_for_losses)
             if time.monotonic() - looked >= self._every:
                 looked = time.monotonic()
                 await self._attempt(self.look)
 
-    async def _sign(self) -> None:
-        for told in await self._signs.leave() if self._signs is not None else ():
+    async def _look_for_losses(self) -> None:
+        for told in await self._write_counter.leave() if self._write_counter is not None else ():
             _log.error(told)
 
     async def _attempt(self, something: Callable[[], Awaitable[object]]) -> None:

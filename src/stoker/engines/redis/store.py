@@ -72,7 +72,7 @@ class Store:
         self._keyed: dict[str, str] = {}
         self.enlisted: set[tuple[str, str]] = set()
         self._latest: Instant = 0
-        self.sign = ""
+        self.counted_as = ""
         self.notes: OrderedDict[tuple[JobId, int], bytes] = OrderedDict()
 
     # --- life and time ------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Store:
 
     def arg_now(self) -> str:
         """The time as scripts take it: the injected clock's, or nothing for the server's own."""
-        return self.sign if self.options.clock is None else str(self.options.clock())
+        return self.counted_as if self.options.clock is None else str(self.options.clock())
 
     async def now(self) -> Instant:
         return self.seen(await self.run(_NOW, self.home, ()))

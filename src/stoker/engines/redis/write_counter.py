@@ -25,7 +25,7 @@ REMEMBERED = 1_000
 
 MOST_LOSSES = 10
 
-_SIGN = script("sign")
+_KEEP_COUNT = script("keep_count")
 
 
 class Count:
@@ -50,7 +50,7 @@ class Count:
         return again
 
 
-class Signs:
+class WriteCounter:
     """The counts of one engine, by shard."""
 
     def __init__(self, store: Store) -> None:
@@ -61,7 +61,7 @@ class Signs:
         self._untold: list[str] = []
         self.losses: list[str] = []
         if store.options.clock is None:
-            store.sign = f"@{self._engine}"
+            store.counted_as = f"@{self._engine}"
             store.connection.on_count = self.heard
 
     def heard(self, tag: str, count: int) -> None:
@@ -92,10 +92,10 @@ class Signs:
     async def remove(self) -> None:
         """Leave nothing behind."""
         for tag in self._counts:
-            commands = [("HDEL", f"{tag}:{name}", self._engine) for name in ("signs", "signed")]
+            commands = [("HDEL", f"{tag}:{name}", self._engine) for name in ("writes", "writers")]
             await self._store.connection.pipeline(commands)
 
     async def _refresh(self, tag: str) -> None:
         shard = next(one for one in self._store.familiar() if one.tag == tag)
-        await self._store.run(_SIGN, shard, [self._engine], more=[shard.key("signed")])
+        await self._store.run(_KEEP_COUNT, shard, [self._engine], more=[shard.key("writers")])
         self._refreshed[tag] = time.monotonic()
