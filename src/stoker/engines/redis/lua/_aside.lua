@@ -1,5 +1,5 @@
--- A record that cannot be read is no job any more, but people can see and remove it: it is dead, its error says why, and
--- what cannot be read is its payload. Whatever took it out of its place has been done.
+-- End a job that cannot be read. It becomes a dead job that operators can see and remove: its error says why, and its
+-- payload is the bytes that cannot be read. The caller has taken it out of its waiting set or lease set before.
 local function set_aside(id, queue, kind, body, state)
   local why = not body and 'there is no body' or not kind and 'the body cannot be read' or 'the state cannot be read'
   if not kind or state then

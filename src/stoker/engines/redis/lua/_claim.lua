@@ -1,22 +1,24 @@
--- The second door. ARGV from `at`: worker, number of the key of what it holds, total, then for each queue: number of its keys, name, how many.
--- Answers, for each queue that gave something: {number of its keys, curve, cool-down count, jobs}. A fresh job is its
+-- Claim due jobs. ARGV from `at`: worker, number of the key of its lease set, how many in all; then for each queue the
+-- number of its keys, its name, and how many.
+-- Returns for each queue with claims {number of its keys, curve, cool-down count, jobs}. A job without a state is its
 -- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before}.
--- What a claim takes from a line: ids, the beginnings of their places, which of them have a state, and what goes back.
-local function new_batch() return {n = 0, ids = {}, heads = {}, stated = {}, back = {}} end
 
-local function last_at(place) return is_stated(place) and sub(place, 11, 26) or sub(place, -16) end
+-- What a claim takes from a waiting set: ids, the heads of their entries, which have a state, and entries to put back.
+local function new_batch() return {n = 0, ids = {}, heads = {}, with_state = {}, back = {}} end
 
--- Places of one priority and due time whose ids are mixed: everybody in order, and the rest goes back.
-local function untangle(batch, places, first, last, n)
-  local head, found, left = sub(places[first], 1, 10), {}, {}
+local function last_at(entry) return has_state(entry) and sub(entry, 11, 26) or sub(entry, -16) end
+
+-- Take jobs in the order of their ids from entries whose lots overlap; the rest goes back.
+local function untangle(batch, entries, first, last, n)
+  local head, found, left = sub(entries[first], 1, 10), {}, {}
   for i = first, last do
-    for _, id in ipairs(ids_at(places[i])) do found[#found + 1] = {id, is_stated(places[i])} end
+    for _, id in ipairs(ids_at(entries[i])) do found[#found + 1] = {id, has_state(entries[i])} end
   end
   table.sort(found, function(a, b) return earlier(a[1], b[1]) end)
   for _, one in ipairs(found) do
     if batch.n < n then
       batch.n = batch.n + 1
-      batch.ids[batch.n], batch.heads[batch.n], batch.stated[batch.n] = one[1], head, one[2] or nil
+      batch.ids[batch.n], batch.heads[batch.n], batch.with_state[batch.n] = one[1], head, one[2] or nil
     elseif one[2] then
       batch.back[#batch.back + 1] = head .. one[1] .. '+'
     else
@@ -26,35 +28,35 @@ local function untangle(batch, places, first, last, n)
   if #left > 0 then batch.back[#batch.back + 1] = head .. table.concat(left) end
 end
 
--- The last of the places from i on whose ids are mixed with those before it.
-local function mixed_until(places, i)
-  local head, highest = sub(places[i], 1, 10), last_at(places[i])
-  while places[i + 1] and sub(places[i + 1], 1, 10) == head and earlier(sub(places[i + 1], 11, 26), highest) do
+-- The last entry from i on whose lot overlaps with those before it.
+local function mixed_until(entries, i)
+  local head, highest = sub(entries[i], 1, 10), last_at(entries[i])
+  while entries[i + 1] and sub(entries[i + 1], 1, 10) == head and earlier(sub(entries[i + 1], 11, 26), highest) do
     i = i + 1
-    local last = last_at(places[i])
+    local last = last_at(entries[i])
     if earlier(highest, last) then highest = last end
   end
   return i
 end
 
--- Take jobs from places until there are n. Behind the last place that is needed another one is known, if there is one.
--- Answers from how many places.
-local function take_from(batch, places, n)
+-- Take jobs from entries until there are n. The caller passes one entry more than needed, if there is one.
+-- Returns from how many entries.
+local function take_from(batch, entries, n)
   local ids, heads, back, i = batch.ids, batch.heads, batch.back, 1
-  while places[i] and batch.n < n do
-    local place = places[i]
-    local size, head = #place, sub(place, 1, 10)
-    local last = size > 27 and places[i + 1] and mixed_until(places, i) or i
+  while entries[i] and batch.n < n do
+    local entry = entries[i]
+    local size, head = #entry, sub(entry, 1, 10)
+    local last = size > 27 and entries[i + 1] and mixed_until(entries, i) or i
     if last > i then
-      untangle(batch, places, i, last, n)
+      untangle(batch, entries, i, last, n)
     else
       local b = batch.n
-      -- What is no place goes, and nothing comes of it.
-      local room = is_stated(place) and 1 or size % 16 == 10 and math.min((size - 10) / 16, n - b) or 0
-      for k = 1, room do ids[b + k], heads[b + k] = sub(place, k * 16 - 5, k * 16 + 10), head end
+      -- Bytes that are no entry are removed, and no job comes of them.
+      local room = has_state(entry) and 1 or size % 16 == 10 and math.min((size - 10) / 16, n - b) or 0
+      for k = 1, room do ids[b + k], heads[b + k] = sub(entry, k * 16 - 5, k * 16 + 10), head end
       batch.n = b + room
-      if is_stated(place) then batch.stated[b + 1] = true
-      elseif room > 0 and size > 10 + room * 16 then back[#back + 1] = head .. sub(place, 11 + room * 16) end
+      if has_state(entry) then batch.with_state[b + 1] = true
+      elseif room > 0 and size > 10 + room * 16 then back[#back + 1] = head .. sub(entry, 11 + room * 16) end
     end
     i = last + 1
   end
@@ -62,38 +64,38 @@ local function take_from(batch, places, n)
 end
 
 local function put_back(wait, batch)
-  for _, place in ipairs(batch.back) do call('ZADD', wait, '0', place) end
+  for _, entry in ipairs(batch.back) do call('ZADD', wait, '0', entry) end
   batch.back = {}
 end
 
--- Places with n jobs, if there are so many, and one more. `fetch` answers some from a number on; how many it takes is
--- guessed from the size of the last one.
-local function places_of(fetch, n)
-  local places, found, wanted = {}, 0, 2
+-- Entries with n jobs, if there are so many, and one more. `fetch` returns some from a rank on; how many to fetch is
+-- guessed from the size of the last entry.
+local function entries_of(fetch, n)
+  local entries, found, wanted = {}, 0, 2
   while true do
-    local more = fetch(#places, wanted)
+    local more = fetch(#entries, wanted)
     local size = 0
-    for _, place in ipairs(more) do
-      size = math.max(1, math.floor((#place - 10) / 16))
-      places[#places + 1], found = place, found + size
+    for _, entry in ipairs(more) do
+      size = math.max(1, math.floor((#entry - 10) / 16))
+      entries[#entries + 1], found = entry, found + size
     end
-    if #more < wanted or found - size >= n then return places end
+    if #more < wanted or found - size >= n then return entries end
     wanted = math.ceil(math.max(0, n - found) / size) + 1
   end
 end
 
--- The first jobs of a line that are due, at most n, and how many places were seen.
+-- The first due jobs of a waiting set, at most n, and how many entries were read.
 local function due_of(wait, n)
   local batch = new_batch()
-  local places = places_of(function(at, c) return call('ZRANGE', wait, at, at + c - 1) end, n)
-  if #places == 0 then return batch, 0 end
-  local c = take_from(batch, places, n)
-  if sub(places[c], 1, 2) == sub(places[1], 1, 2) and parse('>I8', places[c], 3) <= now then
+  local entries = entries_of(function(at, c) return call('ZRANGE', wait, at, at + c - 1) end, n)
+  if #entries == 0 then return batch, 0 end
+  local c = take_from(batch, entries, n)
+  if sub(entries[c], 1, 2) == sub(entries[1], 1, 2) and parse('>I8', entries[c], 3) <= now then
     call('ZREMRANGEBYRANK', wait, 0, c - 1)
     put_back(wait, batch)
     return batch, c
   end
-  -- Several priorities, or jobs of the future: each priority in turn, so that nobody is stepped over.
+  -- Several priorities, or jobs that are not due: take the due jobs of each priority in turn.
   batch = new_batch()
   local priority, after, seen = 0, pack('>I8', now + 1), 0
   while batch.n < n do
@@ -101,13 +103,13 @@ local function due_of(wait, n)
     if not head then break end
     priority = parse('>I2', head) + 1
     local p = sub(head, 1, 2)
-    places = places_of(function(at, c)
+    entries = entries_of(function(at, c)
       return call('ZRANGEBYLEX', wait, '[' .. p, '(' .. p .. after, 'LIMIT', at, c)
     end, n - batch.n)
-    c = take_from(batch, places, n)
+    c = take_from(batch, entries, n)
     if c > 0 then
       seen = seen + c
-      call('ZREMRANGEBYLEX', wait, '[' .. places[1], '[' .. places[c])
+      call('ZREMRANGEBYLEX', wait, '[' .. entries[1], '[' .. entries[c])
       put_back(wait, batch)
     end
   end
@@ -117,8 +119,8 @@ end
 local function take(queue, name, batch, worker, mine, jobs)
   local n, ids, heads, states = batch.n, batch.ids, batch.heads, {}
   if n == 0 then return end
-  for i in pairs(batch.stated) do states[i] = call('HGET', STATE, ids[i]) end
-  -- Jobs mostly leave in the order they came: then one walk finds all bodies.
+  for i in pairs(batch.with_state) do states[i] = call('HGET', STATE, ids[i]) end
+  -- Jobs are mostly claimed in the order of their ids: then one range holds all bodies.
   local bodies = n > 1 and call('ZRANGEBYLEX', JOBS, '[' .. ids[1], '+', 'LIMIT', 0, n) or {}
   local w = pack('>I2', #worker) .. worker
   local fresh = 'r' .. now8 .. w .. pack('>c1I4I4I4I4I4I4I8c1', '0', 1, 0, 0, 0, 0, 0, now, '-')

@@ -1,8 +1,8 @@
--- Events stand in `events` as time8 · serial8 · type · job16 · …, in the order they happened, and in `trail` as
--- job16 · time8 · serial8, so that those of one job are found.
-local EVENTS, TRAIL, POINTS, SERIAL, TICKETS, PRESENCES, LOCKS, SIGNS, SIGNED = unpack(KEYS, #KEYS - 8)
+-- `events` holds time8 · serial8 · type1 · job16 · …, in the order of time; `trail` holds job16 · time8 · serial8 and
+-- leads from a job to its events.
+local EVENTS, TRAIL, POINTS, SERIAL, TICKETS, PRESENCES, LOCKS, WRITES, WRITERS = unpack(KEYS, #KEYS - 8)
 
--- Remove the oldest events, at most n of them; only those before a time if one is given. Answers how many went.
+-- Remove the oldest events, at most n of them; only those before a time if one is given. Returns how many.
 local function drop_events(n, before8)
   local gone = call('ZRANGEBYLEX', EVENTS, '-', before8 and '(' .. before8 or '+', 'LIMIT', 0, n)
   for _, event in ipairs(gone) do
@@ -14,12 +14,12 @@ local function drop_events(n, before8)
   return #gone
 end
 
--- Remove the events of one job. Answers how many went.
+-- Remove the events of one job. Returns how many.
 local function cross_out(job)
   local gone = 0
   for _, entry in ipairs(call('ZRANGEBYLEX', TRAIL, '[' .. job, '(' .. job .. '\255')) do
-    local place = sub(entry, 17)
-    gone = gone + call('ZREMRANGEBYLEX', EVENTS, '[' .. place, '(' .. place .. '\255')
+    local head = sub(entry, 17)
+    gone = gone + call('ZREMRANGEBYLEX', EVENTS, '[' .. head, '(' .. head .. '\255')
     call('ZREM', TRAIL, entry)
   end
   return gone

@@ -1,5 +1,6 @@
--- The head of every script: names for the keys, the store's clock, and the formats of body and state.
--- KEYS: the shard's fixed keys (keys.py), then wait, again and wake of each queue, then what a script asks for. ARGV[1]: now in microseconds, or ''.
+-- The head of every script: names of the keys, the store's clock, and the formats of body and state (FORMAT.md).
+-- KEYS: the shard's fixed keys (keys.py), then wait, again and wake of each queue, then what a script asks for.
+-- ARGV[1]: now in microseconds, '' for the server's time, or '@engine' for the server's time and a counted write.
 local KEYS, ARGV, unpack = KEYS, ARGV, unpack
 local call, sub, byte, fmt = redis.call, string.sub, string.byte, string.format
 local pack, parse = struct.pack, struct.unpack
@@ -18,15 +19,16 @@ if not now then
   now = t[1] * 1000000 + t[2]
 end
 local mark = tonumber(call('GET', CLOCK) or '0')
--- The clock never goes back by a little; a mark far ahead was set by a clock that was wrong.
+-- The store's clock does not follow a server's clock that goes back by up to a minute; a mark further ahead is wrong.
 if mark > now and mark - now <= 60000000 then now = mark end
 local now8 = pack('>I8', now)
--- Not the first write of a script that must get through at maxmemory: only removals are always let in.
+-- Write the time. Never a script's first write: at maxmemory the server accepts a script only if it begins with a
+-- removal.
 local function tick()
   if now == mark then return end
   if mark > now then
-    -- The mark was dropped. Leases of the time before must not last until that time comes again: one that was not over
-    -- then has left what it had left, another one no more than the default.
+    -- The wrong mark goes. Leases written under it must not last until its time: a lease that had not ended keeps what
+    -- it had left, another one gets the default lease.
     local held = call('ZRANGEBYSCORE', WORKERS, '(' .. int(now + $LEASE$), '+inf', 'WITHSCORES')
     for i = 1, #held, 2 do
       local left = tonumber(held[i + 1]) - mark
@@ -36,8 +38,8 @@ local function tick()
   call('SET', CLOCK, int(now))
 end
 
--- The time, as an answer that acknowledges a write: with how many of its engine's writes the store has seen (write_counter.py).
-local function told()
+-- The time, and for a counted write how many writes of its engine the store has seen (write_counter.py).
+local function counted_now()
   if sub(ARGV[1], 1, 1) ~= '@' then return int(now) end
   local n = redis.pcall('HINCRBY', KEYS[#KEYS], sub(ARGV[1], 2), 1)
   return type(n) == 'number' and int(now) .. ':' .. int(n) or int(now)
@@ -45,7 +47,7 @@ end
 
 local function body_of(id) return call('ZRANGEBYLEX', JOBS, '[' .. id, '(' .. id .. '\1')[1] end
 
--- Kind and queue, and where what follows them begins. nil when this is no body.
+-- Kind and queue; nil when this is no body.
 local function names_of(body)
   local k = byte(body, 35)
   local q = k and byte(body, 36 + k)
@@ -70,10 +72,10 @@ local function write_state(r)
     .. pack('$STATE_FORMAT$', $STATE_FIELDS$) .. r.tail
 end
 
--- Where a waiting job stands in its queue's line. One that has a state says so: the others need not be asked.
-local function place_of(priority, due, id) return pack('>I2I8', priority, due) .. id .. '+' end
+-- The waiting entry of a job that has a state; the '+' spares the claim of other jobs the look for one.
+local function waiting_entry(priority, due, id) return pack('>I2I8', priority, due) .. id .. '+' end
 
--- Counters are summed up and written once.
+-- Sum up changes of counters, to write each counter once.
 local sums, sums_list = {}, {}
 local function count(field, n)
   if not sums[field] then sums[field] = 0; sums_list[#sums_list + 1] = field end
@@ -86,10 +88,10 @@ local function write_counts()
   sums, sums_list = {}, {}
 end
 
--- model.ahead.wakes: a job that is due so soon may be due before a worker looks again.
+-- model.ahead.wakes: a job that is due so soon may become due before a worker claims again.
 local function is_soon(due) return due <= now + 2000000 end
 
--- One token is enough: whoever takes it looks at the whole queue.
+-- One token per queue is enough: the worker that takes it claims from the whole queue.
 local function wake(i)
   if call('LLEN', WAKE(i)) == 0 then call('RPUSH', WAKE(i), '1') end
 end

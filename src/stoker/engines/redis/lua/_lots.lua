@@ -1,12 +1,13 @@
--- A lot is a text of ids, 16 bytes each, that came to the same place in the same step: one entry instead of one for each.
--- What a worker holds is a sorted set in byte order, so in the order of the claims: a token, then the lot. ENDS has lots as members, when they expire as the score. Lines: see _line.
+-- A lot is a string of ids, 16 bytes each: jobs that enter a set in the same step share one entry. A worker's lease set
+-- holds token8 · lot in byte order, which is the order of the claims. ENDS holds lots, scored by when they expire.
+-- Waiting sets: see _waiting.lua.
 local function members(lot)
   local ids = {}
   for i = 1, #lot / 16 do ids[i] = sub(lot, i * 16 - 15, i * 16) end
   return ids
 end
 
--- A lot without those of whom `gone` knows; they are marked as found.
+-- A lot without the ids in `gone`; those found are marked there.
 local function without(lot, gone)
   local left, n = {}, 0
   for _, id in ipairs(members(lot)) do
@@ -17,12 +18,12 @@ end
 
 local function hold(held, token8, ids) call('ZADD', held, '0', token8 .. ids) end
 
--- The lots of one token. Several calls may have had the same one: a clock can stand still.
+-- The entries of one token. Several claims may have the same one: a clock can stand still.
 local function lots_of(held, token8)
   return call('ZRANGEBYLEX', held, '[' .. token8, '(' .. pack('>I8', parse('>I8', token8) + 1))
 end
 
--- Different jobs are not held any more. First the removal: a server without memory lets that through.
+-- Remove jobs from a lease set. The first write is a removal: a server without free memory accepts it.
 local function let_go(held, token8, ids)
   local lots, gone = lots_of(held, token8), nil
   for _, lot in ipairs(lots) do
@@ -41,7 +42,7 @@ local function let_go(held, token8, ids)
   end
 end
 
--- The ids of everything held, or of what is held between two tokens.
+-- The ids of a lease set, or of its part between two tokens.
 local function held_by(held, from, to)
   local ids = {}
   for _, lot in ipairs(call('ZRANGEBYLEX', held, from or '-', to or '+')) do
@@ -50,7 +51,7 @@ local function held_by(held, from, to)
   return ids
 end
 
--- Take jobs out of ENDS: expiry -> those of it that go, who are marked as found.
+-- Take jobs out of ENDS. `going` maps an expiry to its jobs that go; those found are marked there.
 local function unend(going)
   for expires, gone in pairs(going) do
     for _, lot in ipairs(call('ZRANGEBYSCORE', ENDS, expires, expires)) do

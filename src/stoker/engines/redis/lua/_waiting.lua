@@ -1,9 +1,9 @@
--- A queue's line: a sorted set of places in byte order, each priority and due time, then either the id of a job that has a
--- state and a '+', or a lot: the ids of new jobs that came together, in ascending order.
--- Only jobs that were due when they came share a place, so every place in the future is one job.
-local function is_stated(place) return #place % 16 == 11 end
+-- A queue's waiting set: entries in byte order, each priority2 · due8 and then either id16 · '+' of a job that has a
+-- state, or a lot of jobs without one that were inserted together, in ascending order.
+-- Only jobs that were due at their insert share an entry, so an entry that is not due yet is one job.
+local function has_state(entry) return #entry % 16 == 11 end
 
-local function ids_at(place) return members(is_stated(place) and sub(place, 11, 26) or sub(place, 11)) end
+local function ids_at(entry) return members(has_state(entry) and sub(entry, 11, 26) or sub(entry, 11)) end
 
 local function earlier(a, b)
   local a1, a2, a3, a4 = parse('>I4I4I4I4', a)
@@ -14,24 +14,24 @@ local function earlier(a, b)
   return a4 < b4
 end
 
--- The lot a new job stands in, and the lot without it; nil when it stands in none.
-local function lot_of(wait, place)
-  local head, id = sub(place, 1, 10), sub(place, 11, 26)
-  -- Behind whatever begins with this id: another one has 16 bytes.
+-- The entry whose lot holds a job without a state, and the entry without the job; nil when there is none.
+local function lot_of(wait, entry)
+  local head, id = sub(entry, 1, 10), sub(entry, 11, 26)
+  -- The end of the range lies behind every lot that begins with this id.
   local behind = '(' .. head .. id .. string.rep('\255', 17)
   for _, lot in ipairs(call('ZRANGEBYLEX', wait, '[' .. head, behind)) do
-    local left = not is_stated(lot) and without(sub(lot, 11), {[id] = true})
+    local left = not has_state(lot) and without(sub(lot, 11), {[id] = true})
     if left and #left < #lot - 10 then return lot, head .. left end
   end
 end
 
-local function stands_in_line(wait, place)
-  return call('ZSCORE', wait, place) or not is_stated(place) and lot_of(wait, place)
+local function is_waiting(wait, entry)
+  return call('ZSCORE', wait, entry) or not has_state(entry) and lot_of(wait, entry)
 end
 
-local function leave_line(wait, place)
-  if call('ZREM', wait, place) == 1 or is_stated(place) then return end
-  local lot, left = lot_of(wait, place)
+local function leave_waiting(wait, entry)
+  if call('ZREM', wait, entry) == 1 or has_state(entry) then return end
+  local lot, left = lot_of(wait, entry)
   if lot then
     call('ZREM', wait, lot)
     call('ZADD', wait, '0', left)

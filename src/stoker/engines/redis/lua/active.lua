@@ -1,10 +1,10 @@
--- with: _lots, _line
--- Who waits and who runs, at one instant. KEYS: those of the queues, then what each worker holds. ARGV: now, how many
--- queues. Answers their ids.
+-- with: _lots, _waiting
+-- The ids of all waiting and running jobs, at one instant. KEYS end with the workers' lease sets. ARGV: now, how many
+-- queues.
 local queues, out, n = tonumber(ARGV[2]), {}, 0
 for i = 1, queues do
-  for _, place in ipairs(call('ZRANGE', WAIT(i), 0, -1)) do
-    for _, id in ipairs(ids_at(place)) do
+  for _, entry in ipairs(call('ZRANGE', WAIT(i), 0, -1)) do
+    for _, id in ipairs(ids_at(entry)) do
       n = n + 1
       out[n] = id
     end

@@ -1,12 +1,12 @@
--- The gates of some queues, and when the first job of each is due. ARGV: the queues' names, in the order of their keys.
--- Answers {now, for each queue: paused or nil, cooling until or '', due or ''}.
+-- Whether queues are paused or cooling, and when the first job of each is due. ARGV: now, the queues' names, in the
+-- order of their keys. Returns {now, for each queue {paused or nil, cooling until or '', due or ''}}.
 local out = {}
 for i = 2, #ARGV do
-  local name, line = ARGV[i], WAIT(i - 1)
+  local name, waiting = ARGV[i], WAIT(i - 1)
   local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/until')
   local first, priority = nil, 0
   while true do
-    local head = call('ZRANGEBYLEX', line, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
+    local head = call('ZRANGEBYLEX', waiting, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
     if not head then break end
     priority = parse('>I2', head) + 1
     local due = parse('>I8', head, 3)

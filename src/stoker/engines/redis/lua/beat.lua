@@ -1,6 +1,5 @@
--- Show a worker: what it says about itself behind the time it was seen.
--- ARGV: now, worker, what it says.
--- First the removal: a server without memory lets that through, and then what follows.
+-- Store a worker's presence behind the time. ARGV: now, worker, presence.
+-- The first write is a removal: a server without free memory accepts it, and the rest of the script with it.
 call('HDEL', KEYS[#KEYS], ARGV[2])
 call('HSET', KEYS[#KEYS], ARGV[2], now8 .. ARGV[3])
 tick()

@@ -1,28 +1,28 @@
--- with: _lots, _line
--- Every count at one instant. KEYS end with what each worker holds. ARGV: now, the names of the queues whose keys are
+-- with: _lots, _waiting
+-- Every count at one instant. KEYS end with the workers' lease sets. ARGV: now, the names of the queues whose keys are
 -- given, in their order.
--- Answers {now, counts, totals, lines, running}: lines are queue, how many pending jobs are not due, and since when the
--- oldest due one is ('' for none); running are queue and claim time of each claim. Answers the name of a queue that has
--- pending jobs and was not given, if there is one.
+-- Returns {now, counts, totals, waiting, running}: waiting are queue, how many pending jobs are not due, and since when
+-- the oldest due one is ('' for none); running are queue and claim time of each claim. Returns '' when a worker came
+-- since the keys were listed, and the name of a queue that has pending jobs and was not given.
 local MOST_STEPS = 10000
-local given, lines, running = {}, {}, {}
+local given, waiting, running = {}, {}, {}
 for i = 2, #ARGV do given[ARGV[i]] = i - 1 end
 local after = pack('>I8', now + 1)
 
--- The due time of the first job of a priority that is due and pending: retrying ones stand in the same line.
+-- The due time of the first job of a priority that is due and pending: retrying jobs are in the same set.
 local function first_pending(wait, again, p)
   local start, steps = '[' .. p, 0
   while steps < MOST_STEPS do
     local got = call('ZRANGEBYLEX', wait, start, '(' .. p .. after, 'LIMIT', 0, 100)
-    for _, place in ipairs(got) do
-      if not call('ZSCORE', again, sub(place, 11, 26)) then return parse('>I8', place, 3) end
+    for _, entry in ipairs(got) do
+      if not call('ZSCORE', again, sub(entry, 11, 26)) then return parse('>I8', entry, 3) end
     end
     if #got < 100 then return nil end
     start, steps = '(' .. got[#got], steps + 100
   end
 end
 
-local function line(name)
+local function add_waiting(name)
   local wait, again = WAIT(given[name]), AGAIN(given[name])
   local later, oldest, priority = -call('ZCOUNT', again, '(' .. int(now), '+inf'), nil, 0
   while true do
@@ -34,11 +34,10 @@ local function line(name)
     local due = first_pending(wait, again, p)
     if due and (not oldest or due < oldest) then oldest = due end
   end
-  local n = #lines
-  lines[n + 1], lines[n + 2], lines[n + 3] = name, later, oldest and int(oldest) or ''
+  local n = #waiting
+  waiting[n + 1], waiting[n + 2], waiting[n + 3] = name, later, oldest and int(oldest) or ''
 end
 
--- A worker that came since the keys were listed: ask again.
 if call('ZCARD', WORKERS) ~= #KEYS - 17 - 3 * (#ARGV - 1) then return '' end
 local counts, seen = call('HGETALL', COUNTS), {}
 for i = 1, #counts, 2 do
@@ -46,7 +45,7 @@ for i = 1, #counts, 2 do
   if char == 'p' and counts[i + 1] ~= '0' and not seen[name] then
     if not given[name] then return name end
     seen[name] = true
-    line(name)
+    add_waiting(name)
   end
 end
 for i = 18 + 3 * (#ARGV - 1), #KEYS do
@@ -58,4 +57,4 @@ for i = 18 + 3 * (#ARGV - 1), #KEYS do
     if queue then running[n + 1], running[n + 2] = queue, int(r.started_at) end
   end
 end
-return {int(now), counts, call('HGETALL', TOTALS), lines, running}
+return {int(now), counts, call('HGETALL', TOTALS), waiting, running}

@@ -1,6 +1,6 @@
--- with: _lots, _line, _commit
--- Answers {now, 1} when all checks held and everything was written, {now, 0} when somebody was faster.
+-- with: _lots, _waiting, _commit
+-- Returns {now, 1} when all checks held and everything was written, {now, 0} when a check failed.
 if not checked(2) then return {int(now), 0} end
 written(after_checks(2))
 tick()
-return {told(), 1}
+return {counted_now(), 1}

@@ -1,6 +1,6 @@
 -- with: _events
--- Remove the events of jobs that are gone. ARGV: now, '1' if events that come late are to be kept out, their ids.
--- Answers how many events those were.
+-- Remove the events of removed jobs. ARGV: now, '1' to refuse events of theirs that arrive later, ids. Returns how
+-- many.
 local gone = 0
 for i = 3, #ARGV do
   gone = gone + cross_out(ARGV[i])

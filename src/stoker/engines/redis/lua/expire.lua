@@ -1,15 +1,15 @@
 -- with: _lots, _events
 -- Remove finished jobs and all that belongs to them. ARGV: now, how many at most, and their ids; without ids, those
--- whose time is over. Answers {ids of those that went, how many events went with them}.
+-- that have expired. Returns {removed ids, how many of their events were removed}.
 local limit, gone, events = tonumber(ARGV[2]), {}, 0
--- Of workers that were reaped long ago nobody needs the names: one that is not known is as good as reaped.
+-- Keep the names of the last thousand reaped workers: an unknown worker is treated like a reaped one.
 call('ZREMRANGEBYRANK', RETIRED, 0, -1001)
--- Counts of engines that left without a farewell, after a day.
-local signed = call('HGETALL', SIGNED)
-for i = 1, #signed, 2 do
-  if parse('>I8', signed[i + 1]) < now - 86400000000 then
-    call('HDEL', SIGNED, signed[i])
-    call('HDEL', SIGNS, signed[i])
+-- Remove the write counters of engines that showed no life for a day.
+local writers = call('HGETALL', WRITERS)
+for i = 1, #writers, 2 do
+  if parse('>I8', writers[i + 1]) < now - 86400000000 then
+    call('HDEL', WRITERS, writers[i])
+    call('HDEL', WRITES, writers[i])
   end
 end
 
@@ -55,7 +55,7 @@ if #ARGV > 2 then
     end
   end
   unend(going)
-  -- Whoever stood in ENDS is finished: a job that was requeued meanwhile is left alone.
+  -- A job that is in ENDS no more was requeued meanwhile: it stays.
   for _, one in ipairs(found) do
     if one.gone[one.id] == 'found' then remove(one.id, one.r) end
   end

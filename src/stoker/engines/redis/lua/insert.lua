@@ -1,13 +1,13 @@
--- The first door. ARGV[2..4]: smallest and largest id, '1' when they ascend. Then parcels of drafts that share queue,
--- kind and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts:
--- (id, tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
--- Answers {now, word}: one letter per draft, i(nserted) or e(xisting). A key that is held makes it {now, '?'} and
--- nothing is written: the client decides by the rules and commits.
+-- Store drafts. ARGV[2..4]: smallest and largest id, '1' when they ascend. Then groups of drafts that share queue, kind
+-- and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts: (id,
+-- tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
+-- Returns {now, letters}, one per draft: i(nserted) or e(xisting). When a key is held it returns {now, '?'} and writes
+-- nothing: the client then decides by the model's rules in a unit of work.
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
 local mixed = #call('ZRANGEBYLEX', JOBS, '[' .. ARGV[2], '(' .. ARGV[3] .. '\1', 'LIMIT', 0, 1) > 0
-local word, jobs, waits, soon, counts, named = {}, {}, {}, {}, {}, {}
+local letters, jobs, waits, soon, counts, named = {}, {}, {}, {}, {}, {}
 local at, last, w, j, ascend = 5, #ARGV, 0, 0, ARGV[4] == '1'
--- Jobs that are due stand in line together, so many at most: whoever takes some of them writes the rest anew.
+-- How many due jobs share a waiting entry: a claim that takes some of them writes the rest anew.
 local LARGEST = 50
 while at <= last do
   local queue, name, kind, when, keyed = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4] == '1'
@@ -18,28 +18,28 @@ while at <= last do
     due = tonumber(sub(when, 2)) + (sub(when, 1, 1) == '+' and now or 0)
     due8 = pack('>I8', due)
   end
-  local times, line = now8 .. due8, waits[queue] or {}
-  waits[queue] = line
+  local times, entries = now8 .. due8, waits[queue] or {}
+  waits[queue] = entries
   local before, priority, lot, l = j, nil, nil, 0
   local most = ascend and due <= now and LARGEST or 1
   for i = at + 6, finish - 1, step do
     local id = ARGV[i]
     w = w + 1
     if mixed and body_of(id) then
-      word[w] = 'e'
+      letters[w] = 'e'
     else
       if keyed then
         if call('HGET', SLOTS, ARGV[i + 2]) then return {int(now), '?'} end
         named[#named + 1] = i
       end
       local tail = ARGV[i + 1]
-      word[w] = 'i'
+      letters[w] = 'i'
       j = j + 2
       jobs[j - 1], jobs[j] = '0', id .. times .. tail
       local p = sub(tail, 1, 2)
       if p ~= priority or l > most then
         priority, lot, l = p, {p .. due8}, 1
-        line[#line + 1] = lot
+        entries[#entries + 1] = lot
       end
       l = l + 1
       lot[l] = id
@@ -51,13 +51,13 @@ while at <= last do
   end
   at = finish
 end
-if j == 0 then return {int(now), table.concat(word)} end
+if j == 0 then return {int(now), table.concat(letters)} end
 tick()
 call('ZADD', JOBS, unpack(jobs))
-for queue, line in pairs(waits) do
-  local places = {}
-  for i, lot in ipairs(line) do places[2 * i - 1], places[2 * i] = '0', table.concat(lot) end
-  if #places > 0 then call('ZADD', WAIT(queue), unpack(places)) end
+for queue, lots in pairs(waits) do
+  local flat = {}
+  for i, lot in ipairs(lots) do flat[2 * i - 1], flat[2 * i] = '0', table.concat(lot) end
+  if #flat > 0 then call('ZADD', WAIT(queue), unpack(flat)) end
 end
 for _, i in ipairs(named) do
   call('HSET', SLOTS, ARGV[i + 2], ARGV[i])
@@ -69,4 +69,4 @@ for _, one in ipairs(counts) do
   call('HSETNX', QUEUES, one[1] .. '/used', '1')
 end
 for queue in pairs(soon) do wake(queue) end
-return {told(), table.concat(word)}
+return {counted_now(), table.concat(letters)}

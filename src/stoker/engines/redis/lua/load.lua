@@ -1,5 +1,5 @@
--- Records by id. ARGV[2]: '1' with everything people see. Answers {now, records}; a record is {body, state, last error,
--- why it was set aside} and with details {…, notes, result, ring of errors}; '' for a job that is not stored.
+-- Jobs by id. ARGV: now, '1' for all details, ids. Returns {now, jobs}; a job is {body, state, last error, why it was
+-- set aside}, with details {…, notes, result, ring of errors}; '' for one that is not stored.
 local details, out = ARGV[2] == '1', {}
 local some_aside = call('HLEN', CORRUPT) > 0
 for i = 3, #ARGV do

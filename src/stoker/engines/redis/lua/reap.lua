@@ -1,25 +1,26 @@
--- with: _lots, _line, _aside
--- KEYS[18…]: what the one who takes over holds, and each of the owners; then how long the leases are. ARGV[2..4]: who takes over, how many, how many of
--- the owners are known to be dead; then the owners, those first. The others must have lapsed.
--- Answers {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}. The work is bounded by the
--- limit and the number of owners, however much they hold: lots are taken in the order of their tokens.
+-- with: _lots, _waiting, _aside
+-- Pass the claims of dead and lapsed workers to a living one. KEYS[18…]: the lease set of the worker that takes over
+-- and of each owner, then the lengths of leases. ARGV: now, the worker that takes over, how many claims, how many of
+-- the owners are known to be dead; then the owners, those first. The other owners must have lapsed.
+-- Returns {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}. The work is bounded by
+-- the limit and the number of owners, not by what they hold: lots are taken in the order of their tokens.
 local by, limit = ARGV[2], tonumber(ARGV[3])
--- Nobody takes over when a worker is only to be made unknown.
+-- Without a worker that takes over, the owners are only made unknown.
 if by ~= '' and tonumber(call('ZSCORE', WORKERS, by) or '-1') < now then return {int(now), {}} end
-local dead, owners, line = tonumber(ARGV[4]), {}, {}
+local dead, owners, order = tonumber(ARGV[4]), {}, {}
 
--- Put an owner into the line of those who hold something, by its oldest token that was not looked at yet.
+-- Insert an owner into `order`, by its oldest token that was not taken yet.
 local PAGE = 20
-local function stand(owner)
+local function insert_in_order(owner)
   if owner.at == #owner.lots and owner.at % PAGE == 0 then
     for _, lot in ipairs(call('ZRANGE', owner.key, owner.at, owner.at + PAGE - 1)) do owner.lots[#owner.lots + 1] = lot end
   end
   local lot = owner.lots[owner.at + 1]
   if not lot then return end
   owner.token = parse('>I8', lot)
-  local i = #line + 1
-  while i > 1 and line[i - 1].token > owner.token do i = i - 1 end
-  table.insert(line, i, owner)
+  local i = #order + 1
+  while i > 1 and order[i - 1].token > owner.token do i = i - 1 end
+  table.insert(order, i, owner)
 end
 
 for i = 5, #ARGV do
@@ -27,13 +28,13 @@ for i = 5, #ARGV do
   local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, name) or '+inf') < now
   if gone and name ~= by and not owners[name] then
     owners[name] = {name = name, key = KEYS[14 + i], lots = {}, at = 0}
-    if limit > 0 then stand(owners[name]) end
+    if limit > 0 then insert_in_order(owners[name]) end
   end
 end
 
 local ids, owner_of, n = {}, {}, 0
-while line[1] and n < limit do
-  local owner = table.remove(line, 1)
+while order[1] and n < limit do
+  local owner = table.remove(order, 1)
   owner.at = owner.at + 1
   local lot, cut = owner.lots[owner.at], 8 + 16 * (limit - n)
   if #lot > cut then owner.rest = sub(lot, 1, 8) .. sub(lot, cut + 1) end
@@ -41,9 +42,9 @@ while line[1] and n < limit do
     n = n + 1
     ids[n], owner_of[n] = id, owner.name
   end
-  stand(owner)
+  insert_in_order(owner)
 end
--- First the removal: a server without memory lets that through, and then what follows.
+-- The first write is a removal: a server without free memory accepts it, and the rest of the script with it.
 for _, owner in pairs(owners) do
   if owner.at > 0 then call('ZREM', owner.key, unpack(owner.lots, 1, owner.at)) end
   if owner.rest then call('ZADD', owner.key, '0', owner.rest) end
@@ -60,7 +61,7 @@ for i, id in ipairs(ids) do
   local kind, queue = names_of(body or '')
   if r and kind and r.status == 'r' and r.worker == owner then
     found[#found + 1] = {id = id, r = r, body = body, queue = queue, error = errors[i], notes = notes[i]}
-  -- One that is not this worker's any more is none of our business; one that cannot be read holds nobody up.
+  -- A job that another worker runs is left to it; one that cannot be read is set aside.
   elseif not r or (r.status == 'r' and r.worker == owner) then
     count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
     set_aside(id, queue or '', kind, body, state)

@@ -1,15 +1,16 @@
 -- with: _lots
--- KEYS[18]: what the worker holds; KEYS[19]: how long the leases are. ARGV[2..5]: worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: from
--- and up to which token (bounds in byte order) the worker tells all that it holds; then these claims, each (id, fence).
--- Answers {now, known, lost, canceling, orphaned}: numbers of the claims held, and orphans as
--- {body, state, last error, notes, curve, cool-down count}.
+-- Renew a worker's lease and compare its claims. KEYS[18]: its lease set; KEYS[19]: lengths of leases. ARGV[2..5]:
+-- worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: between which tokens (bounds in byte order) the
+-- worker names all its claims; then these claims, each (id, fence).
+-- Returns {now, known, lost, canceling, orphaned}: numbers of the claims named, and orphans as {body, state, last
+-- error, notes, curve, cool-down count}.
 local worker, lease, first, age = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
 if not call('ZSCORE', WORKERS, worker) and (not first or call('ZSCORE', RETIRED, worker)) then
   return {int(now), 0, {}, {}, {}}
 end
--- First the removal: a server without memory lets that through, and then what follows. Leases must not lapse there.
+-- The first write is a removal: a server without free memory accepts it, and with it the renewal.
 call('ZREM', WORKERS, worker)
--- A lease lapses strictly after its end, and a farewell at once.
+-- A lease lapses strictly after its end, and at once when the worker releases it.
 call('ZADD', WORKERS, int(lease > 0 and now + lease or now - 1), worker)
 call('HSET', KEYS[19], worker, int(lease))
 tick()

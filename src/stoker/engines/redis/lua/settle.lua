@@ -1,12 +1,12 @@
--- with: _lots, _line, _commit, _aside, _claim
--- The third door, and the second in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
--- keep_dead of a queue nobody tuned, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number of
--- the queue's keys, queue, kind); then how many workers, each (name, number of the key of what it holds). Then the
--- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence and traits
--- that announce nothing come as one, with a lot of ids.
--- Answers {now, verdicts, claims}. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when an attached
--- compare-and-set met something else: the client looks again and sends that one anew.
--- Everybody is looked at first: what does not apply changes nothing, and the first write is a removal.
+-- with: _lots, _waiting, _commit, _aside, _claim
+-- Settle runs, and claim in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
+-- keep_dead of a queue without settings, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number
+-- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
+-- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence and
+-- traits that announce nothing come as one, with a lot of ids.
+-- Returns {now, verdicts, claims}. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a check of an attached
+-- unit of work failed: the client reads again and sends that settlement again.
+-- The script judges all settlements before its first write, which is a removal.
 local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
 local at, labels = 8, {}
 for i = 1, tonumber(ARGV[7]) do
@@ -28,7 +28,7 @@ local function expiry(status, flags, label, span)
   return now + tonumber(call('HGET', QUEUES, label.name .. '/' .. field) or keeps[field])
 end
 
--- Traits: status, flags, label, span. Most settlements of a batch share them, and so what follows from them.
+-- Traits: status, flags, label, span. Most settlements of a batch share them: what follows from them is computed once.
 local known, all_traits = {}, {}
 local function traits_of(text)
   local status, flags, number, span = parse('>c1I2I2I8', text)
@@ -37,14 +37,14 @@ local function traits_of(text)
     local expires = expiry(status, flags, found.label, span)
     found.score, found.tail = int(expires), now8 .. pack('>I8', expires)
   end
-  -- Success with nothing more to say than its result.
+  -- A success that stores at most a result.
   found.plain = status == 'd' and (flags == 0 or flags == RESULT or flags == KEEP or flags == RESULT + KEEP)
   known[text] = found
   all_traits[#all_traits + 1] = found
   return found
 end
 
--- --- looking -----------------------------------------------------------------------------------------------------
+-- --- judging -----------------------------------------------------------------------------------------------------
 local ids, fences, traits, more, n = {}, {}, {}, {}, 0
 local last = demand > 0 and demand - 1 or #ARGV
 while at <= last do
@@ -70,7 +70,7 @@ while at <= last do
   end
 end
 local states = n > 0 and call('HMGET', STATE, unpack(ids)) or {}
-local word, rest, a = {}, {}, 0
+local verdicts, rest, a = {}, {}, 0
 local sets, c = {}, 0
 local results, trouble = {}, {}
 
@@ -79,14 +79,15 @@ local function put(id, state)
   sets[c - 1], sets[c] = id, state
 end
 
--- A state that is complete but for when it ended and expires.
+-- Finish a job whose state lacks only when it ended and expires.
 local function ended(id, t, state)
   put(id, state .. t.tail)
   t.ends[#t.ends + 1] = id
 end
 
 -- Jobs claimed together have states that differ only in the last ten bytes, priority and due time: what such a state
--- becomes by a plain success is worked out once, as text.
+-- becomes by a plain success is computed once, as bytes. Offsets behind the fence: 1 cancel_requested, 2 attempts, 6
+-- base, 10 crashes, 14 throttles (0 after a success), 18 errors, 22 version, 26 started_at, 34 settled.
 local succeeded, fence_of, released = {}, {}, {}
 local function success(state, before, fence)
   local f = #fence
@@ -148,7 +149,7 @@ for i = 1, n do
     if not gone then gone = {}; released[fence] = gone end
     gone[#gone + 1] = id
   end
-  word[i] = verdict
+  verdicts[i] = verdict
 end
 
 -- --- writing -----------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ local function conclude(s)
   r.status, r.worker, r.settled, r.tail = status, '', status, ''
   if status == 'p' or status == 'a' then
     r.scheduled_at = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
-    call('ZADD', WAIT(label.queue), '0', place_of(r.priority, r.scheduled_at, id))
+    call('ZADD', WAIT(label.queue), '0', waiting_entry(r.priority, r.scheduled_at, id))
     if status == 'a' then
       call('ZADD', AGAIN(label.queue), int(r.scheduled_at), id)
       call('ZADD', ODD, '0', 'a' .. id)
@@ -233,4 +234,4 @@ end
 local claims = demand > 0 and claim(demand) or {}
 write_counts()
 if a > 0 or #claims > 0 then tick() end
-return {told(), table.concat(word), claims}
+return {counted_now(), table.concat(verdicts), claims}

@@ -1,7 +1,7 @@
 -- with: _events
--- Remove old events and points, silent presences and lapsed named locks.
+-- Remove old events and points, presences of silent workers and lapsed named locks.
 -- ARGV: now, how long events, points and presences are kept, how many events and points to remove at most.
--- Answers how many of each went: events, points, presences, locks.
+-- Returns how many events, points, presences and locks were removed.
 local limit = tonumber(ARGV[5])
 
 local function before(kept)
