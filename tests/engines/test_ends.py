@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Word, topics_of
+from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Message, topics_of
 from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Settlement, Status, Verdict
@@ -20,7 +20,7 @@ class Ground:
 
     def __init__(self) -> None:
         self.looks: list[list[JobId]] = []
-        self.said: list[tuple[Word, list[JobId]]] = []
+        self.said: list[tuple[Message, list[JobId]]] = []
         self.over: set[JobId] = set()
         self.broken = False
         self.interest = Interest()
@@ -34,7 +34,7 @@ class Ground:
 
     async def listen(self) -> None: ...
 
-    def say(self, word: Word, jobs: Collection[JobId]) -> None:
+    def say(self, word: Message, jobs: Collection[JobId]) -> None:
         self.said.append((word, list(jobs)))
 
 
@@ -62,7 +62,7 @@ async def test_only_ends_that_somebody_waits_for_are_told() -> None:
     everything = [settlement(job) for job in JOBS]
     ground.ends.settled(everything, [Verdict.APPLIED] * 5)
     assert ground.said == []
-    assert ground.ends.hear(frozenset({*topics_of(WANT, JOBS[:3]), "mail"})) == {"mail"}
+    assert ground.ends.receive(frozenset({*topics_of(WANT, JOBS[:3]), "mail"})) == {"mail"}
     ground.ends.settled([settlement(JOBS[0], Status.RETRYING)], [Verdict.APPLIED])
     ground.ends.settled([settlement(JOBS[1])], [Verdict.LOST])
     assert ground.said == []
@@ -90,7 +90,7 @@ async def test_what_may_have_been_missed_is_looked_at_again() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     ground.over = {JOBS[0]}
-    ground.ends.look_again()
+    ground.ends.query_again()
     assert await asyncio.wait_for(waiter, 5)
 
 

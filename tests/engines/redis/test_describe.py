@@ -365,7 +365,7 @@ async def test_counts_that_nobody_raises_are_swept(url: str, admin: redis.Redis)
     async with opened(url) as engine:
         prefix = engine._options.prefix
         await engine.insert([Draft(mint(), "work")])
-        await engine._write_counter.leave()
+        await engine._write_counter.report()
         assert admin.hlen(f"{{{prefix}}}:writers") == 1
         old = (time.time_ns() // 1000 - 2 * DAY).to_bytes(8)
         admin.hset(f"{{{prefix}}}:writers", "dead", old)

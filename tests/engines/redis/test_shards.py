@@ -208,7 +208,7 @@ async def test_a_shard_that_went_back_is_told(redis_cluster_url: str, redis_clus
         for _ in range(2):
             for queue in ("a", "b", "c"):
                 await engine.insert([Draft(mint(), "work", queue=queue)])
-        assert await engine._write_counter.leave() == []
+        assert await engine._write_counter.report() == []
         shard = engine._store.shard("b")
         assert await engine._store.connection.call("HGET", shard.key("writes"), engine._write_counter._engine) == b"2"
         await engine._store.connection.call("HSET", shard.key("writes"), engine._write_counter._engine, 1)

@@ -17,7 +17,7 @@ from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
-from stoker.engines.shared.ends import WANT, Ends, Word
+from stoker.engines.shared.ends import WANT, Ends, Message
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
@@ -89,7 +89,7 @@ class MemoryEngine:
         self._read = Access(store, self._call_times, self._door, write=False)
         self._write = Access(store, self._call_times, self._door, write=True)
         self._waiting_for_room: set[Waiter] = set()
-        self._ends = Ends(self._ended, self._attend, self._say, store.interest)
+        self._ends = Ends(self._ended, self._listen_for_ends, self._notify_ends, store.interest)
 
     # --- retention ----------------------------------------------------------------------------------------------
 
@@ -257,13 +257,13 @@ class MemoryEngine:
             found = [(job, store.jobs.get(job)) for job in jobs]
             return [job for job, entry in found if entry is None or entry.record.status in FINISHED]
 
-    async def _attend(self) -> None:
+    async def _listen_for_ends(self) -> None:
         with self._store.lock:
             self._store.attending[self._ends] = asyncio.get_running_loop()
 
-    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+    def _notify_ends(self, message: Message, jobs: Collection[JobId]) -> None:
         """The waiters of twins belong to other loops."""
-        if word == WANT:
+        if message == WANT:
             self._store.interest.note(jobs)
             return
         with self._store.lock:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.cluster.fan_out import spread
-from stoker.engines.redis.corrupt import scrap
+from stoker.engines.redis.corrupt import remove_corrupt
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
@@ -72,7 +72,7 @@ async def _alter(
         record = unit.get(selection.ids[position])
         broken = record is not None and unit.rows[record.id].broken and allows(change, record.status, selection)
         if record is not None and broken and isinstance(change, Delete | Discard):
-            await scrap(store, unit, unit.rows[record.id])
+            await remove_corrupt(store, unit, unit.rows[record.id])
             unit.forget(record)
             alteration.removed(position)
         else:

@@ -1,7 +1,7 @@
-"""The second door: what a claim script hands out becomes claims.
+"""Claims due jobs for a worker.
 
-A claim's `ref` holds what a settlement needs to know beside the fence: queue, kind, the key's slot and text, and the
-notes earlier runs left. So ending a run reads nothing.
+A claim's `ref` holds what a settlement needs beside the fence: queue, kind, the unique key's slot and text, and the
+notes of earlier runs. So settling reads nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ async def claim(store: Store, demand: Demand) -> list[Claim]:
         args = (store.arg_now(), *arguments(shard, keys, demand.worker, left, queues))
         taken: list[Claim] = []
         found: list[Any] = [None]
-        # Jobs that all had to be set aside are no empty queue: what stands behind them is next.
+        # When all claimed jobs were set aside, the queue is not empty: claim the next ones.
         while found and not taken:
-            told, found = await store.connection.run(_CLAIM, keys.names, args)
-            taken = await taken_over(store, shard, store.seen(told), demand.worker, names, found)
+            instant, found = await store.connection.run(_CLAIM, keys.names, args)
+            taken = await taken_over(store, shard, store.seen(instant), demand.worker, names, found)
         left -= len(taken)
         claims += taken
     return claims
@@ -79,7 +79,7 @@ def arguments(shard: Shard, keys: Keys, worker: str, total: int, queues: Sequenc
 
 
 async def enlist(store: Store, shard: Shard, worker: str) -> bool:
-    """Make a worker's lease known where it wants to claim; False where there is nothing, or it was reaped."""
+    """Copy a worker's lease into a shard; False where the queue is unknown or the worker was reaped."""
     if shard.queue is None or (worker, shard.queue) in store.enlisted:
         return True
     if not await store.knows(shard.queue):
@@ -87,8 +87,8 @@ async def enlist(store: Store, shard: Shard, worker: str) -> bool:
     until = await store.connection.call("ZSCORE", store.home.key("workers"), worker)
     if until is None:
         return False
-    told, known = await store.run(_ENLIST, shard, (worker, int(float(until))))
-    store.seen(told)
+    instant, known = await store.run(_ENLIST, shard, (worker, int(float(until))))
+    store.seen(instant)
     if known:
         store.enlisted.add((worker, shard.queue))
     return bool(known)
@@ -97,7 +97,7 @@ async def enlist(store: Store, shard: Shard, worker: str) -> bool:
 async def taken_over(
     store: Store, shard: Shard, now: Instant, worker: str, names: Sequence[str], found: list[Any]
 ) -> list[Claim]:
-    """The claims a script handed out; what cannot be read is set aside and hinders nobody."""
+    """The claims a script returned; a job that cannot be read is set aside."""
     claims: list[Claim] = []
     for number, stored_curve, count, jobs in found:
         curve, cool = curve_of(stored_curve), int(count or 0)
@@ -148,7 +148,7 @@ def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RU
 
 
 async def set_aside(store: Store, shard: Shard, job: JobId, why: str) -> None:
-    """End a job whose record cannot be read: people can look at it, workers never meet it again."""
+    """End a job that cannot be read: operators can look at it, workers never claim it again."""
 
     async def end(unit: Unit) -> None:
         await unit.load(Wanted(frozenset({job})))

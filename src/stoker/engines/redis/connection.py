@@ -1,10 +1,9 @@
-"""The way to the server, and the only place that knows its driver.
+"""Calls the server; the only module that knows the driver.
 
-Replies are raw bytes. Every call has a time limit, so a half-open socket is noticed; a connection on which anything
-went wrong, also a canceled call, is closed and never used again, so no reply can be taken for another's. Calls that
-may safely be repeated are, with growing jittered pauses, until the connection's patience ends. The driver's errors
-become Stoker's here and nowhere else; none of them shows a URL. Longer than other modules, because no other may know
-the driver.
+Replies are raw bytes. Every call has a time limit, so a half-open socket is noticed. A connection is closed after any
+error, also after a canceled call, so no call receives the reply of another one. Calls that may safely be repeated are
+repeated, with growing jittered pauses, until the connection's patience ends. Only this module turns the driver's errors
+into Stoker's; none of them shows a URL. It is longer than other modules because no other may know the driver.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ LARGEST_CALL = 8 << 20
 """Bytes after which a batch is split: while a script stores them, the server does nothing else."""
 
 LEAST_PIECE = 1_000
-"""Bytes of a reply that are worth moving its time limit on for."""
+"""The smallest piece of a reply that extends the call's time limit."""
 
 SLOWEST = 1 << 20
-"""Bytes per second that even a slow network carries: a call may take so much longer for what it sends and receives."""
+"""Bytes per second of a slow network: a call may take so much longer for what it sends and receives."""
 
 _LOST = (driver.ConnectionError, driver.TimeoutError, OSError, EOFError)
 ACKNOWLEDGED = frozenset({"insert", "settle", "commit"})
-"""Scripts whose answer is a promise: what they wrote is counted, see `write_counter`."""
+"""Scripts that acknowledge a write: their calls are counted, see `write_counter`."""
 
 _PASSING = (driver.BusyLoadingError, driver.ClusterDownError, driver.TryAgainError, driver.SlotNotCoveredError)
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the server is: the URL as the driver wants it, without our own options."""
+    """The server's URL as the driver reads it, and Stoker's own options."""
 
     url: str
     cluster: bool
@@ -72,7 +71,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def read_url(url: str, own: Sequence[str]) -> Address:
-    """Split our options from the driver's; those are checked by the driver."""
+    """Split Stoker's options from the driver's; the driver checks its own."""
     parts = urlsplit(url)
     cluster = parts.scheme.lower() == "redis+cluster"
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -90,19 +89,19 @@ def public_url(address: Address) -> str:
 
 
 def translated(error: BaseException) -> EngineError:
-    """A driver's error as one of ours."""
-    said = str(error)
-    if isinstance(error, driver.OutOfMemoryError) or "OOM " in said or "MISCONF" in said:
+    """A driver's error as one of Stoker's."""
+    text = str(error)
+    if isinstance(error, driver.OutOfMemoryError) or "OOM " in text or "MISCONF" in text:
         return EngineFull(
-            f"Redis refuses to store more: {said}. Nothing of this call was stored. Workers go on; enqueue again when "
+            f"Redis refuses to store more: {text}. Nothing of this call was stored. Workers go on; enqueue again when "
             f"there is room, or raise maxmemory."
         )
     if isinstance(error, driver.ReadOnlyError | driver.NoPermissionError):
-        return EngineReadOnly(f"Redis refuses writes: {said}. Nothing was stored. Is this address a replica?")
+        return EngineReadOnly(f"Redis refuses writes: {text}. Nothing was stored. Is this address a replica?")
     if isinstance(error, driver.AuthenticationError | driver.AuthenticationWrongNumberOfArgsError):
         return EngineRefused("Redis refused the user name or password. Nothing was stored. Check the URL.")
-    if isinstance(error, _PASSING) or "LOADING" in said or "MASTERDOWN" in said or "BUSY " in said:
-        return EngineBusy(f"Redis is not ready: {said}. Nothing was stored; the call may be repeated.")
+    if isinstance(error, _PASSING) or "LOADING" in text or "MASTERDOWN" in text or "BUSY " in text:
+        return EngineBusy(f"Redis is not ready: {text}. Nothing was stored; the call may be repeated.")
     if isinstance(error, TimeoutError | driver.TimeoutError):
         return EngineUnavailable(
             "Redis did not answer within the time limit. A write may or may not have happened; repeating it is safe. "
@@ -113,11 +112,11 @@ def translated(error: BaseException) -> EngineError:
             f"Redis cannot be reached: {type(error).__name__}. A write may or may not have happened; repeating it is "
             f"safe. Workers keep trying."
         )
-    return EngineError(f"Redis refused a call: {said}")
+    return EngineError(f"Redis refused a call: {text}")
 
 
 class Parser(DefaultParser):  # type: ignore[misc, valid-type]  # the driver's choice, with hiredis
-    """Reads replies; what arrives of a long one moves the call's time limit on."""
+    """Reads replies; each piece of a long one extends the call's time limit."""
 
     clock: asyncio.Timeout | None = None
 
@@ -133,7 +132,7 @@ class Parser(DefaultParser):  # type: ignore[misc, valid-type]  # the driver's c
 
 
 class Node:
-    """One server and its connections. Each call takes one for itself, for a whole pipeline if need be."""
+    """One server and its connections; a call or a pipeline has one for itself."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self._timeout = timeout
@@ -154,7 +153,7 @@ class Node:
         self._idle: list[tuple[float, Socket]] = []
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one go and read their replies; an error reply is returned, not raised."""
+        """Send commands at once and read their replies; an error reply is returned, not raised."""
         socket = await self._take()
         data = _packed(commands)
         try:
@@ -170,7 +169,7 @@ class Node:
         return replies
 
     async def dedicated(self) -> Socket:
-        """A connection of one's own, for calls that block. The caller drops it."""
+        """A new connection for calls that block. The caller closes it."""
         socket: Socket = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(self._timeout):
@@ -200,7 +199,7 @@ class Node:
 
 
 def _packed(commands: Sequence[Command]) -> bytes:
-    """Commands as the server reads them; the parser's own packer takes a tenth of the time of the driver's."""
+    """Commands in the server's protocol; hiredis packs them in a tenth of the driver's time."""
     return b"".join(pack_command(tuple(command)) for command in commands)
 
 
@@ -212,7 +211,7 @@ async def _reply(socket: Socket) -> Any:
 
 
 async def _stale(socket: Socket) -> bool:
-    """Did the server close it, or leave something unread?"""
+    """Did the server close it, or is a reply unread?"""
     try:
         return bool(await socket.can_read())
     except _LOST:
@@ -227,7 +226,7 @@ async def _drop(socket: Socket) -> None:
 
 
 class Connection:
-    """What the engine speaks through, to one server or to a cluster."""
+    """The engine's connections to one server or to a cluster."""
 
     def __init__(self, address: Address, *, timeout: float, patience: float) -> None:
         self._address = address
@@ -248,7 +247,7 @@ class Connection:
         return self._opened
 
     async def open(self) -> None:
-        """Get ready; the first call connects."""
+        """Prepare; the first call connects."""
         if self._opened:
             return
         if self._address.cluster:
@@ -273,7 +272,7 @@ class Connection:
         self._node = self._cluster = None
 
     def inside(self) -> None:
-        """Refuse to be used before open or after close."""
+        """Raise `EngineClosed` before open and after close."""
         if not self._opened:
             raise EngineClosed("the Redis engine is not open. Nothing was stored. Open it first: async with jobs: …")
 
@@ -285,7 +284,7 @@ class Connection:
         return reply
 
     async def pipeline(self, commands: Sequence[Command], *, repeat: bool = True) -> list[Any]:
-        """Several commands in one go, those on one key in their order; the first error reply is raised."""
+        """Several commands at once, those on one key in their order; raises the first error reply."""
         replies = await self._ask(commands, repeat=repeat)
         for reply in replies:
             if isinstance(reply, Exception):
@@ -293,7 +292,7 @@ class Connection:
         return replies
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[Any], *, repeat: bool = True) -> Any:
-        """One script, whether or not the server remembers it."""
+        """One script, whether or not the server has it in its cache."""
         counted = self.on_count is not None and script.name in ACKNOWLEDGED
         if counted:
             keys = (*keys, f"{tag_of(keys[0])}:writes")
@@ -324,12 +323,12 @@ class Connection:
         return {node.name: reply for node, reply in zip(nodes, replies, strict=True)}
 
     def server_of(self, key: str) -> str:
-        """The name of the server that has the key, as far as is known without asking; one Redis needs none."""
+        """The name of the server that has the key, as far as the client knows; '' for a single Redis."""
         node = None if self._cluster is None else self._cluster.get_node_from_key(key)
         return "" if node is None else str(node.name)
 
     async def dedicated(self, key: str) -> Socket:
-        """A connection of one's own to the server that has the key."""
+        """A new connection to the server that has the key. The caller closes it."""
         self.inside()
         try:
             if self._cluster is None:
@@ -346,7 +345,7 @@ class Connection:
         return socket
 
     async def _ask(self, commands: Sequence[Command], *, repeat: bool) -> list[Any]:
-        """Send, and send again while that may help."""
+        """Send, and send again while that may succeed."""
         self.inside()
         self.calls += 1
         deadline = time.monotonic() + self._patience
@@ -388,21 +387,21 @@ class Connection:
         except driver.ResponseError as error:
             return error
         except AttributeError as error:
-            # When a slot moves, the driver's cluster closes connections that other calls are using, and those trip over
-            # a writer that is None. Whether the command was sent is not known, as with every connection that is lost.
+            # When a slot moves, the driver closes connections that other calls are using; those calls then meet a
+            # writer that is None. As with every lost connection, the command may or may not have been sent.
             if error.obj is not None:
                 raise
             raise driver.ConnectionError("the connection was closed while it was in use") from error
 
 
 def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a connection of one's own takes over from a cluster node's."""
+    """The options that a dedicated connection takes over from a cluster node's."""
     wanted = ("username", "password", "protocol", "socket_timeout", "socket_connect_timeout", "socket_keepalive")
     return {name: kwargs[name] for name in wanted if name in kwargs}
 
 
 async def blocking(socket: Socket, command: Command, seconds: float) -> Any:
-    """A command that the server answers when it likes, at the latest after `seconds`."""
+    """A command to which the server replies after at most `seconds`."""
     try:
         async with asyncio.timeout(seconds + BLOCKING_MARGIN):
             await socket.send_packed_command(pack_command(tuple(command)), check_health=False)
@@ -414,7 +413,7 @@ async def blocking(socket: Socket, command: Command, seconds: float) -> Any:
 
 
 async def listening(socket: Socket, seconds: float) -> Any:
-    """The next message on a connection that subscribed; None when none came for so long."""
+    """The next message on a connection that subscribed; None when none came within `seconds`."""
     try:
         return await socket.read_response(timeout=seconds)
     except driver.ResponseError as error:
@@ -424,5 +423,5 @@ async def listening(socket: Socket, seconds: float) -> Any:
 
 
 async def hang_up(socket: Socket) -> None:
-    """Close a connection of one's own."""
+    """Close a dedicated connection."""
     await _drop(socket)

@@ -1,9 +1,9 @@
-"""What people tune and workers share: queues, budgets, named locks, presences.
+"""Stores what operators tune and workers share: queues, budgets, named locks, presences.
 
-The arithmetic is the model's. A budget or a lock is read, the model is asked, and its answer is written only if the
-cell still holds what was read (`lua/swap.lua`); otherwise the model is asked again about what stands there now. Callers
-of one process take turns at a budget, so only processes ever compete. All of this but the queues lives in the home
-shard; a queue's settings live beside its jobs, where claim and settle read them.
+The model decides. The engine reads a budget or a lock, computes its new value by the model, and writes it only if the
+field still has the value that was read (`lua/swap.lua`); otherwise it computes again from the present value. Calls of
+one process for the same budget wait for each other, so only processes compete. The home shard holds all of this but
+the queues: a queue's settings are beside its jobs, where claim and settle read them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
-"""From what stands in a cell, and the time, to what shall stand there and the answer to the caller."""
+"""From a field's value and the time to its new value and the result for the caller."""
 
 KEEP_DONE: Span = HOUR
-"""Done jobs of a queue nobody tuned: here they take memory, so they are kept for less than elsewhere."""
+"""For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
 
 QUEUE_FIELDS = ("paused", "workers", "keep_done", "keep_dead", "curve", "until", "count")
-"""How a queue is stored: each field stands in one hash, as `queue/field`, so that scripts read only what they need."""
+"""How a queue is stored: as fields `queue/field` of one hash, so that scripts read only what they need."""
 
 _SWAP = script("swap")
 _BEAT = script("beat")
@@ -54,7 +54,7 @@ class Control:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # --- queues -------------------------------------------------------------------------------------------------
 
@@ -80,12 +80,12 @@ class Control:
             key, fields = unit.shard.key("queues"), (*QUEUE_FIELDS, "tuned")
             found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in fields))
             stored = dict(zip(fields, found, strict=True))
-            # A queue that was only used or cooled counts as absent: nobody tuned it yet.
+            # A queue that was only used or cooled counts as absent: it has no settings yet.
             if if_absent and stored["tuned"] is not None:
                 return False
             before = queue_of(name, stored)
             after = tuned(before, tuning)
-            # First a removal: a server without memory lets that through, and then what follows.
+            # The first write is a removal: a server without free memory accepts it, and the rest with it.
             unit.write("HDEL", key, f"{name}/tuned")
             for field, value in {**fields_of(after), "tuned": "1"}.items():
                 unit.expect_hash(key, f"{name}/{field}", stored[field])
@@ -116,7 +116,7 @@ class Control:
                 return stored, False
             return bytes_of(retuned(bucket_of(stored), rate.capacity, rate.rate)), True
 
-        return await self._in_turn("budgets", name, decide)
+        return await self._one_at_a_time("budgets", name, decide)
 
     async def spend(self, name: str, n: int) -> Grant:
         """Take `n` tokens or none."""
@@ -127,7 +127,7 @@ class Control:
             bucket, grant = spend(bucket_of(stored), n, now)
             return bytes_of(bucket) if grant.granted else stored, grant
 
-        return await self._in_turn("budgets", name, decide)
+        return await self._one_at_a_time("budgets", name, decide)
 
     async def drain(self, name: str) -> bool:
         """Empty a budget."""
@@ -137,7 +137,7 @@ class Control:
                 return None, False
             return bytes_of(drained(bucket_of(stored), now)), True
 
-        return await self._in_turn("budgets", name, decide)
+        return await self._one_at_a_time("budgets", name, decide)
 
     # --- named locks --------------------------------------------------------------------------------------------
 
@@ -174,30 +174,30 @@ class Control:
         found = await self._all("presences")
         return [_presence_of(found[worker]) for worker in sorted(found)]
 
-    # --- cells --------------------------------------------------------------------------------------------------
+    # --- fields --------------------------------------------------------------------------------------------------
 
     async def _all(self, name: str) -> dict[str, bytes]:
         found = await self._store.connection.call("HGETALL", self._store.home.key(name))
         return {field.decode(): value for field, value in pairs(found)}
 
-    async def _in_turn(self, name: str, field: str, decide: Decide[T]) -> T:
-        turn = self._turns.setdefault(field, asyncio.Lock())
-        async with turn:
+    async def _one_at_a_time(self, name: str, field: str, decide: Decide[T]) -> T:
+        lock = self._locks.setdefault(field, asyncio.Lock())
+        async with lock:
             return await self._exchange(name, field, decide)
 
     async def _exchange(self, name: str, field: str, decide: Decide[T]) -> T:
-        """Change a cell as the model decides, against whatever others make of it meanwhile."""
+        """Change a field as `decide` computes, again while other processes change it meanwhile."""
         store = self._store
         more = [store.home.key(name)]
         now, _, found = await store.run(_SWAP, store.home, [field], more=more)
         while True:
             seen = bytes(found) or None
-            wanted, answer = decide(seen, int(now))
+            wanted, result = decide(seen, int(now))
             if wanted == seen:
-                return answer
+                return result
             now, swapped, found = await store.run(_SWAP, store.home, [field, seen or b"", wanted or b""], more=more)
             if swapped:
-                return answer
+                return result
 
 
 # --- stored forms -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Removing a record that cannot be read, before anybody claimed it: what it says about its own place cannot be trusted.
+"""Removes a job that cannot be read and was not claimed yet.
 
-So all places are searched. This is rare and nobody waits for it; the walk goes in small steps, and the commit checks
-that what was found is still there.
+What it stores about its own entries cannot be trusted, so this module searches all sets, in small steps, and the commit
+checks that what was found is still there. That is rare.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stoker.model.job import Status
 STEP = 1_000
 
 
-async def scrap(store: Store, unit: Unit, broken: StoredJob) -> None:
-    """Take a broken record out of every place it may be in; the caller forgets it then."""
+async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> None:
+    """Take a broken job out of every set it may be in; the caller then forgets its record."""
     record, key = broken.record, unit.shard.key
     job = record.id
     found = await store.connection.call("HGET", key("state"), job)
     unit.expect_hash(key("state"), job, found)
-    place = await _waiting(store, unit, job)
+    found_entry = await _waiting(store, unit, job)
     status = Status.DONE
-    if place is not None:
-        queue, entry = place
+    if found_entry is not None:
+        queue, entry = found_entry
         unit.write("LEAVE", unit.shard.of_queue(WAIT, queue), entry)
         again = await store.connection.call("ZSCORE", unit.shard.of_queue(AGAIN, queue), job)
         unit.write("ZREM", unit.shard.of_queue(AGAIN, queue), job)
@@ -55,23 +55,23 @@ async def scrap(store: Store, unit: Unit, broken: StoredJob) -> None:
 
 
 async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, bytes] | None:
-    """The line a job stands in, and its place there."""
+    """The queue whose waiting set holds a job, and its entry there."""
     for queue in await names(store, unit.shard):
         start = 0
         while True:
-            line = await store.connection.call("ZRANGE", unit.shard.of_queue(WAIT, queue), start, start + STEP - 1)
-            for entry in line:
+            entries = await store.connection.call("ZRANGE", unit.shard.of_queue(WAIT, queue), start, start + STEP - 1)
+            for entry in entries:
                 if job in ids_of(entry[10:]):
                     return queue, entry if entry.endswith(job + HAS_STATE) else entry[:10] + job
-            if len(line) < STEP:
+            if len(entries) < STEP:
                 break
-            # Lines move on while one walks along them: look at some of it twice rather than miss anything.
+            # The set shrinks meanwhile: read some entries twice rather than miss one.
             start += STEP // 2
     return None
 
 
 async def _ended(store: Store, unit: Unit, job: JobId) -> int | None:
-    """When a job is said to expire, by the lot it stands in."""
+    """When a job expires, by the score of its lot."""
     start = 0
     while True:
         lots = await ending(store, unit.shard, start, STEP)

@@ -1,8 +1,8 @@
-"""What the servers are and guarantee, read back and never assumed, and what keeps Stoker from using them.
+"""What the servers guarantee, by their own settings, and which servers Stoker refuses.
 
-On a cluster every master is asked and the weakest counts. A server that may evict keys is refused: a queue is a handful
-of keys, and the server would drop one of them whole. Keys of Stoker have no expiry, so the `volatile-*` policies cannot
-touch them.
+On a cluster the engine asks every master, and the weakest counts. The engine refuses a server that may evict keys: a
+queue is a handful of keys, and the server would drop one of them whole. Keys of Stoker have no expiry, so the
+`volatile-*` policies cannot touch them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REMEDY = (
 
 
 def eviction(nodes: list[ServerInfo]) -> str | None:
-    """Says so when a server may drop jobs by itself."""
+    """Why jobs may vanish, where a server may evict keys; None where none may."""
     for node in nodes:
         if node.policy.startswith("allkeys-"):
             limit = node.number("maxmemory")
@@ -57,7 +57,7 @@ def eviction(nodes: list[ServerInfo]) -> str | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     parts = [int(part) for part in version.split(".") if part.isdecimal()]
-    # A version that cannot be read is no reason to stay away.
+    # A version that cannot be read is no reason for a refusal.
     return tuple(parts) or OLDEST
 
 
@@ -75,7 +75,7 @@ _LEVELS = {
     ),
     "unknown": (
         "an acknowledged write survives the death of the server process; what a power loss costs is not known, "
-        "because the server does not tell its appendfsync"
+        "because the server does not report its appendfsync"
     ),
 }
 _WEAKEST = ("unknown", "no", "everysec", "always")
@@ -100,7 +100,7 @@ def durability(nodes: list[ServerInfo]) -> tuple[bool, str]:
 
 
 def warnings(nodes: list[ServerInfo]) -> list[str]:
-    """What people should know before they rely on these servers."""
+    """What administrators should know about these servers."""
     found = []
     durable, words = durability(nodes)
     if not durable:
@@ -116,7 +116,7 @@ def warnings(nodes: list[ServerInfo]) -> list[str]:
 
 def _troubles(node: ServerInfo) -> list[str]:
     troubles = {
-        f"maxmemory-policy is {node.policy}; keys of Stoker have no expiry and stay, noeviction says what is meant": (
+        f"maxmemory-policy is {node.policy}; keys of Stoker have no expiry and stay, noeviction is clearer": (
             node.policy.startswith("volatile-")
         ),
         "appendfsync is no: a power loss may cost half a minute of jobs": node.aof and node.fsync == "no",
@@ -139,9 +139,9 @@ def _troubles(node: ServerInfo) -> list[str]:
 def described(engine: str, nodes: list[ServerInfo], corrupt: int, losses: Sequence[str] = ()) -> Description:
     """The description of an open engine."""
     durable, words = durability(nodes)
-    told = [*losses, *warnings(nodes)]
+    found = [*losses, *warnings(nodes)]
     if corrupt:
-        told.append(
+        found.append(
             f"{corrupt} records could not be read and were set aside; they are among the dead jobs, with the raw text "
             "as their payload. Look at them, then discard or delete them"
         )
@@ -167,7 +167,7 @@ def described(engine: str, nodes: list[ServerInfo], corrupt: int, losses: Sequen
             "corrupt_records": str(corrupt),
         },
         size=sum(node.number("used_memory") for node in nodes),
-        warnings=tuple(told),
+        warnings=tuple(found),
     )
 
 

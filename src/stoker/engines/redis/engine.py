@@ -1,7 +1,7 @@
-"""The Redis engine's face: every method of the contract, each handed to the module that knows how.
+"""The Redis engine: every method of the contract, one line each.
 
-What is acknowledged survives as far as the server's own settings say; `describe` reads them back and says it. A server
-that may evict is refused.
+An acknowledged write survives as far as the server's settings promise; `describe` reads and reports them. The engine
+refuses a server that may evict keys.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
 DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0, "history": None}
-"""What counts when neither a keyword nor the URL says otherwise."""
+"""Options that neither a keyword nor the URL gives."""
 
 
 class RedisEngine:
@@ -171,7 +171,7 @@ class RedisEngine:
     async def now(self) -> Instant:
         return await self._store.now()
 
-    # --- the doors ----------------------------------------------------------------------------------------------
+    # --- jobs ----------------------------------------------------------------------------------------------
 
     @timed(write=True)
     async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
@@ -225,7 +225,7 @@ class RedisEngine:
     async def wake(self, topics: Sequence[str]) -> None:
         await self._store.wake(topics)
 
-    # --- people -------------------------------------------------------------------------------------------------
+    # --- operators -------------------------------------------------------------------------------------------------
 
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:

@@ -1,8 +1,8 @@
-"""What happened and how much: events and points, in the home shard.
+"""Stores events and points, in the home shard.
 
 Both are sorted sets in byte order, so a window is a range. An event is time · serial · the rest, a point is bucket ·
 queue · metric · value. A second set leads from a job to its events. Memory is all there is, so both are bounded:
-beyond `MOST_EVENTS` and `MOST_POINTS` the oldest make room, whatever the retention says.
+beyond `MOST_EVENTS` and `MOST_POINTS` the oldest are removed, whatever the retention.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ async def cross_out(store: Store, jobs: Sequence[JobId], *, deleted: bool = Fals
 
 
 async def traces(store: Store, jobs: Sequence[JobId]) -> dict[JobId, list[bytes]]:
-    """Where the events of these jobs stand in the trail, for whom there are any."""
+    """The entries of these jobs in the trail, for those that have any."""
     key = store.home.key("trail")
     replies = await store.connection.pipeline([("ZRANGEBYLEX", key, *_behind(job)) for job in jobs])
     return {job: reply for job, reply in zip(jobs, replies, strict=True) if reply}

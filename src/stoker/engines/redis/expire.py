@@ -1,8 +1,8 @@
-"""Letting go of what is kept no longer.
+"""Removes what has expired.
 
-Whatever stands in the set of finished jobs is finished, with its expiry as the score, so a script can remove jobs
-without asking anybody. Jobs that ended in the same step share an entry. A script takes few at a time: while it runs,
-the server does nothing else.
+Every job in the set `ends` is finished, and its score is its expiry, so a script removes jobs without further checks.
+Jobs that ended in the same step share an entry. A script removes few at a time: while it runs, the server does nothing
+else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def expire(store: Store, retention: Retention) -> Expired:
 
 
 async def _outdated(store: Store, shard: Shard, limit: int) -> tuple[int, int]:
-    """Remove jobs past their expiry; answers how many, and how many events went with them."""
+    """Remove jobs past their expiry; returns how many, and how many of their events."""
     jobs = events = 0
     while jobs < limit:
         wanted = min(AT_ONCE, limit - jobs)
@@ -102,13 +102,13 @@ async def _nearest(store: Store, shard: Shard, n: int) -> list[tuple[Instant, Jo
 
 
 async def ending(store: Store, shard: Shard, start: int, n: int) -> list[tuple[Instant, bytes]]:
-    """Lots of finished jobs in the order of their expiry, from a place on."""
+    """Lots of finished jobs in the order of their expiry, from a rank on."""
     flat = await store.connection.call("ZRANGE", shard.key("ends"), start, start + n - 1, "WITHSCORES")
     return [(int(expires), lot) for lot, expires in scored(flat)]
 
 
 async def _sweep(store: Store, retention: Retention) -> list[int]:
-    """Remove old events and points, silent presences and lapsed locks."""
+    """Remove old events and points, presences of silent workers and lapsed locks."""
     total = [0, 0, 0, 0]
     kept = (max(retention.events, 0), max(retention.points, 0), max(retention.presences, 0))
     while True:

@@ -1,4 +1,4 @@
-"""What people ask: pages of jobs, and all counts at one instant.
+"""Finds jobs: pages, the census, ended jobs, and when the next job is due.
 
 A page is a walk along ids, over all shards at once. Which walk is chosen by what the query narrows: keys and the
 statuses that most jobs are not in have an index in id order; running jobs are few; waiting jobs are sorted when there
@@ -47,18 +47,18 @@ async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
 
 
 async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
-    told, rows = await store.run(_AHEAD, shard, names, queues=names)
+    instant, rows = await store.run(_AHEAD, shard, names, queues=names)
     gates: list[Gate] = []
     for name, (paused, *times) in zip(names, rows, strict=True):
         until, due = (int(each) if each else None for each in times)
         gates.append(Gate(name, paused is not None, until, due))
-    return look_ahead(gates, store.seen(told))
+    return look_ahead(gates, store.seen(instant))
 
 
 async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
     """Those of the jobs that are active on no shard."""
-    words = await spread(await store.shards(), lambda shard: store.run(_ENDED, shard, jobs))
-    return [job for place, job in enumerate(jobs) if not any(word[place] == ord("a") for _, word in words)]
+    found = await spread(await store.shards(), lambda shard: store.run(_ENDED, shard, jobs))
+    return [job for number, job in enumerate(jobs) if not any(letters[number] == ord("a") for _, letters in found)]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
@@ -185,12 +185,12 @@ def _indexed(store: Store, shard: Shard, name: str, prefix: bytes, order: str) -
 
 def _listed(ids: Iterable[JobId], order: str) -> Source:
     """A walk along ids that are known already."""
-    line = sorted(ids, reverse=order == "newest")
+    ordered = sorted(ids, reverse=order == "newest")
 
     async def source(after: JobId | None, n: int) -> list[JobId]:
         if after is None:
-            return line[:n]
-        return [job for job in line if (job < after if order == "newest" else job > after)][:n]
+            return ordered[:n]
+        return [job for job in ordered if (job < after if order == "newest" else job > after)][:n]
 
     return source
 
@@ -202,7 +202,7 @@ async def names(store: Store, shard: Shard) -> list[str]:
 
 
 async def unread(store: Store) -> int:
-    """How many records were set aside because they cannot be read, and are still on the dead list."""
+    """How many jobs cannot be read, were set aside, and are still dead."""
     found = 0
     for shard in await store.shards():
         ids = await store.connection.call("HKEYS", shard.key("corrupt"))
@@ -215,7 +215,7 @@ async def unread(store: Store) -> int:
 
 
 async def census(store: Store) -> Census:
-    """Every count at this instant, from counters and the heads of the lines; on a cluster, shard by shard."""
+    """Every count at this instant, from counters and waiting sets; on a cluster, shard by shard."""
     counts: list[Count] = []
     scheduled: dict[str, int] = {}
     oldest: dict[str, Instant] = {}
@@ -223,10 +223,10 @@ async def census(store: Store) -> Census:
     totals: dict[str, dict[str, Any]] = {}
     at = 0
     for answer in await spread(await store.shards(), lambda shard: _counted(store, shard)):
-        told, fields, sums, lines, claims = answer
-        at = max(at, store.seen(told))
+        instant, fields, sums, waiting, claims = answer
+        at = max(at, store.seen(instant))
         counts += counts_of(_by(fields, 2))
-        for queue, later, due in _by(lines, 3):
+        for queue, later, due in _by(waiting, 3):
             if int(later) > 0:
                 scheduled[queue.decode()] = int(later)
             if due:
@@ -246,7 +246,7 @@ async def census(store: Store) -> Census:
 
 
 async def _counted(store: Store, shard: Shard) -> list[Any]:
-    """One shard's numbers. A queue that came up since its keys were listed makes it ask again."""
+    """One shard's numbers; asked again when a queue or worker is new since the keys were listed."""
     queues = await names(store, shard)
     while True:
         answer = await store.run(_CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard))
@@ -257,7 +257,7 @@ async def _counted(store: Store, shard: Shard) -> list[Any]:
 
 
 async def held_keys(store: Store, shard: Shard) -> list[str]:
-    """The keys of what each worker holds."""
+    """The keys of all lease sets."""
     workers = await store.connection.call("ZRANGE", shard.key("workers"), 0, -1)
     return [shard.held(worker.decode()) for worker in workers]
 

@@ -1,7 +1,7 @@
-"""The first door: drafts become pending jobs.
+"""Inserts drafts as pending jobs.
 
-One script call stores them all, keys included, as long as every key is free. Where one is held the script writes
-nothing; then the rules decide in a unit of work. Enqueues that happen at the same moment share a call.
+One script call stores them all, keys included, as long as every key is free. When a key is held the script writes
+nothing; then the model's rules decide in a unit of work. Inserts that happen at the same moment share a call.
 """
 
 from __future__ import annotations
@@ -55,28 +55,26 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Rec
         fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
         args, queues = arguments(fresh)
         try:
-            told, word = await store.run(_INSERT, shard, args, queues=queues)
-            now = store.seen(told)
+            instant, letters = await store.run(_INSERT, shard, args, queues=queues)
+            now = store.seen(instant)
         except EngineUnavailable:
             if not await _arrived(store, shard, fresh):
                 raise
-            now, word = await store.now(), b"i" * len(fresh)
-        if word != b"?":
-            letters = dict(zip((draft.id for draft in fresh), word, strict=True))
+            now, letters = await store.now(), b"i" * len(fresh)
+        if letters != b"?":
+            by_id = dict(zip((draft.id for draft in fresh), letters, strict=True))
             if store.connection.cluster:
-                new = [draft for draft in fresh if letters[draft.id] == ord("i")]
+                new = [draft for draft in fresh if by_id[draft.id] == ord("i")]
                 await store.wake({draft.queue for draft in new if wakes(draft.at or now + draft.delay, now)})
             return [
-                Receipt(
-                    draft.id, _INSERTED if letters[draft.id] == ord("i") and firsts[draft.id] == place else _EXISTING
-                )
+                Receipt(draft.id, _INSERTED if by_id[draft.id] == ord("i") and firsts[draft.id] == place else _EXISTING)
                 for place, draft in enumerate(drafts)
             ]
     return await store.work(shard, lambda unit: carefully(unit, drafts), repeat=True)
 
 
 async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
-    """Are they stored although the answer was lost? The script is atomic, so the first and the last tell of all."""
+    """Are they stored although the reply was lost? The script is atomic: the first and the last stand for all."""
     ends = [draft.id for draft in (drafts[0], drafts[-1])]
     counts = [("ZLEXCOUNT", shard.key("jobs"), b"[" + job, b"(" + job + b"\1") for job in ends]
     try:

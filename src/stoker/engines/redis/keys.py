@@ -1,9 +1,8 @@
-"""The names of everything stored.
+"""The names of all keys (FORMAT.md says what they hold).
 
 A *shard* is a hash tag: all its keys live in one slot, so one script may touch them all in one atomic step. A single
 Redis has one shard that holds every queue; a cluster has one per queue, plus the home shard for what belongs to no
-queue. Every script is given the same fixed keys of its shard first, then three for each queue it is about, then what it
-asks for besides.
+queue. Every script gets the fixed keys of its shard first, then three for each queue it works on, then its own.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ FIXED = (
 
 WAIT, AGAIN, WAKE = "wait", "again", "wake"
 HELD = "held"
-"""Once per worker: the jobs it runs, in the order of their tokens."""
+"""Once per worker: its lease set, the jobs it runs in the order of their tokens."""
 
 
 class Shard:
@@ -56,11 +55,11 @@ class Shard:
         return f"{self.tag}:{name}:{queue}"
 
     def held(self, worker: str) -> str:
-        """The full name of what a worker runs."""
+        """The full name of a worker's lease set."""
         return f"{self.tag}:{HELD}:{worker}"
 
     def all_keys(self, queues: Sequence[str]) -> list[str]:
-        """What a script about these queues is given."""
+        """The keys of a script that works on these queues."""
         found = list(self.fixed)
         for queue in queues:
             found += (self.of_queue(WAIT, queue), self.of_queue(AGAIN, queue), self.of_queue(WAKE, queue))

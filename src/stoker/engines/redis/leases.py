@@ -1,7 +1,7 @@
-"""Who is alive: leases of workers, and what happens to the claims of those that fell silent.
+"""Renews the leases of workers, and reaps the claims of those that lapsed.
 
-On a cluster the home shard has the word on who is known; every queue's shard has a copy of the lease, because a claim
-there must not look elsewhere. A renewal goes to all of them, and a worker reaped in one is unknown in all.
+On a cluster the home shard decides which worker is known; every queue's shard has a copy of the lease, because a claim
+reads one shard only. A renewal goes to all of them, and a worker reaped in one is unknown in all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REAPED_AT_ONCE = 50
 """Claims that one script takes over."""
 
 OWNERS_AT_ONCE = 100
-"""Lapsed workers that one script looks at. Those without a claim leave at once and make room for the next."""
+"""Lapsed workers that one script reads. Those without a claim become unknown at once."""
 
 
 async def renew(store: Store, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
@@ -68,10 +68,10 @@ async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: 
     for since, until, places in _parts(held):
         fences = [part for place in places for part in (held[place][0], record_format.fence(worker, held[place][1]))]
         args = (worker, lease, "1" if first else "", ORPHANED_AFTER, since, until, *fences)
-        told, known, gone, asked, orphans = await store.run(
+        instant, known, gone, asked, orphans = await store.run(
             _RENEW, shard, args, more=(shard.held(worker), shard.leases)
         )
-        store.seen(told)
+        store.seen(instant)
         if not known:
             return Renewal(known=False)
         lost += [places[place] for place in gone]
@@ -109,7 +109,7 @@ async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[C
         if await enlist(store, shard, by):
             claims += await _reap_in(store, shard, by, max(limit - len(claims), 0), dead)
     if len(claims) < limit:
-        # Nothing is left under them anywhere: now they are unknown for good.
+        # No shard holds a claim of theirs: make them unknown at home.
         await _reap_in(store, store.home, by, 0, dead)
     return claims
 
@@ -119,27 +119,27 @@ async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequen
     claims: list[Claim] = []
     while True:
         wanted = min(limit - len(claims), REAPED_AT_ONCE)
-        told, names, leases = await store.run(_LAPSED, shard, (OWNERS_AT_ONCE,), more=(shard.leases,))
-        store.seen(told)
+        instant, names, leases = await store.run(_LAPSED, shard, (OWNERS_AT_ONCE,), more=(shard.leases,))
+        store.seen(instant)
         up = await _up_for(store) if names else 0
         lapsed = [name.decode() for name, lease in zip(names, leases, strict=True) if int(lease or LEASE) < up]
         owners = [*dead, *lapsed]
         if not owners:
             return claims
         more = [*(shard.held(worker) for worker in (by, *owners)), shard.leases]
-        told, found = await store.run(_REAP, shard, (by, wanted, len(dead), *owners), more=more)
-        store.seen(told)
+        instant, found = await store.run(_REAP, shard, (by, wanted, len(dead), *owners), more=more)
+        store.seen(instant)
         claims += await _claims(store, shard, found)
         if len(found) < wanted or len(claims) >= limit:
             return claims
 
 
 async def _up_for(store: Store) -> Span:
-    """How long all servers have been up: a lease that is longer does not count as lapsed, nobody could renew before."""
+    """How long all servers have been up. A longer lease has not lapsed: its worker could not renew it."""
     if store.options.clock is not None:
         return LONGEST + 1
-    told = await store.connection.each_node("INFO", "server")
-    return min(int(read_info(one).get("uptime_in_seconds", "0")) * SECOND for one in told.values())
+    replies = await store.connection.each_node("INFO", "server")
+    return min(int(read_info(one).get("uptime_in_seconds", "0")) * SECOND for one in replies.values())
 
 
 async def _claims(store: Store, shard: Shard, rows: list[Any]) -> list[Claim]:

@@ -1,7 +1,7 @@
-"""What handlers want to be known of their jobs while they run: progress, metadata, log lines.
+"""Writes what handlers note on running jobs: progress, metadata, log lines.
 
-Only a job's own worker writes on it, so the engine remembers what stands there; a write that met something else is
-merged with that and sent anew.
+Only a job's own worker writes its notes, so the engine remembers them; when the stored notes are others, it merges them
+and writes again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTE = script("note")
 
 
 async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
-    """Write on running jobs what their handlers want to be known; one after the other."""
+    """Write notes on running jobs, one after the other."""
     store.connection.inside()
     return [await _note(store, one) for one in notes]
 
@@ -36,12 +36,12 @@ async def _note(store: Store, one: Note) -> Verdict:
         log = (*before.log, *one.lines)[-LONGEST_LOG:]
         after = write_notes(Notes(progress, noted(before.metadata, one.metadata), log, before.asked))
         fence = record_format.fence(one.worker, one.token)
-        told, word, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
-        store.seen(told)
-        if word == b"l":
+        instant, letter, stored = await store.run(_NOTE, store.shard(ref[0]), (one.id, fence, known or b"", after))
+        store.seen(instant)
+        if letter == b"l":
             store.notes.pop((one.id, one.token), None)
             return Verdict.LOST
-        if word == b"a":
+        if letter == b"a":
             store.remember(one.id, one.token, after)
             return Verdict.APPLIED
         known = stored[0] or None

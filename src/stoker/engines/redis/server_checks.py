@@ -1,7 +1,6 @@
-"""Looking after the servers' settings: when the engine is opened, and from time to time after that.
+"""Checks the servers' settings, when the engine is opened and every half minute after that.
 
-Policies are changed at run time. While a server may evict, nothing new is promised: inserts are refused, and everything
-that is stored already goes on.
+Administrators change policies at run time. While a server may evict, the engine refuses inserts; stored jobs go on.
 """
 
 from __future__ import annotations
@@ -21,50 +20,50 @@ from stoker.model.errors import EngineError, EngineRefused
 _log = logging.getLogger("stoker.engines.redis")
 
 LOOK_EVERY = 30.0
-"""Seconds between two looks at the settings."""
+"""Seconds between two checks of the settings."""
 
-SIGN_EVERY = 0.25
-"""Seconds between two looks at whether the store went back."""
+REPORT_EVERY = 0.25
+"""Seconds between two checks for lost writes."""
 
 
 class ServerChecks:
-    """Looks at the servers' settings when the engine is opened and from time to time after that."""
+    """Checks the servers of one engine in the background."""
 
     def __init__(self, connection: Connection, counter: WriteCounter | None = None, every: float = LOOK_EVERY) -> None:
         self._connection = connection
         self._write_counter = counter
         self._every = every
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self.evicting: str | None = None
 
     async def admit(self) -> None:
-        """Refuse servers that Stoker may not use; say once what people should know about the others."""
+        """Refuse servers that Stoker may not use; log warnings about the others."""
         nodes = await inspect(self._connection)
         refusal = objection(nodes)
         if refusal is not None:
             raise refusal
-        self._tell(nodes)
+        self._log_changes(nodes)
 
     async def look(self) -> list[ServerInfo]:
-        """Read the settings again and tell what is new."""
+        """Read the settings again and log what is new."""
         nodes = await inspect(self._connection)
-        self._tell(nodes)
+        self._log_changes(nodes)
         return nodes
 
     def insist(self) -> None:
-        """Raise `EngineRefused` while the server may drop what it would be given."""
+        """Raise `EngineRefused` while a server may evict keys."""
         if self.evicting is not None:
             raise EngineRefused(f"{self.evicting} Nothing was stored; jobs that are stored go on. {REMEDY}")
 
     def start(self) -> None:
-        """Look from time to time, in the background."""
+        """Begin to check in the background."""
         self._over = False
         self._task = asyncio.create_task(self._keep_looking(), name="stoker-redis-server-checks")
 
     async def stop(self) -> None:
-        """Look no more."""
+        """End the checks."""
         if self._task is None:
             return
         self._over = True
@@ -78,32 +77,32 @@ class ServerChecks:
 
     async def _keep_looking(self) -> None:
         looked = time.monotonic()
-        # Not only until it is canceled: a driver may take a cancellation for a timeout of its own.
+        # Not only until it is canceled: the driver may take a cancellation for its own timeout.
         while not self._over:
-            await asyncio.sleep(min(SIGN_EVERY, self._every))
+            await asyncio.sleep(min(REPORT_EVERY, self._every))
             await self._attempt(self._look_for_losses)
             if time.monotonic() - looked >= self._every:
                 looked = time.monotonic()
                 await self._attempt(self.look)
 
     async def _look_for_losses(self) -> None:
-        for told in await self._write_counter.leave() if self._write_counter is not None else ():
-            _log.error(told)
+        for loss in await self._write_counter.report() if self._write_counter is not None else ():
+            _log.error(loss)
 
     async def _attempt(self, something: Callable[[], Awaitable[object]]) -> None:
         try:
             await something()
         except EngineError:
-            pass  # A server that cannot be asked now has other troubles, which others tell.
-        except Exception:  # noqa: BLE001 - a guard that dies guards nothing
-            _log.exception("a look at the Redis server failed; the next one is due soon")
+            pass  # The calls of jobs and workers report a server that cannot be reached.
+        except Exception:  # noqa: BLE001 - the checks must go on
+            _log.exception("a check of the Redis server failed; the next one follows soon")
 
-    def _tell(self, nodes: list[ServerInfo]) -> None:
+    def _log_changes(self, nodes: list[ServerInfo]) -> None:
         before, self.evicting = self.evicting, eviction(nodes)
         found = warnings(nodes)
         for text in found:
-            if text not in self._told:
+            if text not in self._logged:
                 _log.warning(text)
         if before is not None and self.evicting is None:
-            _log.warning("the server evicts no longer: inserts are accepted again")
-        self._told = set(found)
+            _log.warning("the server no longer evicts keys: inserts are accepted again")
+        self._logged = set(found)

@@ -1,8 +1,8 @@
-"""The third door: claims end, and new ones are taken in the same step.
+"""Settles claims, and claims new jobs in the same step.
 
-A whole batch is one script call: the fence of every settlement is looked at before anything is written. What needs the
-rules beyond that (follow-ups, notes to be merged) is worked out here first and attached as a compare-and-set; if that
-meets something else the settlement is not applied and is sent anew.
+A whole batch is one script call: the script checks the fence of every settlement before it writes. Follow-ups and notes
+to be merged need the model's rules: a unit of work is computed here and attached to its settlement. When one of its
+checks fails, the script does not apply the settlement, and the engine computes and sends it again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand
 
 
 async def _refs(store: Store, settlements: Sequence[Settlement]) -> list[Ref | None]:
-    """What is known of the jobs beside their fences; read for those that came without. None: there is no such job."""
+    """The refs of the claims; read for settlements without one. None: there is no such job."""
     refs: list[Ref | None] = [one.ref if type(one.ref) is tuple else None for one in settlements]
     missing = [place for place, ref in enumerate(refs) if ref is None]
     if missing:
@@ -71,7 +71,7 @@ async def _refs(store: Store, settlements: Sequence[Settlement]) -> list[Ref | N
 
 
 async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[Ref | None]:
-    """Refs as the store has them now."""
+    """Refs as they are stored now."""
     refs: dict[bytes, Ref] = {}
     for shard in await store.shards():
         _, found = await store.read(shard, [one.id for one in fenced if one.id not in refs], details=True)
@@ -122,7 +122,7 @@ def _light(runs: list[tuple[Shard, list[int]]], settlements: Sequence[Settlement
 
 
 def _is_plain(one: Settlement) -> bool:
-    """A success with nothing to say."""
+    """A success that stores nothing but its status."""
     return not (
         one.result is not None
         or one.error is not None
@@ -141,7 +141,7 @@ def _plain_traits(label: int) -> bytes:
 
 
 class Call:
-    """One call of the script, and those that repeat what met something else."""
+    """One call of the script, and its repetitions for settlements whose checks failed."""
 
     def __init__(
         self, store: Store, shard: Shard, given: Sequence[tuple[Settlement, Ref | None]], demand: Demand | None
@@ -159,14 +159,14 @@ class Call:
         verdicts: dict[int, Verdict] = {}
         places = list(range(len(given)))
         for _ in range(MOST_TRIES):
-            word = await self._send([given[place] for place in places], demand)
+            letters = await self._send([given[place] for place in places], demand)
             demand = None
-            if places and word.count(b"a") == len(word) == len(given):
+            if places and letters.count(b"a") == len(letters) == len(given):
                 return [_APPLIED] * len(given)
             verdicts.update(
-                (place, _VERDICTS[char]) for place, char in zip(places, word, strict=True) if char != ord("?")
+                (place, _VERDICTS[char]) for place, char in zip(places, letters, strict=True) if char != ord("?")
             )
-            places = [place for place, char in zip(places, word, strict=True) if char == ord("?")]
+            places = [place for place, char in zip(places, letters, strict=True) if char == ord("?")]
             if not places:
                 return [verdicts[place] for place in range(len(given))]
             fresh = await read_refs(self._store, [given[place][0] for place in places])
@@ -201,20 +201,20 @@ class Call:
         if demand is not None and wanted:
             args[1] = len(args) + 1
             args += claiming.arguments(self._shard, keys, demand.worker, claiming.limit(demand), wanted)
-        told, word, found = await self._store.connection.run(_SETTLE, keys.names, args)
-        now = self._store.seen(told)
+        instant, letters, found = await self._store.connection.run(_SETTLE, keys.names, args)
+        now = self._store.seen(instant)
         if demand is not None:
             worker, names = demand.worker, list(queues)
             self.claims = await claiming.taken_over(self._store, self._shard, now, worker, names, found)
         for unit in units:
-            await self._store.tell(unit)
+            await self._store.wake_for(unit)
         if self._store.connection.cluster:
             await self._store.wake(
                 ref[0]
-                for (one, ref), char in zip(given, word, strict=True)
+                for (one, ref), char in zip(given, letters, strict=True)
                 if char == ord("a") and one.status in _WAITING and not one.after
             )
-        return bytes(word)
+        return bytes(letters)
 
     async def _body(
         self,
@@ -223,7 +223,7 @@ class Call:
         keys: Keys,
         units: list[Unit],
     ) -> list[Any]:
-        """Settlements as the script reads them; neighbours that say nothing but success are one."""
+        """Settlements as the script reads them; plain successes side by side become one."""
         body: list[Any] = []
         fences: dict[tuple[str, int], bytes] = {}
         lot: list[JobId] = []
@@ -276,7 +276,7 @@ class Call:
         return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
 
     async def _attached(self, one: Settlement, ref: Ref, *, deleted: bool) -> Unit:
-        """Follow-ups and merged notes: what the rules make of them, if nothing changes meanwhile."""
+        """Follow-ups and merged notes, to be written if nothing changes meanwhile."""
         unit = Unit(self._store, self._shard)
         if one.metadata and not deleted:
             known = self._store.notes.get((one.id, one.token), ref[4])

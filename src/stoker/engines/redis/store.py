@@ -1,7 +1,7 @@
 """The store as the engine's modules see it: shards, scripts, the clock, and units of work.
 
 Routing is here and nowhere else. A single Redis has one shard for everything. On a cluster each queue has its own, and
-the set of known queues stands in the home shard; a queue is written there before anything is stored under it.
+the home shard holds the set of known queues; a queue is written there before anything is stored under it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_REMEMBERED = 10_000
 LOADED_AT_ONCE = 1_000
 
 _interests: dict[tuple[str, str], Interest] = {}
-"""What others wait for is heard by the keepers of a process, and told by whichever of its engines ends the job."""
+"""By store: the jobs that other processes wait for. One engine of a process receives them, any may end the job."""
 
 BLANK: dict[str, Any] = {"kind": "", "queue": "", "priority": 0, "budget": 0, "created_at": 0, "scheduled_at": 0}
 """What a job has of whose body nothing can be read."""
@@ -49,7 +49,7 @@ _COMMIT = script("commit")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What an engine and its twins are made with."""
+    """What an engine is made with, and each copy for another loop."""
 
     address: Address
     prefix: str
@@ -91,9 +91,9 @@ class Store:
     async def now(self) -> Instant:
         return self.seen(await self.run(_NOW, self.home, ()))
 
-    def seen(self, told: bytes) -> Instant:
-        """An instant a script told; one long before the last means that the store's mark was dropped."""
-        now = int(told)
+    def seen(self, instant: bytes) -> Instant:
+        """An instant that a script returned; logs when the store's clock went back."""
+        now = int(instant)
         if now < self._latest - MINUTE:
             log.warning("the clock of Redis went back by more than a minute; the store's clock followed it")
             self._latest = now
@@ -120,7 +120,7 @@ class Store:
         return [self.shard(name) for name in sorted(self._known)]
 
     def familiar(self) -> list[Shard]:
-        """The home shard and those of queues this engine has met."""
+        """The home shard and those of queues this engine has used."""
         return [self.home, *(self.shard(name) for name in sorted(self._known) if self.connection.cluster)]
 
     async def introduce(self, queues: Iterable[str]) -> None:
@@ -168,8 +168,8 @@ class Store:
         now = 0
         for start in range(0, max(len(ids), 1), LOADED_AT_ONCE):
             part = ids[start : start + LOADED_AT_ONCE]
-            told, rows = await self.run(_LOAD, shard, ("1" if details else "", *part))
-            now = now or self.seen(told)
+            instant, rows = await self.run(_LOAD, shard, ("1" if details else "", *part))
+            now = now or self.seen(instant)
             found += [_stored(row) if row else None for row in rows]
         return now, found
 
@@ -194,9 +194,9 @@ class Store:
     async def work(
         self, shard: Shard, task: Callable[[Unit], Awaitable[T]], *, repeat: bool = False, make: type[Unit] = Unit
     ) -> T:
-        """Do something by compare-and-set, again and again until nobody was faster.
+        """Do a task by compare-and-set, again until no other call changed the same jobs meanwhile.
 
-        `repeat`: also when nobody knows whether it was written, because doing it again tells the same.
+        `repeat`: also when the reply was lost, because the task gives the same result when it is done twice.
         """
         losses = 0
         for _ in range(MOST_TRIES):
@@ -210,19 +210,19 @@ class Store:
                     raise
                 continue
             if done:
-                await self.tell(unit)
+                await self.wake_for(unit)
                 return answer
         raise EngineBusy("others changed the same jobs a hundred times in a row. Nothing was written; try again.")
 
     async def _commit(self, unit: Unit) -> bool:
         keys = Keys(unit.shard.fixed)
         args = unit.encoded(keys)
-        told, written = await self.connection.run(_COMMIT, keys.names, (self.arg_now(), *args), repeat=False)
-        self.seen(told)
+        instant, written = await self.connection.run(_COMMIT, keys.names, (self.arg_now(), *args), repeat=False)
+        self.seen(instant)
         return bool(written)
 
-    async def tell(self, unit: Unit) -> None:
-        """Wake whom the script could not reach."""
+    async def wake_for(self, unit: Unit) -> None:
+        """Wake the waiters that a unit's script could not reach."""
         topics = unit.woken if self.connection.cluster else unit.woken & {CONTROL}
         if topics:
             await self.wake(topics)
@@ -236,7 +236,7 @@ class Store:
             commands.append(("PUBLISH", self.hub.channel, "1"))
         for queue in queues:
             key = self.home.of_queue(WAKE, queue)
-            # One token is enough; a second one put in by a race only makes somebody look once more.
+            # One token is enough; a second one, by a race, only makes a worker claim once more.
             commands += [("RPUSH", key, "1"), ("LTRIM", key, -1, -1)]
         if commands:
             await self.connection.pipeline(commands)

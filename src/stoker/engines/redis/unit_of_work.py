@@ -1,8 +1,8 @@
 """The unit of work on Redis: records are read, changed by `careful`, and committed by compare-and-set.
 
-For everything that is not hot: keyed inserts, follow-ups, what operators change. What was read is checked in the same
-script call that writes, so either nothing changed meanwhile and all is written, or nothing is and the whole unit is
-done again. A unit belongs to one shard: all keys of one call are on one server.
+For everything that is not hot: keyed inserts, follow-ups, operators' changes. The script that writes checks first what
+was read. Either nothing changed meanwhile and it writes all, or it writes nothing and the engine repeats the unit. A
+unit belongs to one shard: all keys of one call are on one server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unit(UnitOfWork):
         self._store = store
         self.shard = shard
         self.rows: dict[JobId, StoredJob] = {}
-        """What the bytes of the loaded jobs say beside their records."""
+        """The loaded jobs as stored."""
         self._noted: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []
         self._writes: list[tuple[str, str, tuple[Any, ...]]] = []
@@ -90,12 +90,12 @@ class Unit(UnitOfWork):
             self.add_record(job, as_record(self.rows[job]))
 
     def release(self, slot: str, job: JobId) -> None:
-        """Act as if a job had let go of its loaded key: in the same step it will have."""
+        """Treat a loaded key as free that its job releases in the same step."""
         if self._holders.get(slot) == job:
             self._holders[slot] = None
 
     def forget(self, record: Record) -> None:
-        """Delete a record that cannot be read; the caller takes it out of its places and counters."""
+        """Delete a record that cannot be read; the caller takes it out of sets and counters."""
         self._forget(record)
         self._records[record.id] = None
         self.deleted.add(record.id)
@@ -136,7 +136,7 @@ class Unit(UnitOfWork):
         return args
 
     def _collect(self) -> None:
-        """The writes of all changed jobs; those that take out of a place come first."""
+        """The writes of all changed jobs; those that remove entries come first."""
         changes = list(self.written())
         for before, _ in changes:
             if before is not None:
@@ -201,7 +201,7 @@ class Unit(UnitOfWork):
             self.write("ZREM", key("named"), record.unique.key.encode() + b"\0" + job)
 
     def _place(self, record: Record, *, add: bool, has_state: bool) -> None:
-        """Put a record where its status belongs, or take it out."""
+        """Add a record's entries by its status, or remove them."""
         shard, job, status = self.shard, record.id, record.status
         if status in WAITING:
             queued = shard.of_queue(WAIT, record.queue)

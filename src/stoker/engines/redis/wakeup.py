@@ -1,10 +1,10 @@
-"""Sleeping and waking.
+"""Wakes waiters of queues and of `CONTROL`, across processes.
 
-A queue has a list with at most one token: whoever stores something due puts it in, one sleeper takes it out. An engine
-blocks on one connection for all queues its own waiters ask for. A token that comes when nobody here waits any more is
-put back at once, for another process or the next waiter, so none is lost; `CLIENT UNBLOCK` ends a block without ever
-losing one on the way. `CONTROL` is a channel: an engine that once waited for it stays subscribed and remembers one
-wake-up, and losing the subscription counts as one, because nobody knows what was missed.
+A queue has a list with at most one token: a script that stores a due job adds it, one waiting engine pops it. An engine
+blocks on one connection for the queues of all its waiters (`blocking_pop.py`). When a token arrives and its waiter has
+left, the engine puts it back for another process or the next waiter, so none is lost. `CONTROL` is a channel: an engine
+that once waited for it stays subscribed and remembers one wake-up. A lost subscription counts as a wake-up, because
+messages may have been missed.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from stoker.engines.base import CONTROL
 from stoker.engines.redis.blocking_pop import BlockedPop, PopConnection
 from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
-from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Look, Word
+from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Message, QueryEnded
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
 
 LINGER = 0.2
-"""A block and its connection are kept this long without a waiter: fetchers mostly come back for the same queues."""
+"""Seconds for which a pop goes on without a waiter: most waiters soon return for the same queues."""
 
 LONGEST_SILENCE = 20.0
 PAUSE = 0.5
-LAST_WORDS = 1.0
-"""Seconds a closing engine waits for what it still has to say."""
+LAST_MESSAGES = 1.0
+"""Seconds for which a closing engine waits until its messages are sent."""
 
 
 class Waiter:
-    """One sleeping coroutine. `heard` is what released it; None means that time ran out."""
+    """One sleeping coroutine. `woken_by` is the topic that released it; None: its time ran out."""
 
-    __slots__ = ("future", "heard", "topics")
+    __slots__ = ("future", "topics", "woken_by")
 
     def __init__(self, topics: Sequence[str]) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.topics = frozenset(topics)
-        self.heard: str | None = None
+        self.woken_by: str | None = None
 
     def release(self, topic: str | None = None) -> None:
         if not self.future.done():
-            self.heard = topic
+            self.woken_by = topic
             self.future.set_result(None)
 
 
@@ -54,7 +54,7 @@ class Hub:
         self.channel = channel
         self.ends: Ends | None = None
         self._interest = interest
-        self._saying: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
         self._connection = connection
         self._home = home
         self._waiters: dict[Waiter, None] = {}
@@ -83,17 +83,17 @@ class Hub:
         try:
             await waiter.future
         except asyncio.CancelledError:
-            if waiter.heard is not None:
-                self._pass_on(waiter.heard)
+            if waiter.woken_by is not None:
+                self._pass_on(waiter.woken_by)
             raise
         finally:
             timer.cancel()
             self._waiters.pop(waiter, None)
             self._left()
-        return frozenset() if waiter.heard is None else frozenset({waiter.heard})
+        return frozenset() if waiter.woken_by is None else frozenset({waiter.woken_by})
 
     async def close(self) -> None:
-        """Send everybody home empty-handed; tokens stay with the server."""
+        """Release all waiters without a topic; tokens stay on the server."""
         self._closing = True
         if self.ends is not None:
             self.ends.close()
@@ -102,8 +102,8 @@ class Hub:
         self._waiters.clear()
         self._came.set()
         self._end_block()
-        if self._saying:  # before the connections go
-            await asyncio.wait(self._saying, timeout=LAST_WORDS)
+        if self._sending:  # before the connections go
+            await asyncio.wait(self._sending, timeout=LAST_MESSAGES)
         for task in (self._pump, self._listener):
             if task is not None:
                 if task is self._listener:
@@ -126,7 +126,7 @@ class Hub:
         return bool(found)
 
     def _pass_on(self, topic: str) -> None:
-        """What a canceled waiter had heard goes to the next one."""
+        """Give the wake-up of a canceled waiter to the next one."""
         if topic == CONTROL:
             self._remembered = self._remembered or not self._give(topic)
         elif not self._give(topic):
@@ -142,7 +142,7 @@ class Hub:
     # --- queues -------------------------------------------------------------------------------------------------
 
     def _arrived(self, queues: frozenset[str]) -> None:
-        """Somebody waits for these: a block that is not about all of them gives way to one that is."""
+        """Pop for these queues too: a pop that lacks some of them is ended, and the next one has all."""
         if not queues:
             return
         self._came.set()
@@ -153,7 +153,7 @@ class Hub:
             self._end_block()
 
     def _left(self) -> None:
-        """Whoever waited comes back in a moment, or nobody needs the block any more."""
+        """End the pop soon, unless a waiter returns before."""
         if self._idle is None and not self._closing and not self._wanted():
             self._idle = asyncio.get_running_loop().call_later(LINGER, self._give_up)
 
@@ -173,13 +173,13 @@ class Hub:
             self._block.end()
 
     async def _run(self) -> None:
-        """Take tokens for as long as somebody wants them."""
+        """Pop tokens while there are waiters."""
         pops = PopConnection(self._connection, self._home.key("jobs"))
         try:
-            while await self._somebody():
+            while await self._has_waiters():
                 try:
                     await self._take(pops, self._wanted())
-                    await asyncio.sleep(0)  # whoever was woken goes first
+                    await asyncio.sleep(0)  # the woken waiter runs first
                 except EngineError:
                     await pops.close()
                     await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
@@ -199,8 +199,8 @@ class Hub:
         if found is not None and not self._give(keys[found]):
             await self._put_back(keys[found])
 
-    async def _somebody(self) -> bool:
-        """Does anybody wait for a queue, now or before those who left have stayed away for too long?"""
+    async def _has_waiters(self) -> bool:
+        """Is there a waiter of a queue, now or before the pop is given up?"""
         if self._idle is not None and not self._closing:
             self._came.clear()
             await self._came.wait()
@@ -216,37 +216,37 @@ class Hub:
                 async with asyncio.timeout(max(timeout, 1.0)):
                     await self._subscribed.wait()
 
-    def wait_for_ends(self, look: Look) -> Ends:
+    def wait_for_ends(self, query: QueryEnded) -> Ends:
         """The waiters for ends of jobs."""
-        self.ends = Ends(look, self._attend, self._say, self._interest)
+        self.ends = Ends(query, self._listen_for_ends, self._notify_ends, self._interest)
         return self.ends
 
-    async def _attend(self) -> None:
+    async def _listen_for_ends(self) -> None:
         await self._subscribe(1.0)
 
-    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
-        """Tell others who waits for which job, or that it is over; nobody waits for that."""
-        task = asyncio.get_running_loop().create_task(self._publish(word.encode() + b"".join(jobs)))
-        self._saying.add(task)
-        task.add_done_callback(self._saying.discard)
+    def _notify_ends(self, message: Message, jobs: Collection[JobId]) -> None:
+        """Publish which jobs are waited for or have ended, without waiting."""
+        task = asyncio.get_running_loop().create_task(self._publish(message.encode() + b"".join(jobs)))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
 
     async def _publish(self, message: bytes) -> None:
         with contextlib.suppress(EngineError):
             await self._connection.pipeline([("PUBLISH", self.channel, message)])
 
-    def _heard(self, message: bytes) -> None:
-        word, ids = message[: len(WANT)], message[len(WANT) :]
+    def _receive(self, message: bytes) -> None:
+        kind, ids = message[: len(WANT)], message[len(WANT) :]
         jobs = [JobId(ids[at : at + 16]) for at in range(0, len(ids), 16)]
-        if word == WANT.encode():
+        if kind == WANT.encode():
             self._interest.note(jobs)
-        elif word == OVER.encode():
+        elif kind == OVER.encode():
             if self.ends is not None:
                 self.ends.over(jobs)
         else:
             self._pass_on(CONTROL)
 
     async def _listen(self) -> None:
-        """Hear the channel until the engine closes."""
+        """Receive messages of the channel until the engine closes."""
         lost = False
         while True:
             socket: Socket | None = None
@@ -256,15 +256,15 @@ class Hub:
                 if lost:
                     self._pass_on(CONTROL)
                     if self.ends is not None:
-                        self.ends.look_again()
+                        self.ends.query_again()
                 self._subscribed.set()
                 while True:
                     message = await listening(socket, LONGEST_SILENCE)
                     if message is None:
-                        # A connection that is half open would be silent for ever: whoever lives answers.
+                        # A half-open connection would stay silent for ever: the server must reply.
                         message = await blocking(socket, ("PING",), 0)
                     if message[0] == b"message":
-                        self._heard(message[2])
+                        self._receive(message[2])
             except EngineError:
                 lost = True
                 await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
@@ -274,4 +274,4 @@ class Hub:
 
 
 _tasks: set[asyncio.Task[None]] = set()
-"""The loop itself keeps only weak references."""
+"""References that keep tasks alive: the loop has only weak ones."""

@@ -1,8 +1,9 @@
-"""Waiting for the end of jobs: callers of `result()` are woken, and all of an engine share one look at the store.
+"""Waits for the end of jobs: wakes callers of `result()`, who share one query per engine.
 
-A waiter names its job to every engine on the store that listens, and again every few seconds (`Interest`). An engine
-that ends such a job notifies the waiters; ending any other job costs a look into an empty dictionary. Both messages are
-hints: a waiter also looks by itself, soon at first and then seldom, so that a lost one costs time and nothing else.
+An engine with waiters names their jobs to every engine on the store, and again every few seconds (`Interest`). An
+engine that ends such a job notifies the waiters; ending any other job costs one look into an empty dictionary. Both
+messages are hints: an engine with waiters also queries the store, soon at first and then seldom, so a lost one costs
+only time.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from stoker.model.job import FINISHED, Settlement, Verdict
 from stoker.model.query import Cancel, Change, Delete, Selection, Tally
 
 FIRST_PAUSE, LAST_PAUSE = 0.005, 0.5
-"""Seconds between two looks at a job; each pause is twice the one before."""
+"""Seconds between two queries for a job; each pause is twice the one before."""
 
-SAY_EVERY = 5.0
-"""Seconds after which a waiter says again what it waits for: workers come and go."""
+ANNOUNCE_EVERY = 5.0
+"""Seconds after which a waiting engine names its jobs again: workers come and go."""
 
-HEARD_FOR = 12.0
-"""Seconds for which an engine remembers that somebody waits."""
+WANTED_FOR = 12.0
+"""Seconds for which an engine remembers that a job is waited for."""
 
-MOST_SAID = 100
-"""Jobs that are named without anybody having asked for them: an operator's change of a few, not of a whole queue."""
+MOST_UNASKED = 100
+"""Jobs whose end is published though no engine asked: an operator's change of a few, not of a whole queue."""
 
-Word = Literal["@want:", "@over:"]
-"""What the names of topics begin with, where wake-ups are texts."""
+Message = Literal["@want:", "@over:"]
+"""How a topic begins where wake-ups are texts: a job is waited for, or a job has ended."""
 
-WANT: Word = "@want:"
-OVER: Word = "@over:"
-Look = Callable[[Sequence[JobId]], Awaitable[Collection[JobId]]]
-Say = Callable[[Word, Collection[JobId]], None]
+WANT: Message = "@want:"
+OVER: Message = "@over:"
+QueryEnded = Callable[[Sequence[JobId]], Awaitable[Collection[JobId]]]
+Publish = Callable[[Message, Collection[JobId]], None]
 
 _ENDED = (Verdict.APPLIED, Verdict.REPEATED)
 
 
 class Interest:
-    """The jobs others wait for, each for a while. May be shared by the engines of a process."""
+    """The jobs that other engines wait for, each for a while. The engines of a process may share it."""
 
     __slots__ = ("_lock", "_until")
 
@@ -54,15 +55,15 @@ class Interest:
         return bool(self._until)
 
     def note(self, jobs: Iterable[JobId]) -> None:
-        """Somebody waits for these."""
+        """Remember that these jobs are waited for."""
         now = time.monotonic()
         with self._lock:
             for job in [job for job, until in self._until.items() if until < now]:
                 del self._until[job]
-            self._until.update(dict.fromkeys(jobs, now + HEARD_FOR))
+            self._until.update(dict.fromkeys(jobs, now + WANTED_FOR))
 
     def claim(self, jobs: Iterable[JobId]) -> list[JobId]:
-        """Those of the jobs that somebody waits for; they are forgotten, because their waiters will be told."""
+        """Those of the jobs that are waited for, and forget them: the caller notifies their waiters."""
         with self._lock:
             return [job for job in jobs if self._until.pop(job, None) is not None]
 
@@ -70,31 +71,33 @@ class Interest:
 class Ends:
     """One engine's waiters for ends of jobs. Lives on the engine's loop.
 
-    `look` names those of some jobs that have ended or are gone. `listen` sees to it that the engine is told what others
-    say. `say` tells them, without waiting.
+    `query` returns those of some jobs that have ended or are gone. `listen` makes the engine receive messages of other
+    engines. `publish` sends one to them, without waiting.
     """
 
-    def __init__(self, look: Look, listen: Callable[[], Awaitable[None]], say: Say, interest: Interest) -> None:
-        self._look = look
+    def __init__(
+        self, query: QueryEnded, listen: Callable[[], Awaitable[None]], publish: Publish, interest: Interest
+    ) -> None:
+        self._query = query
         self._listen = listen
-        self._say = say
+        self._publish = publish
         self._interest = interest
         self._waiters: dict[JobId, set[asyncio.Future[bool]]] = {}
         self._next: dict[JobId, tuple[float, float]] = {}
-        self._said: dict[JobId, float] = {}
+        self._announced: dict[JobId, float] = {}
         self._came = asyncio.Event()
-        self._looker: asyncio.Task[None] | None = None
+        self._querying: asyncio.Task[None] | None = None
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
     async def wait(self, job: JobId, timeout: float) -> bool:
-        """Sleep until a job has ended, at most so many seconds. Answers whether it has, as far as known."""
+        """Sleep until a job has ended, at most so many seconds. Returns whether it has, as far as known."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job, set()).add(future)
         self._next[job] = (0.0, FIRST_PAUSE)
         self._came.set()
-        if self._looker is None or self._looker.done():
-            self._looker = asyncio.get_running_loop().create_task(self._run(), name="stoker-ends")
+        if self._querying is None or self._querying.done():
+            self._querying = asyncio.get_running_loop().create_task(self._run(), name="stoker-ends")
         try:
             async with asyncio.timeout(max(timeout, 0)):
                 return await future
@@ -109,74 +112,78 @@ class Ends:
 
     def _forget(self, job: JobId) -> set[asyncio.Future[bool]]:
         self._next.pop(job, None)
-        self._said.pop(job, None)
+        self._announced.pop(job, None)
         return self._waiters.pop(job, set())
 
     async def _run(self) -> None:
-        """Look at what is waited for, until nothing is."""
+        """QueryEnded the store for the jobs waited for, until there is none."""
         try:
             await self._listen()
             while self._waiters:
                 self._came.clear()
-                await self._turn(time.monotonic())
+                await self._query_due(time.monotonic())
                 if self._next:
                     pause = min(at for at, _ in self._next.values()) - time.monotonic()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(max(pause, 0)):
                             await self._came.wait()
-        except Exception as error:  # noqa: BLE001 - carried to everybody who waits
+        except Exception as error:  # noqa: BLE001 - raised in every waiter
             for job in list(self._waiters):
                 for future in self._forget(job):
                     if not future.done():
                         future.set_exception(error)
 
-    async def _turn(self, now: float) -> None:
+    async def _query_due(self, now: float) -> None:
         jobs = [job for job, (at, _) in self._next.items() if at <= now]
         if not jobs:
             return
-        self.over(await self._look(jobs))
-        unsaid = [job for job in jobs if job in self._next and self._said.get(job, -SAY_EVERY) + SAY_EVERY <= now]
-        if unsaid:
-            self._said.update(dict.fromkeys(unsaid, now))
-            self._say(WANT, unsaid)
+        self.over(await self._query(jobs))
+        unannounced = [
+            job
+            for job in jobs
+            if job in self._next and self._announced.get(job, -ANNOUNCE_EVERY) + ANNOUNCE_EVERY <= now
+        ]
+        if unannounced:
+            self._announced.update(dict.fromkeys(unannounced, now))
+            self._publish(WANT, unannounced)
         for job in jobs:
             if job in self._next:
                 pause = self._next[job][1]
                 self._next[job] = (now + pause, min(pause * 2, LAST_PAUSE))
 
-    # --- hearing and saying -------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------
 
     def over(self, jobs: Iterable[JobId]) -> None:
-        """These have ended: whoever waits here goes on."""
+        """Release the waiters of jobs that have ended."""
         for job in jobs:
             for future in self._forget(job):
                 if not future.done():
                     future.set_result(True)
 
-    def look_again(self) -> None:
-        """Something may have been missed."""
+    def query_again(self) -> None:
+        """QueryEnded all jobs soon: a message may have been lost."""
         self._next.update((job, (0.0, pause)) for job, (_, pause) in self._next.items())
         self._came.set()
 
     def settled(self, settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
-        """Settlements were written: tell whoever waits for one of the jobs."""
+        """Notify the waiters of jobs whose settlements were written."""
         if not self._waiters and not self._interest:
             return
         pairs = zip(settlements, verdicts, strict=True)
         jobs = [one.id for one, verdict in pairs if verdict in _ENDED and one.status in FINISHED]
         self.over(jobs)
         if wanted := self._interest.claim(jobs):
-            self._say(OVER, wanted)
+            self._publish(OVER, wanted)
 
     def altered(self, selection: Selection, change: Change, tally: Tally) -> None:
-        """An operator changed jobs, in a process that may never have heard who waits."""
+        """Notify the waiters of jobs that an operator changed, in a process that may not know them."""
         jobs = selection.ids
-        if tally.changed and jobs and len(jobs) <= MOST_SAID and isinstance(change, Cancel | Delete):
+        if tally.changed and jobs and len(jobs) <= MOST_UNASKED and isinstance(change, Cancel | Delete):
             self.over(jobs)
-            self._say(OVER, jobs)
+            self._publish(OVER, jobs)
 
-    def hear(self, topics: frozenset[str]) -> frozenset[str]:
-        """Take in what is about ends; the other topics come back."""
+    def receive(self, topics: frozenset[str]) -> frozenset[str]:
+        """Process messages about ends; returns the other topics."""
         rest: set[str] = set()
         for topic in topics:
             job = topic[len(WANT) :]
@@ -189,16 +196,16 @@ class Ends:
         return frozenset(rest)
 
     def close(self) -> None:
-        """Send everybody home."""
+        """Release all waiters: the engine closes."""
         for job in list(self._waiters):
             for future in self._forget(job):
                 if not future.done():
                     future.set_result(False)
         self._came.set()
-        if self._looker is not None:
-            self._looker.cancel()
+        if self._querying is not None:
+            self._querying.cancel()
 
 
-def topics_of(word: Word, jobs: Iterable[JobId]) -> set[str]:
-    """What is said of some jobs, where wake-ups are texts."""
-    return {word + job.hex() for job in jobs}
+def topics_of(message: Message, jobs: Iterable[JobId]) -> set[str]:
+    """A message about some jobs, where wake-ups are texts."""
+    return {message + job.hex() for job in jobs}

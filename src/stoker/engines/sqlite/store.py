@@ -20,7 +20,7 @@ import msgspec
 
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import warn_once
-from stoker.engines.shared.ends import Ends, Interest, Word, topics_of
+from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import claim, file_checks, find, leases, schema, user_transaction
@@ -203,9 +203,9 @@ class Store:
         """Another engine sent a notification."""
         if (resources := self._resources) is None:
             return
-        topics = self.ends.hear(topics)
+        topics = self.ends.receive(topics)
         if EVERYTHING in topics:
-            self.ends.look_again()
+            self.ends.query_again()
             topics = topics.union(resources.hub.waited_for(), {CONTROL}) - {EVERYTHING}
             resources.unchecked = True
         for topic in topics:
@@ -222,8 +222,8 @@ class Store:
             resources.wake_socket.listen(self._notified, control_only=False)
         resources.wake_socket.listen_to_all()
 
-    def _notify_ends(self, word: Word, jobs: Collection[JobId]) -> None:
-        self.resources().wake_socket.notify(topics_of(word, jobs))
+    def _notify_ends(self, message: Message, jobs: Collection[JobId]) -> None:
+        self.resources().wake_socket.notify(topics_of(message, jobs))
 
     def _committed(self) -> None:
         """Another connection committed without a notification.

@@ -21,7 +21,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.postgres import find
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Listener, Subscriber, join, leave
-from stoker.engines.shared.ends import OVER, Ends, Interest, Word, topics_of
+from stoker.engines.shared.ends import OVER, Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
@@ -91,7 +91,7 @@ class Notifier:
         self._flow = Flow()
         self._turn = 0
         self._closing = asyncio.Event()
-        self.ends = Ends(partial(find.ended, store), self._attend, self._say, Interest())
+        self.ends = Ends(partial(find.ended, store), self._listen_for_ends, self._notify_ends, Interest())
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Notifier:
             return frozenset()
         return await self._hub.wait(topics, timeout)
 
-    async def _attend(self) -> None:
+    async def _listen_for_ends(self) -> None:
         await self._listening((OVER,))
 
     # --- sending ------------------------------------------------------------------------------------------------
@@ -126,10 +126,10 @@ class Notifier:
         self._unsent |= topics
         self._send()
 
-    def _say(self, word: Word, jobs: Collection[JobId]) -> None:
+    def _notify_ends(self, message: Message, jobs: Collection[JobId]) -> None:
         """Notify other processes which jobs are waited for, or have ended."""
         self._flow.add(time.monotonic())
-        self._unsent |= topics_of(word, jobs)
+        self._unsent |= topics_of(message, jobs)
         self._send()
 
     def _send(self) -> None:
@@ -170,9 +170,9 @@ class Notifier:
                     await subscriber.settled.wait()
 
     def _received(self, topics: frozenset[str]) -> None:
-        topics = self.ends.hear(topics)
+        topics = self.ends.receive(topics)
         if EVERYTHING in topics:
-            self.ends.look_again()
+            self.ends.query_again()
         for topic in (*self._hub.waited_for(), CONTROL) if EVERYTHING in topics else topics:
             self._hub.wake(topic)
 

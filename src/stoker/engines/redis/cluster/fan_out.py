@@ -1,4 +1,4 @@
-"""Asking many shards at once, but not all of them: each question takes a connection while it lasts."""
+"""Calls many shards at once, but never more than 16: each call takes a connection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ AT_ONCE = 16
 
 
 async def spread(asked: Iterable[A], ask: Callable[[A], Awaitable[T]]) -> list[T]:
-    """The answers, in the order of whom was asked."""
-    everyone = list(asked)
-    if len(everyone) == 1:
-        return [await ask(everyone[0])]
-    turn = asyncio.Semaphore(AT_ONCE)
+    """The results, in the order of the shards."""
+    shards = list(asked)
+    if len(shards) == 1:
+        return [await ask(shards[0])]
+    limit = asyncio.Semaphore(AT_ONCE)
 
-    async def in_turn(one: A) -> T:
-        async with turn:
+    async def limited(one: A) -> T:
+        async with limit:
             return await ask(one)
 
-    return list(await asyncio.gather(*map(in_turn, everyone)))
+    return list(await asyncio.gather(*map(limited, shards)))

@@ -1,6 +1,6 @@
 """Follow-ups on a cluster: those for other queues cannot be part of the step that ends a job.
 
-They are stored right before it, while the claim still stands. Should the process die in between, the job runs again and
+They are stored right before it, while the claim is valid. Should the process die in between, the job runs again and
 stores its follow-ups again: at least once, as everywhere; none is ever lost.
 """
 
@@ -23,18 +23,18 @@ log = logging.getLogger("stoker.engines.redis")
 
 
 async def store_followups(store: Store, shard: Shard, settlements: Sequence[Settlement]) -> None:
-    """Store what these settlements want in other shards, as far as their claims stand."""
+    """Store the follow-ups of these settlements in other shards, as far as their claims are valid."""
     for one in settlements:
         there = [draft for draft in one.followups if store.shard(draft.queue) is not shard]
         if not there:
             continue
         state = await store.connection.call("HGET", shard.key("state"), one.id)
         if state is not None and state.startswith(record_format.fence(one.worker, one.token)):
-            await insert(store, [_polite(draft) for draft in await allowed(store, there, one.id)])
+            await insert(store, [_not_raising(draft) for draft in await allowed(store, there, one.id)])
 
 
 async def allowed(store: Store, drafts: Sequence[Draft], job: JobId) -> list[Draft]:
-    """Follow-ups with keys that a cluster can keep; one whose key it cannot is stored without, and that is said."""
+    """Follow-ups with keys that a cluster can keep; another one loses its key, with a warning."""
     found = []
     for draft in drafts:
         try:
@@ -47,8 +47,8 @@ async def allowed(store: Store, drafts: Sequence[Draft], job: JobId) -> list[Dra
     return found
 
 
-def _polite(draft: Draft) -> Draft:
-    """Nobody is left to hear of a refusal: a key that is taken means that there is such a job."""
+def _not_raising(draft: Draft) -> Draft:
+    """A follow-up has no caller to raise to: when its key is taken, the existing job is enough."""
     if draft.unique is None or draft.unique.mode != "raise":
         return draft
     return msgspec.structs.replace(draft, unique=msgspec.structs.replace(draft.unique, mode="existing"))

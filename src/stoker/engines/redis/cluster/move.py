@@ -1,10 +1,10 @@
 """Moving a waiting job to another queue of a cluster, where two queues share no atomic step.
 
 The job leaves its queue for a hash beside it, `moving`, in one step; it is stored in the other queue in a second, with
-a mark that it arrived; then it is struck off `moving`. Nobody can claim it in between, so it never runs twice, and
-whoever dies on the way leaves it in `moving`, from where the next move or the next `expire` delivers it. The mark keeps
-a second delivery from storing it again, also when it has long been claimed and deleted there. Marks are kept for a day.
-On one Redis none of this is used.
+a mark that it arrived; then it is removed from `moving`. No worker can claim it in between, so it never runs twice; a
+process that dies meanwhile leaves it in `moving`, from where the next move or the next `expire` delivers it. The mark
+keeps a second delivery from storing it again, also when it was claimed and deleted there. Marks are kept for a day. A
+single Redis uses none of this.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from stoker.model.time import DAY
 MARKS_KEPT = DAY
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """A job on its way: its body, for the new queue already, and all that belongs to it."""
+class MovedJob(msgspec.Struct, frozen=True, array_like=True):
+    """A job between two queues: its body, for the new queue already, and all that belongs to it."""
 
     ticket: bytes
     queue: str
@@ -42,47 +42,47 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Parcel).decode
+_decode = msgspec.msgpack.Decoder(MovedJob).decode
 
 
 def send(unit: Unit, record: Record, queue: str) -> None:
-    """Take a waiting job, whose row was read with its details, out of its queue and put it on its way."""
+    """Take a waiting job, which was read with its details, out of its queue and put it into `moving`."""
     row, moved = unit.rows[record.id], record.move(queue)
     errors = [record_format.failure(one.at, one.attempt, one.error) for one in row.record.history]
     state = record_format.state(moved, errors=row.errors, version=row.version)
-    parcel = Parcel(os.urandom(8), queue, record_format.body(moved), state, record.last_error, row.notes, errors)
+    moved_job = MovedJob(os.urandom(8), queue, record_format.body(moved), state, record.last_error, row.notes, errors)
     unit.remove(record, events=False)
-    unit.write("HSET", unit.shard.key("moving"), record.id, _encode(parcel))
+    unit.write("HSET", unit.shard.key("moving"), record.id, _encode(moved_job))
 
 
 async def deliver(store: Store, shard: Shard) -> None:
-    """Bring everything that left this shard to where it belongs."""
+    """Store every job that left this shard in its new one."""
     if shard is store.home:
         return
     for job, stored in pairs(await store.connection.call("HGETALL", shard.key("moving"))):
-        parcel = _decode(stored)
-        await store.introduce([parcel.queue])
-        await store.work(store.shard(parcel.queue), partial(_arrive, store, job, parcel))
+        moved_job = _decode(stored)
+        await store.introduce([moved_job.queue])
+        await store.work(store.shard(moved_job.queue), partial(_arrive, store, job, moved_job))
         await store.work(shard, partial(_strike_off, store, job, stored))
     await _drop_marks(store, shard)
 
 
-async def _arrive(store: Store, job: JobId, parcel: Parcel, unit: Unit) -> None:
-    marks, mark = unit.shard.key("arrived"), job + parcel.ticket
+async def _arrive(store: Store, job: JobId, moved_job: MovedJob, unit: Unit) -> None:
+    marks, mark = unit.shard.key("arrived"), job + moved_job.ticket
     await unit.load(Wanted(frozenset({job})))
     if unit.get(job) is not None or await store.connection.call("HGET", marks, mark) is not None:
         return
-    row = record_format.apply_state(record_format.read_body(parcel.body), parcel.state)
-    row.errors = len(parcel.errors)
+    row = record_format.apply_state(record_format.read_body(moved_job.body), moved_job.state)
+    row.errors = len(moved_job.errors)
     unit.rows[job] = row
     unit.expect_hash(marks, mark, None)
     unit.write("HSET", marks, mark, eight(unit.now))
     unit.put(as_record(row))
-    if parcel.last is not None:
-        unit.write("HSET", unit.shard.key("last"), job, parcel.last)
-    if parcel.notes is not None:
-        unit.write("HSET", unit.shard.key("notes"), job, parcel.notes)
-    for place, error in enumerate(parcel.errors):
+    if moved_job.last is not None:
+        unit.write("HSET", unit.shard.key("last"), job, moved_job.last)
+    if moved_job.notes is not None:
+        unit.write("HSET", unit.shard.key("notes"), job, moved_job.notes)
+    for place, error in enumerate(moved_job.errors):
         unit.write("HSET", unit.shard.key("errors"), job + bytes((place,)), error)
 
 
@@ -94,7 +94,7 @@ async def _strike_off(store: Store, job: JobId, stored: bytes, unit: Unit) -> No
 
 
 async def _drop_marks(store: Store, shard: Shard) -> None:
-    """Forget arrivals of long ago."""
+    """Remove marks of long ago."""
     key = shard.key("arrived")
     marks = pairs(await store.connection.call("HGETALL", key))
     if marks:
