@@ -317,12 +317,12 @@ class Failing(MemoryEngine):
 
     inserts = 0
 
-    async def insert(self, drafts: Any, *, tx: Any = None) -> list[Receipt]:
+    async def insert(self, drafts: Any, *, tx: Any = None, group: Any = None) -> list[Receipt]:
         type(self).inserts += 1
         assert len(drafts) <= 1_000
         if self.inserts == 3:
             raise EngineUnavailable("no answer.")
-        return await super().insert(drafts, tx=tx)
+        return await super().insert(drafts, tx=tx, group=group)
 
 
 @pytest.mark.spec("API-12")

@@ -21,6 +21,7 @@ import msgspec
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
@@ -56,6 +57,8 @@ class Feature(enum.StrEnum):
     ACROSS_QUEUES = "one step reaches all queues: bulk calls, follow-ups into other queues, ids stored in another queue"
     KEYS_ACROSS_QUEUES = "a unique key may be global, and jobs of its kind may go to several queues"
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
+    GROUPS = "jobs can be counted in groups"
+    CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 
@@ -74,7 +77,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 class Jobs(Protocol):
     """Jobs and leases. Used by tasks (insert) and workers (everything)."""
 
-    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
         """Store drafts as pending jobs, due after their `delay` by the store's clock or at their `at`.
 
         Atomic: all or nothing for one call of up to 1,000 drafts. Order: receipts in the order of the drafts. A draft
@@ -83,7 +88,10 @@ class Jobs(Protocol):
         call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder ends dead in the
         same step, and the receipt names it. With `tx` the jobs exist if and only if that transaction commits. After the
         commit one waiter per queue that received a new job that is due, or will be within `ahead.SOON`, is woken.
-        Empty: `[]`.
+        A new `group` is stored in the same step; repeated, it stays as it is. A draft that names a group joins it: one
+        that is closed raises `GroupClosed`, one that is not stored `NotFound`, and a draft that is stored already and
+        is no member `InvalidInput`; then nothing of the call is stored. A draft that met the holder of its key joins
+        nothing. Empty: `[]`.
         """
         ...
 
@@ -109,10 +117,11 @@ class Jobs(Protocol):
 
         Each settlement applies only while the job runs under exactly its worker and token (`lost` otherwise, or
         `repeated` where the store can tell that this very settlement applied before); only if
-        `lifecycle.accepts` it (`canceling` otherwise: conclude again). Record, history, counters, cool-down, key and
-        follow-ups of one settlement change together or not at all; one that does not apply changes nothing and does
-        not hinder the others. One that meets a lock of an open transaction is `held`, with nothing of it written, and
-        the others are written at once. Order: verdicts in the order of the settlements. Settlements come before the
+        `lifecycle.accepts` it (`canceling` otherwise: conclude again). Record, history, counters, cool-down, key,
+        follow-ups and what the job's group counts change together or not at all; a settlement that does not apply
+        changes nothing and does not hinder the others. One that meets a lock of an open transaction is `held`, with
+        nothing of it written, and the others are written at once. Order: verdicts in the order of the settlements.
+        Settlements come before the
         claim. Empty: no verdicts.
         """
         ...
@@ -224,6 +233,34 @@ class Operator(Protocol):
         ...
 
 
+class Groups(Protocol):
+    """Groups: jobs that are counted together. Used by apps and workers.
+
+    Whatever changes a job counts in its group in the same step (`groups.changes`). A group that is sealed, and whose
+    members are all finished, closes: its callbacks are stored in the write that closes it, once.
+    """
+
+    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+        """The groups, in the order of the ids; None where there is none. Empty: `[]`."""
+        ...
+
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        """Seal a group, so that it closes when all members are finished; at once if they are.
+
+        An abandoned group fails, whatever its members do. Returns False, and changes nothing, when there is no such
+        group or it was sealed before.
+        """
+        ...
+
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:
+        """Do what no other call will do, for up to `limit` groups each.
+
+        Abandon groups that stayed unsealed for `ABANDONED_AFTER` since the last member joined, close those whose last
+        end was written by a process that died before it closed them, and remove those past their retention.
+        """
+        ...
+
+
 class Control(Protocol):
     """Queue settings, budgets, locks and presences. Used by `Admin` and workers."""
 
@@ -299,7 +336,7 @@ class Timeline(Protocol):
         ...
 
 
-class Engine(Jobs, Operator, Control, Timeline, Protocol):
+class Engine(Jobs, Operator, Groups, Control, Timeline, Protocol):
     """A store with all its facets, and its lifetime."""
 
     name: ClassVar[str]

@@ -139,6 +139,14 @@ class NotFound(StokerError, LookupError):
         error.job_id = job_id
         return error
 
+    @classmethod
+    def group(cls, group: bytes) -> Self:
+        """The error for a group without a record."""
+        return cls(
+            f"group {uuid.UUID(bytes=group)} is not in this store: it belongs to another store, its retention has "
+            "passed, or the transaction that makes it has not been committed. Nothing was stored."
+        )
+
 
 class JobFailed(StokerError):
     """`result()` of a job that is dead. `error` is its last one, `attempt` how often it was started."""
@@ -172,6 +180,40 @@ class ResultUnavailable(StokerError):
         self.attempt = attempt
         self.why = why
         super().__init__(f"job {job_id} ({kind}) is done, but its result could not be stored: {why}")
+
+
+class GroupFailed(StokerError):
+    """`wait()` of a group that closed with members dead or canceled, or that its maker abandoned.
+
+    `job_id` and `kind` name its first dead member, else its first canceled one, as far as it is known, and `error` is
+    that job's last error.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        counts: str,
+        job_id: str | None = None,
+        kind: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.job_id = job_id
+        self.kind = kind
+        self.error = error
+        first = "" if job_id is None else f"; job {job_id} ({kind}): {error or 'no error recorded'}"
+        super().__init__(f"group {group_id} failed: {counts}{first}")
+
+
+class GroupClosed(StokerError):
+    """A job for a group that is closed: its callbacks are stored. Nothing of the call was stored."""
+
+    def __init__(self, group: bytes) -> None:
+        self.group_id = str(uuid.UUID(bytes=group))
+        super().__init__(
+            f"group {self.group_id} is closed: all its members are finished, and what follows them is stored. Nothing "
+            "of this call was stored. Enqueue the job without the group, or make a new group."
+        )
 
 
 # --- errors of the store ----------------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How a job is run and kept. No engine searches these, so they are stored as one value.
 
     `expires` counts from the enqueue: not started by then, the job is canceled. `keep` counts from success: None
-    leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores.
+    leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores;
+    `group` is the group it is a member of.
     """
 
     backoff: Backoff | None = None
@@ -108,6 +109,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     metadata: dict[str, str] | None = None
     isolation: Isolation | None = None
     then: tuple[Draft, ...] = ()
+    group: JobId | None = None
 
     def __post_init__(self) -> None:
         for field in ("timeout", "expires", "keep"):
@@ -120,6 +122,8 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             check_metadata(self.metadata)
         if self.isolation not in (None, "process"):
             raise InvalidInput("isolation", self.isolation, "must be 'process' or None")
+        if self.group is not None and len(self.group) != 16:
+            raise InvalidInput("group", self.group, "must be 16 bytes")
 
 
 def check_span(field: str, value: Span) -> None:

@@ -3,7 +3,7 @@
 Both get the same ids, the same clock and the same calls; every receipt, claim, verdict, renewal and tally must be the
 same, and after every step every record and every count. A few laws that must hold whatever the model decides are
 checked on the way: tokens rise, a key has one active job, statuses change only along the table, a finished job stays
-as it finished, counters equal a recount.
+as it finished, counters equal a recount, a group closes at most once and only when all its members are finished.
 
     machine = engine_machine(lambda clock: MyEngine(fresh_place(), clock=clock))
     run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40))
@@ -21,10 +21,11 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER, Clock, Engine
+from stoker.engines.base import LEASE, ORPHANED_AFTER, Clock, Engine, Feature
 from stoker.engines.memory import MemoryEngine
 from stoker.model.control import Tuning
-from stoker.model.errors import Duplicate
+from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
+from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import (
     ACTIVE,
@@ -116,6 +117,8 @@ _drafts = st.fixed_dictionaries(
 """A draft but for its id."""
 
 _few = st.lists(_drafts, max_size=2)
+_linked = st.none() | st.none() | _drafts
+"""What stands behind a job in a chain."""
 
 _good: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Done, result=st.sampled_from([None, b"1"])),
@@ -179,6 +182,8 @@ class LockStep(RuleBasedStateMachine):
         self.tokens: dict[JobId, int] = {}
         self.ended: set[tuple[JobId, int]] = set()
         self.records: dict[JobId, Job] = {}
+        self.group_ids: list[JobId] = []
+        self.groups: dict[JobId, Group] = {}
 
     # --- both at once -------------------------------------------------------------------------------------------
 
@@ -188,7 +193,19 @@ class LockStep(RuleBasedStateMachine):
         async def run() -> tuple[_T, _T]:
             return await call(self.model), await call(self.engine)
 
-        return self.runner.run(run())
+        answers = self.runner.run(run())
+        self.close_groups()
+        return answers
+
+    def close_groups(self) -> None:
+        """Where closing a group is a write of its own, do it at once, so that both engines close at one instant."""
+
+        async def run() -> None:
+            for engine in (self.model, self.engine):
+                await engine.sweep_groups()
+
+        if self.group_ids and Feature.CLOSES_AT_ONCE not in self.engine.features:
+            self.runner.run(run())
 
     def same(self, call: Callable[[Engine], Awaitable[_T]]) -> _T:
         """The same call on both engines, with the same result."""
@@ -246,20 +263,63 @@ class LockStep(RuleBasedStateMachine):
 
     # --- calls --------------------------------------------------------------------------------------------------
 
-    @rule(options=st.lists(_drafts, min_size=1, max_size=3), again=st.sampled_from([None, None, None, 0, 1, 7]))
-    def insert(self, options: list[dict[str, Any]], again: int | None = None) -> None:
+    @rule(
+        options=st.lists(_drafts, min_size=1, max_size=3),
+        again=st.sampled_from([None, None, None, 0, 1, 7]),
+        link=_linked,
+    )
+    def insert(
+        self, options: list[dict[str, Any]], again: int | None = None, link: dict[str, Any] | None = None
+    ) -> None:
         """New drafts, sometimes behind one whose id was used before, be its job there or gone."""
         drafts = [self.draft(option) for option in options]
+        if drafts and link is not None:
+            drafts[-1] = drafts[-1].then(self.draft(link))
         if again is not None:
             drafts.insert(0, Draft(self.pick(again), **{**options[0], "unique": None}))
+        self.insert_both(drafts)
 
+    def insert_both(self, drafts: list[Draft], group: Group | None = None) -> None:
         async def call(engine: Engine) -> Any:
             try:
-                return await engine.insert(drafts)
+                return await engine.insert(drafts, group=group)
             except Duplicate as error:
                 return error.key, error.holder
+            except (GroupClosed, NotFound, InvalidInput) as error:
+                return str(error)
 
         self.same(call)
+
+    @precondition(lambda self: Feature.GROUPS in self.engine.features)
+    @rule(options=st.lists(_drafts, max_size=3), sealed=st.booleans(), link=_linked)
+    def make_group(self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None) -> None:
+        """A group with its first members, and a callback of each sort, due a moment after the closing."""
+        group = self.mint()
+        self.group_ids.append(group)
+        drafts = [self.draft(option) for option in options]
+        if drafts and link is not None:
+            drafts[-1] = drafts[-1].then(self.draft(link))
+        then, on_failure, on_finish = (
+            self.draft({"kind": kind, "queue": QUEUES[0], "delay": 1}) for kind in ("then", "on_failure", "on_finish")
+        )
+        made = new_group(group, then=then, on_failure=on_failure, on_finish=on_finish, sealed=sealed)
+        self.insert_both(into_group(group, drafts), made)
+
+    @precondition(lambda self: self.group_ids)
+    @rule(place=_picks, options=st.lists(_drafts, min_size=1, max_size=2))
+    def join(self, place: int, options: list[dict[str, Any]]) -> None:
+        """More members for a group, which may be closed or gone."""
+        self.insert_both(into_group(self.pick_group(place), [self.draft(option) for option in options]))
+
+    @precondition(lambda self: self.group_ids)
+    @rule(place=_picks, abandoned=st.sampled_from([False, False, True]))
+    def seal(self, place: int, abandoned: bool) -> None:
+        self.same(lambda engine: engine.seal(self.pick_group(place), abandoned=abandoned))
+
+    def pick_group(self, place: int) -> JobId:
+        """An open group if there is one, else any."""
+        ids = [group.id for group in self.groups.values() if group.closed_at is None] or self.group_ids
+        return ids[-1 - place % len(ids)]
 
     @rule(
         slot=st.integers(0, SLOTS - 1),
@@ -298,6 +358,9 @@ class LockStep(RuleBasedStateMachine):
         if isinstance(outcome, Done) and followup is not None:
             outcome = Done(outcome.result, followups=(self.draft(followup),))
         pairs = self.pick_claims(places, live=live)
+        group = pairs[0][0].options.group
+        if isinstance(outcome, Done) and outcome.followups and group is not None and len(pairs) == 1:
+            outcome = Done(outcome.result, followups=tuple(into_group(group, outcome.followups)))
         if text is not None:
             self.note(pairs, text)
         rules = Rules(roll=roll)
@@ -347,6 +410,7 @@ class LockStep(RuleBasedStateMachine):
             )
 
         mine, theirs = self.runner.run(run())
+        self.close_groups()
         assert _told(theirs.verdicts) == _told(mine.verdicts)
         for settlement, *verdicts in zip(settlements[0], mine.verdicts, theirs.verdicts, strict=True):
             fence = (settlement.id, settlement.token)
@@ -467,6 +531,8 @@ class LockStep(RuleBasedStateMachine):
         self.clock.set(self.clock() + span)
         if sweep:
             self.same(lambda engine: engine.expire(Retention()))
+            if self.group_ids:
+                self.same(lambda engine: engine.sweep_groups())
 
     # --- laws ---------------------------------------------------------------------------------------------------
 
@@ -485,6 +551,7 @@ class LockStep(RuleBasedStateMachine):
                 "counts": {(count.queue, count.kind, count.status): count.n for count in census.counts},
                 "census": msgspec.structs.replace(census, counts=()),
                 "queues": await engine.queues(),
+                "groups": await engine.groups(self.group_ids),
             }
 
         if not self.records and not self.ids:
@@ -497,11 +564,27 @@ class LockStep(RuleBasedStateMachine):
             self.lawful(self.records.get(job.id), job)
         keyed = Counter(job.unique.slot(job.kind) for job in jobs.values() if job.unique and job.status in ACTIVE)
         assert all(n == 1 for n in keyed.values()), "two active jobs under one key"
+        groups = {group.id: group for group in seen["groups"] if group is not None}
+        for group in groups.values():
+            self.lawful_group(self.groups.get(group.id), group, jobs)
+        self.groups = groups
         for gone in self.records.keys() - jobs.keys():
             # What is stored under this id from now on is another job.
             self.tokens.pop(gone, None)
             self.ended = {fence for fence in self.ended if fence[0] != gone}
         self.records = jobs
+
+    def lawful_group(self, before: Group | None, after: Group, jobs: dict[JobId, Job]) -> None:
+        """A group closes at most once, and only when all its members are finished; until then it counts them."""
+        active = sum(job.options.group == after.id and job.status in ACTIVE for job in jobs.values())
+        assert min(after.total, after.done, after.dead, after.canceled, after.waiting) >= 0
+        if before is not None and before.closed_at is not None:
+            assert after == before, "a closed group changed"
+        elif after.closed_at is None:
+            assert after.waiting == active, "a group counts wrong"
+            assert not after.complete
+        else:
+            assert (after.sealed, after.waiting, active) == (True, 0, 0), "a group closed too early"
 
     def lawful(self, before: Job | None, after: Job) -> None:
         """What must hold for a record, and between it and what it was one step ago."""

@@ -18,6 +18,7 @@ from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.waiters import Waiter
 from stoker.model.errors import EngineClosed, EngineFull
+from stoker.model.groups import Group
 from stoker.model.job import Draft, Receipt
 
 
@@ -66,7 +67,9 @@ class Access:
             self._call_times.add((perf_counter_ns() - self._since) // 1_000, write=self._write)
 
 
-async def insert_when_room(access: Access, waiting: set[Waiter], drafts: Sequence[Draft]) -> list[Receipt]:
+async def insert_when_room(
+    access: Access, waiting: set[Waiter], drafts: Sequence[Draft], group: Group | None
+) -> list[Receipt]:
     """Insert when this caller is first in the queue and there is room; refuse at once what can never fit."""
     waiter = Waiter()
     with access as store:
@@ -78,7 +81,7 @@ async def insert_when_room(access: Access, waiting: set[Waiter], drafts: Sequenc
                 waiter.rearm()
                 if store.waiting_for_room[0] is waiter:
                     try:
-                        return store.run(unit_of_work.insert, drafts)
+                        return store.run(unit_of_work.insert, drafts, group)
                     except EngineFull:
                         if store.capacity is None or len(drafts) > store.capacity:
                             raise

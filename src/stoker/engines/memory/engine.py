@@ -12,7 +12,7 @@ import msgspec
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes
-from stoker.engines.memory import control, find, leases, unit_of_work
+from stoker.engines.memory import control, find, groups, leases, unit_of_work
 from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
@@ -22,6 +22,7 @@ from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
     FINISHED,
@@ -62,6 +63,8 @@ class MemoryEngine:
             Feature.ACROSS_QUEUES,
             Feature.KEYS_ACROSS_QUEUES,
             Feature.BESIDE_TRANSACTIONS,
+            Feature.GROUPS,
+            Feature.CLOSES_AT_ONCE,
         }
     )
     parallel_calls: ClassVar[int] = 1
@@ -185,17 +188,19 @@ class MemoryEngine:
 
     # --- jobs and leases ----------------------------------------------------------------------------------------
 
-    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
         try:
             with self._write as store:
                 if tx is not None:
-                    return own(tx, store).insert(drafts, store.now())
+                    return own(tx, store).insert(drafts, group, store.now())
                 if not store.waiting_for_room:
-                    return store.run(unit_of_work.insert, drafts)
+                    return store.run(unit_of_work.insert, drafts, group)
         except EngineFull:
             if tx is not None or self._when_full == "raise":
                 raise
-        return await insert_when_room(self._write, self._waiting_for_room, drafts)
+        return await insert_when_room(self._write, self._waiting_for_room, drafts, group)
 
     async def claim(self, demand: Demand) -> list[Claim]:
         with self._write as store:
@@ -301,6 +306,20 @@ class MemoryEngine:
     async def expire(self, retention: Retention) -> Expired:
         with self._write as store:
             return unit_of_work.expire(store, bounded(retention, store.history), store.now())
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+        with self._read as store:
+            return groups.groups(store, ids)
+
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        with self._write as store:
+            return store.run(groups.seal, group, abandoned=abandoned)
+
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:
+        with self._write as store:
+            return store.run(groups.sweep, limit)
 
     # --- control ------------------------------------------------------------------------------------------------
 

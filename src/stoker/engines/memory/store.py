@@ -21,9 +21,11 @@ from stoker.engines.base import Clock
 from stoker.engines.memory.events import EventLog
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.waiters import Hub, Waiter
+from stoker.engines.shared import careful
 from stoker.engines.shared.ends import Ends, Interest
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.control import Budget, NamedLock, Presence, Queue
+from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import KEEP_DONE
@@ -68,6 +70,7 @@ class Store:
         self.rows: dict[str, Queue] = {}
         self._untuned: dict[str, Queue] = {}
         self.tuned: set[str] = set()
+        self.groups: dict[JobId, Group] = {}
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}
         self.presences: dict[str, Presence] = {}
@@ -103,6 +106,8 @@ class Store:
             self._load_holder(unit, slot)
         for name in wanted.queues:
             unit.add_queue(self.queue(name))
+        for group in wanted.groups:
+            unit.add_group(group, self.groups.get(group))
 
     def _load_record(self, unit: UnitOfWork, job: JobId) -> None:
         if job not in unit.missing(Wanted(frozenset({job}))).ids:
@@ -128,8 +133,18 @@ class Store:
         self.apply(unit)
         return answer
 
+    def _count_groups(self, unit: UnitOfWork) -> None:
+        """Count what the unit changes about groups; a group that closes stores its callbacks."""
+        while unit.group_changes:
+            self.load(unit, Wanted(groups=frozenset(unit.group_changes)))
+            callbacks = careful.count_groups(unit, lambda queue: self.queue(queue).keep_done, self.keep_done)
+            self.load(unit, careful.wanted_by_drafts(callbacks))
+            for draft in callbacks:
+                careful.insert_followup(unit, draft)
+
     def apply(self, unit: UnitOfWork) -> int:
         """Write a unit of work; returns how many events were removed with jobs."""
+        self._count_groups(unit)
         for before, after in unit.written():
             job = (after or before).id  # type: ignore[union-attr]  # one of them is a record
             entry = self.jobs.get(job)
@@ -157,6 +172,7 @@ class Store:
             else:
                 self.last_errors[kind] = error
         self.rows.update(unit.changed_queues)
+        self.groups.update(unit.changed_groups)
         self._woken |= unit.woken
         for job in unit.deleted:
             self.event_log.remember(job, unit.now)

@@ -16,6 +16,7 @@ from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.store import Store
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.errors import EngineBusy, EngineRefused
+from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Receipt, Settlement, Stored, Verdict
 from stoker.model.time import Instant
@@ -33,10 +34,10 @@ class MemoryTransaction:
         self._plain: set[JobId] | None = set()
         self._ended = False
 
-    def insert(self, drafts: Sequence[Draft], now: Instant) -> list[Receipt]:
+    def insert(self, drafts: Sequence[Draft], group: Group | None, now: Instant) -> list[Receipt]:
         """Return what the insert will return, and perform it at the end."""
-        step = partial(unit_of_work.insert, drafts=tuple(drafts))
-        if self._plain is not None and self._is_plain(drafts, self._plain):
+        step = partial(unit_of_work.insert, drafts=tuple(drafts), group=group)
+        if group is None and self._plain is not None and self._is_plain(drafts, self._plain):
             self._plain.update(draft.id for draft in drafts)
             receipts = [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
             self._steps.append((step, receipts))
@@ -90,7 +91,8 @@ class MemoryTransaction:
         return (
             self._store.capacity is None
             and len(ids) == len(drafts)
-            and not any(draft.unique is not None or draft.id in self._store.jobs for draft in drafts)
+            and not any(draft.unique is not None or draft.options.group is not None for draft in drafts)
+            and ids.isdisjoint(self._store.jobs)
             and before.isdisjoint(ids)
         )
 

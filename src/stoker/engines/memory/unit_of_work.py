@@ -12,19 +12,20 @@ from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.errors import EngineFull
+from stoker.model.groups import Group
 from stoker.model.job import ACTIVE, Draft, Note, Receipt, Settlement, Verdict
 from stoker.model.lifecycle import check_settlements
 from stoker.model.query import Change, Expired, Retention, Selection, Tally
 from stoker.model.time import Instant
 
 
-def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Store drafts, all or none."""
-    store.load(unit, careful.wanted_by_drafts(drafts))
+def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
+    """Store drafts, all or none, and a new group with them."""
+    store.load(unit, careful.wanted_by_drafts(drafts, group))
     if store.capacity is None:
-        return careful.insert(unit, drafts)
+        return careful.insert(unit, drafts, group)
     before = store.active + _growth(unit)
-    receipts = careful.insert(unit, drafts)
+    receipts = careful.insert(unit, drafts, group)
     if store.active + _growth(unit) > max(before, store.capacity):
         raise EngineFull(
             f"memory:// has room for {store.capacity} active jobs (capacity={store.capacity}) and {before} are "

@@ -35,7 +35,9 @@ from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.sql.steps import just
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
     Claim,
@@ -65,7 +67,11 @@ class PostgresEngine:
     """
 
     name: ClassVar[str] = "postgres"
-    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.SIGN_OF_LIFE}
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
+        Feature.SIGN_OF_LIFE,
+        Feature.GROUPS,
+        Feature.CLOSES_AT_ONCE,
+    }
     parallel_calls: ClassVar[int] = 2
     keep_done: Span = KEEP_DONE
     most_bytes: ClassVar[int | None] = None
@@ -131,7 +137,11 @@ class PostgresEngine:
     # --- the doors ----------------------------------------------------------------------------------------------
 
     @timed(write=True)
-    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
+        if group is not None:
+            raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         if tx is not None:
             return await user_transaction.insert(self._store, self._claimer, tx, drafts)
         receipts = await self._batchers.put(drafts)
@@ -213,6 +223,17 @@ class PostgresEngine:
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
         return await expire.expire(self._store, bounded(retention, self.history))
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+        return [None for _ in ids]
+
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:  # noqa: ARG002 - it stores no groups yet
+        return False
+
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:  # noqa: ARG002 - it stores no groups yet
+        return Swept()
 
     # --- settings -----------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
     Claim,
@@ -174,7 +175,11 @@ class RedisEngine:
     # --- jobs ----------------------------------------------------------------------------------------------
 
     @timed(write=True)
-    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
+        if group is not None:
+            raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         _refuse(tx)
         self._server_checks.insist()
         return await self._gathering.insert(drafts)
@@ -248,6 +253,17 @@ class RedisEngine:
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
         return await expire.expire(self._store, bounded(retention, self.history))
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+        return [None for _ in ids]
+
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:  # noqa: ARG002 - it stores no groups yet
+        return False
+
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:  # noqa: ARG002 - it stores no groups yet
+        return Swept()
 
     # --- control ------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,15 @@ everything else comes here, so a rule about a stored job is written once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
-from stoker.model.errors import Duplicate, InvalidInput
-from stoker.model.ids import JobId
+from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
+from stoker.model.groups import Group
+from stoker.model.ids import JobId, text
 from stoker.model.job import Draft, Note, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import accepts
 from stoker.model.query import (
@@ -34,24 +35,49 @@ from stoker.model.query import (
 )
 from stoker.model.record import TOTALS, Record
 from stoker.model.throttle import cooled
+from stoker.model.time import Span
 from stoker.model.unique import Meeting, Mode, Unique, meet
 
 # --- inserting --------------------------------------------------------------------------------------------------
 
 
-def wanted_by_drafts(drafts: Iterable[Draft]) -> Wanted:
+def wanted_by_drafts(drafts: Iterable[Draft], group: Group | None = None) -> Wanted:
     """What inserting these drafts needs."""
     drafts = tuple(drafts)
+    groups = {draft.options.group for draft in drafts if draft.options.group is not None}
+    if group is not None:
+        groups.add(group.id)
     return Wanted(
         frozenset(draft.id for draft in drafts),
         frozenset(draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None),
         frozenset(draft.queue for draft in drafts),
+        groups=frozenset(groups),
     )
 
 
-def insert(unit: UnitOfWork, drafts: Iterable[Draft]) -> list[Receipt]:
-    """Store drafts; receipts in their order. `Duplicate` means that nothing of the unit may be written."""
+def insert(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None) -> list[Receipt]:
+    """Store drafts; receipts in their order. An error means that nothing of the unit may be written.
+
+    A new `group` is stored with them; one that is stored already, by the same call before, stays as it is.
+    """
+    drafts = tuple(drafts)
+    if group is not None and unit.group(group.id) is None:
+        unit.put_group(group.made(unit.now))
+    for draft in drafts:
+        if draft.options.group is not None:
+            check_member(draft, unit.group(draft.options.group), unit.get(draft.id))
     return [insert_one(unit, draft) for draft in drafts]
+
+
+def check_member(draft: Draft, group: Group | None, stored: Record | None) -> None:
+    """Refuse a draft for a group that is missing or closed, and a stored job that is no member of it."""
+    assert draft.options.group is not None
+    if group is None:
+        raise NotFound.group(draft.options.group)
+    if group.closed_at is not None:
+        raise GroupClosed(group.id)
+    if stored is not None and stored.options.group != group.id:
+        raise InvalidInput("group", text(draft.id), "names a job that is stored already and is no member of the group")
 
 
 def insert_one(unit: UnitOfWork, draft: Draft, mode: Mode | None = None) -> Receipt:
@@ -173,6 +199,25 @@ def set_aside(unit: UnitOfWork, record: Record, why: str, *, started: bool) -> N
     unit.put(aside)
     unit.total(aside, "failed")
     unit.last_errors[aside.kind] = aside.last_error
+
+
+def count_groups(unit: UnitOfWork, keep_of: Callable[[str], Span], keep_done: Span) -> list[Draft]:
+    """Count what the unit changed about groups and close those that are complete; returns what that stores.
+
+    `keep_of` is the retention of a queue, `keep_done` that of a group without members.
+    """
+    callbacks: list[Draft] = []
+    changes, unit.group_changes = unit.group_changes, {}
+    for group, change in changes.items():
+        stored = unit.group(group)
+        if stored is None or stored.closed_at is not None:
+            continue
+        counted = stored.counted(change, unit.now)
+        if counted.complete:
+            counted = counted.close(unit.now, keep_done if counted.queue is None else keep_of(counted.queue))
+            callbacks += counted.callbacks
+        unit.store_group(counted)
+    return callbacks
 
 
 # --- altering ---------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
+from stoker.model.groups import Group, GroupChange, changes
 from stoker.model.ids import JobId
 from stoker.model.job import Status
 from stoker.model.record import WAITING, Record, Total
@@ -23,7 +24,7 @@ from stoker.model.time import Instant
 
 
 class Wanted(NamedTuple):
-    """What an operation reads from its unit: jobs by id, holders of unique keys by slot, queues by name.
+    """What an operation reads from its unit: jobs by id, holders of unique keys by slot, queues by name, groups by id.
 
     `revives`: finished jobs may become active again, so the holders of their keys are needed too.
     """
@@ -32,6 +33,7 @@ class Wanted(NamedTuple):
     slots: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
     revives: bool = False
+    groups: frozenset[JobId] = frozenset()
 
 
 class Written(NamedTuple):
@@ -64,6 +66,9 @@ class UnitOfWork:
         self.last_errors: dict[str, str | None] = {}
         """By kind: the error that is its last one now; None clears it."""
         self.changed_queues: dict[str, Queue] = {}
+        self.group_changes: dict[JobId, GroupChange] = {}
+        """By group: what the changed jobs change about it; the engine counts it in the same write."""
+        self.changed_groups: dict[JobId, Group] = {}
         self.forgotten: set[JobId] = set()
         """Removed jobs whose events go with them."""
         self.deleted: set[JobId] = set()
@@ -73,6 +78,7 @@ class UnitOfWork:
         self._holders_before: dict[str, JobId | None] = {}
         self._holders: dict[str, JobId | None] = {}
         self._queues: dict[str, Queue] = {}
+        self._groups: dict[JobId, Group | None] = {}
         self._touched: dict[JobId, None] = {}
 
     # --- loading: by the engine ---------------------------------------------------------------------------------
@@ -84,6 +90,7 @@ class UnitOfWork:
             wanted.slots - self._holders_before.keys(),
             wanted.queues - self._queues.keys(),
             wanted.revives,
+            wanted.groups - self._groups.keys(),
         )
 
     def add_record(self, job: JobId, record: Record | None) -> None:
@@ -97,6 +104,10 @@ class UnitOfWork:
     def add_queue(self, queue: Queue) -> None:
         """A queue's settings as stored, or the defaults of one that was never used."""
         self._queues[queue.name] = queue
+
+    def add_group(self, group: JobId, stored: Group | None) -> None:
+        """A group as stored; None when there is none of this id."""
+        self._groups[group] = stored
 
     # --- deciding: by `careful` ---------------------------------------------------------------------------------
 
@@ -113,12 +124,26 @@ class UnitOfWork:
         """A queue's settings as changed so far."""
         return self._queues[name]
 
+    def group(self, group: JobId) -> Group | None:
+        """A group as stored, or as this unit makes it."""
+        return self._groups[group]
+
+    def put_group(self, group: Group) -> None:
+        """Store a group that is new or was sealed; whether it is complete is found out when it is counted."""
+        self.store_group(group)
+        self.count_group(group.id, GroupChange())
+
+    def store_group(self, group: Group) -> None:
+        """Store a group as it was counted."""
+        self._groups[group.id] = self.changed_groups[group.id] = group
+
     def put(self, record: Record) -> None:
         """Store a job as it is now, new or changed; a waiter is woken when it is due sooner than it was."""
         before = self._records.get(record.id)
         self._release(before)
         self._records[record.id] = record
         self._touched[record.id] = None
+        self._count_groups(before, record)
         if (slot := record.held_slot) is not None:
             self._holders[slot] = record.id
         if self._wakes(record) and not (before is not None and _waited_before(before, record)):
@@ -126,16 +151,18 @@ class UnitOfWork:
 
     def remove(self, record: Record, *, events: bool) -> None:
         """Delete a job, with its events or without."""
-        self._release(self._records[record.id])
+        before = self._records[record.id]
+        self._release(before)
         self._records[record.id] = None
         self._touched[record.id] = None
+        self._count_groups(before, None, deleted=record.id in self.deleted)
         if events:
             self.forgotten.add(record.id)
 
     def delete(self, record: Record) -> None:
         """Remove a job at an operator's request, with its events and those that come later."""
-        self.remove(record, events=True)
         self.deleted.add(record.id)
+        self.remove(record, events=True)
 
     def put_queue(self, queue: Queue) -> None:
         """Store a queue's settings and cool-down."""
@@ -153,6 +180,14 @@ class UnitOfWork:
     def total(self, record: Record, total: Total) -> None:
         """Count what became of a job."""
         self.totals[record.queue, record.kind, total] += 1
+
+    def count_group(self, group: JobId, change: GroupChange) -> None:
+        """Count what the engine changed about a group's members without `put`."""
+        self.group_changes.setdefault(group, GroupChange()).add(change)
+
+    def _count_groups(self, before: Record | None, after: Record | None, *, deleted: bool = False) -> None:
+        for group, change in changes(before, after, deleted=deleted):
+            self.count_group(group, change)
 
     def _release(self, record: Record | None) -> None:
         if record is None or (slot := record.held_slot) is None:

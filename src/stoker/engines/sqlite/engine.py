@@ -28,8 +28,9 @@ from stoker.engines.sqlite.insert import insert
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
-from stoker.model.errors import InvalidOption
+from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
     Claim,
@@ -62,7 +63,12 @@ class SqliteEngine:
     """
 
     name: ClassVar[str] = "sqlite"
-    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.BESIDE_TRANSACTIONS, Feature.SERVER}
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
+        Feature.BESIDE_TRANSACTIONS,
+        Feature.SERVER,
+        Feature.GROUPS,
+        Feature.CLOSES_AT_ONCE,
+    }
     parallel_calls: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE
     most_bytes: ClassVar[int | None] = None
@@ -141,7 +147,11 @@ class SqliteEngine:
     # --- jobs ---------------------------------------------------------------------------------------------------
 
     @timed(write=True)
-    async def insert(self, drafts: Sequence[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
+        if group is not None:
+            raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         if tx is not None:
             undo = user_transaction.may_raise(drafts)
             return await self._store.join(tx, lambda unit: insert(unit, drafts), undo=undo)
@@ -243,6 +253,17 @@ class SqliteEngine:
     async def expire(self, retention: Retention) -> Expired:
         warn_of_log(self.path)
         return await self._store.write(lambda unit: expire(unit, bounded(retention, self.history)))
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+        return [None for _ in ids]
+
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:  # noqa: ARG002 - it stores no groups yet
+        return False
+
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:  # noqa: ARG002 - it stores no groups yet
+        return Swept()
 
     # --- settings -----------------------------------------------------------------------------------------------
 

@@ -11,15 +11,16 @@ from typing import TypeVar
 
 import pytest
 
-from stoker.engines.base import Engine
+from stoker.engines.base import Engine, Feature
 from stoker.model.control import Rate
+from stoker.model.groups import into_group, new_group
 from stoker.model.job import Claim, Demand, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Rejected, Snoozed
 from stoker.model.query import Cancel, Clone, Requeue, Selection
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.harness import Store, needs
 
 _T = TypeVar("_T")
 _Work = Callable[[Engine], Awaitable[_T]]
@@ -89,6 +90,32 @@ async def test_race_for_one_job_has_one_winner(store: Store) -> None:
     [claim] = [claim for claims in found for claim in claims]
     record = await store.job(job)
     assert (record.worker, record.token, record.attempts) == (claim.worker, claim.token, 1)
+
+
+@pytest.mark.core
+@pytest.mark.spec("GROUP-20")
+async def test_race_of_the_last_members_closes_a_group_once(store: Store) -> None:
+    """Eight workers end the last eight members at the same moment; each callback is stored once."""
+    needs(store, Feature.GROUPS)
+    group = store.mint()
+    calls = {kind: store.draft(kind, queue="after") for kind in ("then", "on_finish")}
+    await store.engine.insert(
+        into_group(group, [store.draft() for _ in range(8)]), group=new_group(group, sealed=True, **calls)
+    )
+    claims = [await store.take(f"w{n}") for n in range(8)]
+
+    def end(claim: Claim) -> _Work[list[Verdict]]:
+        async def work(engine: Engine) -> list[Verdict]:
+            return (await engine.settle([conclude(claim, Done())])).verdicts
+
+        return work
+
+    assert await _at_once(store, [end(claim) for claim in claims]) == [[Verdict.APPLIED]] * 8
+    await store.engine.sweep_groups()
+    [found] = await store.engine.groups([group])
+    assert found is not None
+    assert (found.done, found.closed_at) == (8, store.now())
+    assert await store.counts("after") == {Status.PENDING: 2}
 
 
 @pytest.mark.core

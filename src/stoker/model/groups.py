@@ -1,0 +1,237 @@
+"""Groups: jobs that are counted together, and what is stored when all of them are finished.
+
+A group closes once: at the first instant when it is sealed and every member is finished. What each step of a job means
+for its group is `changes`, written here for all engines: whatever ends a job, a settlement, a cancel, a newer job with
+its key, or its removal, is a record before and a record after. A closed group is final: later changes of its members
+count nothing and store nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from stoker.model.errors import InvalidInput
+from stoker.model.ids import JobId, text
+from stoker.model.job import ACTIVE, LARGEST_BATCH, Draft, Status
+from stoker.model.record import Record
+from stoker.model.time import HOUR, Instant, Span
+
+ABANDONED_AFTER: Span = HOUR
+"""How long a group may stay unsealed after its last member was added; then the janitor abandons it."""
+
+MOST_KNOWN = LARGEST_BATCH
+"""The ids of a group's members are kept up to this number of members."""
+
+GROUP = "stoker.group"
+"""Metadata key: the group whose end stored this job."""
+
+
+class Standing(enum.StrEnum):
+    """What a member counts as."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELED = "canceled"
+
+
+class GroupChange(msgspec.Struct):
+    """What a write changes about a group: signed numbers, and the ids and the first queue of those that joined."""
+
+    total: int = 0
+    done: int = 0
+    dead: int = 0
+    canceled: int = 0
+    members: list[JobId] = []
+    queue: str | None = None
+
+    def add(self, other: GroupChange) -> None:
+        """Take in what else the write changes."""
+        self.total += other.total
+        self.done += other.done
+        self.dead += other.dead
+        self.canceled += other.canceled
+        self.members += other.members
+        self.queue = self.queue or other.queue
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A group as it is stored; `new_group` makes one.
+
+    `abandoned`: its maker raised or died before it was sealed. `members` are the ids of all that joined, empty when
+    they are more than `MOST_KNOWN`. `queue` is that of its first member, whose retention decides how long the group is
+    kept. `touched_at` is when the last member joined.
+    """
+
+    id: JobId
+    then: Draft | None = None
+    on_failure: Draft | None = None
+    on_finish: Draft | None = None
+    sealed: bool = False
+    abandoned: bool = False
+    total: int = 0
+    done: int = 0
+    dead: int = 0
+    canceled: int = 0
+    members: tuple[JobId, ...] = ()
+    queue: str | None = None
+    created_at: Instant = 0
+    touched_at: Instant = 0
+    closed_at: Instant | None = None
+    expires_at: Instant | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many members are not finished."""
+        return self.total - self.done - self.dead - self.canceled
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every member is done, and none will be missing."""
+        return self.done == self.total and not self.abandoned
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is to be closed now."""
+        return self.sealed and self.closed_at is None and self.waiting <= 0
+
+    @property
+    def callbacks(self) -> tuple[Draft, ...]:
+        """What its closing stores."""
+        chosen = self.then if self.succeeded else self.on_failure
+        return tuple(draft for draft in (chosen, self.on_finish) if draft is not None)
+
+    def made(self, now: Instant) -> Group:
+        """As it is stored first."""
+        return replace(self, created_at=now, touched_at=now)
+
+    def counted(self, change: GroupChange, now: Instant) -> Group:
+        """After a write that changed its members."""
+        members = self.members
+        if change.members and (members or not self.total):
+            members = (*members, *change.members)
+        return replace(
+            self,
+            total=self.total + change.total,
+            done=self.done + change.done,
+            dead=self.dead + change.dead,
+            canceled=self.canceled + change.canceled,
+            members=members if len(members) <= MOST_KNOWN else (),
+            queue=self.queue or change.queue,
+            touched_at=now if change.members else self.touched_at,
+        )
+
+    def seal(self, *, abandoned: bool) -> Group:
+        """No more members are awaited. An abandoned group fails."""
+        return replace(self, sealed=True, abandoned=abandoned)
+
+    def close(self, now: Instant, keep: Span) -> Group:
+        """Final, and kept for so long."""
+        return replace(self, closed_at=now, expires_at=now + keep)
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sweep of the groups did. `closed`: complete groups that the write of the last end had left open."""
+
+    abandoned: int = 0
+    closed: int = 0
+    removed: int = 0
+
+
+def new_group(
+    group: JobId,
+    *,
+    then: Draft | None = None,
+    on_failure: Draft | None = None,
+    on_finish: Draft | None = None,
+    sealed: bool = False,
+) -> Group:
+    """A group that is not stored yet, without members."""
+    return Group(
+        id=group,
+        then=_callback("then", then, group),
+        on_failure=_callback("on_failure", on_failure, group),
+        on_finish=_callback("on_finish", on_finish, group),
+        sealed=sealed,
+    )
+
+
+def _callback(name: str, draft: Draft | None, group: JobId) -> Draft | None:
+    if draft is None:
+        return None
+    if not isinstance(draft, Draft):
+        raise InvalidInput(name, draft, "must be a draft, such as task.draft(...)")
+    _check_free(name, draft)
+    metadata = {**(draft.options.metadata or {}), GROUP: text(group)}
+    return replace(draft, options=replace(draft.options, metadata=metadata))
+
+
+def standing(status: Status) -> Standing | None:
+    """What a member in this status counts as. None: its copy stands for it."""
+    if status in ACTIVE:
+        return Standing.WAITING
+    match status:
+        case Status.DONE:
+            return Standing.DONE
+        case Status.DEAD | Status.DISCARDED:
+            return Standing.DEAD
+        case Status.CANCELED:
+            return Standing.CANCELED
+        case _:
+            return None
+
+
+def changes(
+    before: Record | None, after: Record | None, *, deleted: bool = False
+) -> Iterator[tuple[JobId, GroupChange]]:
+    """What a step of a job changes about its groups.
+
+    A job that is removed while it is active was done if a settlement removed it, and canceled if an operator `deleted`
+    it; removing a finished one changes nothing. A waiting job that a newer draft takes into another group, or out of
+    its group, is canceled for the former one.
+    """
+    left = None if before is None else before.options.group
+    joined = None if after is None else after.options.group
+    if before is not None and left is not None:
+        now = standing(before.status)
+        if after is None:
+            if now is Standing.WAITING:
+                yield left, moved(now, Standing.CANCELED if deleted else Standing.DONE)
+        elif left != joined:
+            yield left, moved(now, Standing.CANCELED)
+        elif (next_ := standing(after.status)) is not now:
+            yield left, moved(now, next_)
+    if after is not None and joined is not None and left != joined:
+        yield joined, GroupChange(1, members=[after.id], queue=after.queue)
+
+
+def moved(before: Standing | None, after: Standing | None) -> GroupChange:
+    """The numbers of a member that counts as something else now."""
+
+    def turn(standing: Standing) -> int:
+        return (after is standing) - (before is standing)
+
+    total = (after is not None) - (before is not None)
+    return GroupChange(total, turn(Standing.DONE), turn(Standing.DEAD), turn(Standing.CANCELED))
+
+
+def into_group(group: JobId, drafts: Iterable[Draft]) -> list[Draft]:
+    """Drafts, and all behind them, as members of a group."""
+    return [_member(group, draft) for draft in drafts]
+
+
+def _member(group: JobId, draft: Draft) -> Draft:
+    if not isinstance(draft, Draft):
+        raise InvalidInput("group", draft, "must be made of drafts, such as task.draft(...)")
+    _check_free("group", draft)
+    options = replace(draft.options, group=group, then=tuple(into_group(group, draft.options.then)))
+    return replace(draft, options=options)
+
+
+def _check_free(field: str, draft: Draft) -> None:
+    if draft.options.group is not None:
+        raise InvalidInput(field, draft.kind, f"is a member of group {text(draft.options.group)} already")

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model.errors import GroupClosed, GroupFailed, InvalidInput, NotFound
+from stoker.model.groups import (
+    GROUP,
+    MOST_KNOWN,
+    Group,
+    GroupChange,
+    Standing,
+    changes,
+    into_group,
+    new_group,
+    standing,
+)
+from stoker.model.ids import text
+from stoker.model.job import ACTIVE, LARGEST_METADATA, PLAIN, Draft, Options, Status, chain, links
+from stoker.model.lifecycle import TRANSITIONS
+from stoker.model.record import Record
+
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+def draft(number: int = 0, **fields: Any) -> Draft:
+    return Draft(number.to_bytes(16), f"job{number}", **fields)
+
+
+def record(status: Status, group: bytes | None = ONE) -> Record:
+    base = Record.drafted(draft(7, options=PLAIN if group is None else Options(group=group)), 5)
+    return msgspec.structs.replace(base, status=status)
+
+
+def counted(group: Group, *steps: tuple[Record | None, Record | None, bool]) -> Group:
+    for before, after, deleted in steps:
+        for _, change in changes(before, after, deleted=deleted):
+            group = group.counted(change, 9)
+    return group
+
+
+# --- what a step means ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("GROUP-03")
+def test_a_status_counts_as_one_thing() -> None:
+    assert {status for status in Status if standing(status) is Standing.WAITING} == ACTIVE
+    assert standing(Status.DONE) is Standing.DONE
+    assert standing(Status.DEAD) is standing(Status.DISCARDED) is Standing.DEAD
+    assert standing(Status.CANCELED) is Standing.CANCELED
+    assert standing(Status.RETRIED) is None
+
+
+@pytest.mark.spec("GROUP-03", "GROUP-04", "GROUP-15")
+@pytest.mark.parametrize("before", Status)
+def test_every_transition_keeps_the_numbers_right(before: Status) -> None:
+    """A group of one member counts exactly what that member is, after any transition of the table."""
+    for after in TRANSITIONS[before]:
+        start = counted(Group(id=ONE, sealed=True), (None, record(Status.PENDING), False))
+        if before is not Status.PENDING:
+            start = counted(start, (record(Status.PENDING), record(before), False))
+        found = counted(start, (record(before), record(after), False))
+        stands = standing(after)
+        assert (found.done, found.dead, found.canceled, found.waiting) == tuple(
+            int(stands is one) for one in (Standing.DONE, Standing.DEAD, Standing.CANCELED, Standing.WAITING)
+        )
+        assert found.total == (stands is not None)
+
+
+@pytest.mark.spec("GROUP-03", "GROUP-06")
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_removed_member_is_done_or_canceled_if_it_was_active(status: Status, *, deleted: bool) -> None:
+    found = list(changes(record(status), None, deleted=deleted))
+    if status not in ACTIVE:
+        assert found == []
+    else:
+        assert found == [(ONE, GroupChange(canceled=1) if deleted else GroupChange(done=1))]
+
+
+@pytest.mark.spec("GROUP-14")
+def test_a_replaced_member_is_canceled_for_its_former_group() -> None:
+    before, joined = record(Status.PENDING, ONE), GroupChange(1, members=[draft(7).id], queue="default")
+    assert list(changes(before, record(Status.PENDING, TWO))) == [(ONE, GroupChange(canceled=1)), (TWO, joined)]
+    assert list(changes(before, record(Status.PENDING, None))) == [(ONE, GroupChange(canceled=1))]
+    assert list(changes(record(Status.PENDING, None), before)) == [(ONE, joined)]
+    assert list(changes(before, record(Status.PENDING, ONE))) == []
+
+
+@pytest.mark.spec("GROUP-01")
+def test_a_job_without_a_group_changes_nothing() -> None:
+    for before in (None, record(Status.RUNNING, None)):
+        for after in (None, record(Status.DONE, None)):
+            assert list(changes(before, after)) == []
+
+
+# --- the group ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("GROUP-01", "GROUP-07")
+@given(st.booleans(), st.booleans(), st.lists(st.sampled_from(["done", "dead", "canceled", "waiting"]), max_size=6))
+def test_a_group_is_complete_when_it_is_sealed_and_all_are_finished(
+    sealed: bool, abandoned: bool, members: list[str]
+) -> None:
+    group = Group(id=ONE, then=draft(1), on_failure=draft(2), on_finish=draft(3)).made(4)
+    for one in members:
+        group = group.counted(GroupChange(1, one == "done", one == "dead", one == "canceled"), 5)
+    if sealed:
+        group = group.seal(abandoned=abandoned)
+    assert group.complete == (sealed and "waiting" not in members)
+    assert group.waiting == members.count("waiting")
+    success = set(members) <= {"done"} and not (sealed and abandoned)
+    assert group.succeeded == success
+    assert [one.kind for one in group.callbacks] == (["job1", "job3"] if success else ["job2", "job3"])
+    closed = group.close(6, 10)
+    assert (closed.closed_at, closed.expires_at, closed.complete, closed.created_at) == (6, 16, False, 4)
+
+
+@pytest.mark.spec("GROUP-02")
+def test_callbacks_that_were_not_given_are_not_stored() -> None:
+    assert new_group(ONE).callbacks == ()
+    group = new_group(ONE, then=draft(1))
+    assert [one.kind for one in group.callbacks] == ["job1"]
+    assert group.seal(abandoned=True).callbacks == ()
+
+
+@pytest.mark.spec("GROUP-17")
+def test_ids_are_known_up_to_a_number() -> None:
+    ids = [number.to_bytes(16) for number in range(MOST_KNOWN)]
+    group = Group(id=ONE).counted(GroupChange(1, members=ids[:1], queue="a"), 3)
+    assert (group.members, group.queue, group.touched_at) == ((ids[0],), "a", 3)
+    group = group.counted(GroupChange(MOST_KNOWN - 1, members=ids[1:], queue="b"), 4)
+    assert (group.members, group.queue, group.touched_at) == (tuple(ids), "a", 4)
+    assert group.counted(GroupChange(done=1), 5).touched_at == 4
+    group = group.counted(GroupChange(1, members=[ONE]), 5)
+    assert group.members == group.counted(GroupChange(1, members=[TWO]), 6).members == ()
+
+
+@pytest.mark.spec("GROUP-01")
+def test_changes_add_up() -> None:
+    change = GroupChange()
+    change.add(GroupChange(1, 2, 3, 4, [ONE], "a"))
+    change.add(GroupChange(-1, -1, -1, -1, [TWO], "b"))
+    assert change == GroupChange(0, 1, 2, 3, [ONE, TWO], "a")
+
+
+# --- making one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("GROUP-11")
+def test_members_carry_the_group_with_all_behind_them() -> None:
+    [member] = into_group(ONE, [chain(draft(1), draft(2), draft(3))])
+    assert [one.options.group for one in (member, *links(member.options))] == [ONE, ONE, ONE]
+
+
+@pytest.mark.spec("GROUP-21")
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: into_group(ONE, [7]), "drafts"),  # type: ignore[list-item]
+        (lambda: into_group(ONE, into_group(TWO, [draft()])), "member of group 32323232"),
+        (lambda: into_group(ONE, [draft().then(*into_group(TWO, [draft(1)]))]), "member of group 32323232"),
+        (lambda: new_group(ONE, then=[]), "must be a draft"),  # type: ignore[arg-type]
+        (lambda: new_group(ONE, on_failure="send"), "must be a draft"),  # type: ignore[arg-type]
+        (lambda: new_group(ONE, on_finish=into_group(TWO, [draft()])[0]), "member of group 32323232"),
+        (lambda: new_group(ONE, then=draft(options=Options(metadata={"a": "x" * LARGEST_METADATA}))), "8192"),
+        (lambda: Options(group=b"short"), "16 bytes"),
+    ],
+)
+def test_what_cannot_be_a_group_is_refused(make: Any, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        make()
+
+
+@pytest.mark.spec("GROUP-02")
+def test_a_callback_names_its_group() -> None:
+    group = new_group(ONE, then=draft(options=Options(metadata={"a": "b"})))
+    assert group.then is not None
+    assert group.then.options.metadata == {"a": "b", GROUP: text(ONE)}
+
+
+@pytest.mark.spec("GROUP-12")
+def test_errors_name_the_group() -> None:
+    assert GroupClosed(ONE).group_id == text(ONE)
+    assert text(ONE) in str(NotFound.group(ONE))
+    failed = GroupFailed(text(ONE), "1 of 2 dead", "id", "send", None)
+    assert str(failed) == f"group {text(ONE)} failed: 1 of 2 dead; job id (send): no error recorded"
+    assert str(GroupFailed(text(ONE), "abandoned")) == f"group {text(ONE)} failed: abandoned"
