@@ -13,13 +13,12 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, expire, find, leases, settle
+from stoker.engines.redis import alter, expire, find, insert, leases, settle
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import KEEP_DONE, Control
 from stoker.engines.redis.describe import described
-from stoker.engines.redis.insert import Gathering
 from stoker.engines.redis.notes import note
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
@@ -118,7 +117,7 @@ class RedisEngine:
         self._options = options
         self._store = Store(options)
         self._ends = self._store.hub.wait_for_ends(partial(find.ended, self._store))
-        self._gathering = Gathering(self._store)
+        self._batcher = insert.batcher(self._store)
         self._control = Control(self._store)
         self._write_counter = WriteCounter(self._store)
         self._server_checks = ServerChecks(self._store.connection, self._write_counter)
@@ -142,6 +141,7 @@ class RedisEngine:
         self._server_checks.start()
 
     async def close(self) -> None:
+        await self._batcher.close()
         await self._server_checks.stop()
         await self._store.close()
 
@@ -182,7 +182,7 @@ class RedisEngine:
             raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         _refuse(tx)
         self._server_checks.insist()
-        return await self._gathering.insert(drafts)
+        return await insert.batched(self._store, self._batcher, drafts)
 
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:

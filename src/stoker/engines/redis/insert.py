@@ -6,8 +6,8 @@ nothing; then the model's rules decide in a unit of work. Inserts that happen at
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from stoker.engines.redis import record_format
@@ -17,6 +17,7 @@ from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.engines.shared.insert_batcher import InsertBatcher
 from stoker.model.ahead import wakes
 from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
@@ -24,7 +25,8 @@ from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 _INSERT = script("insert")
 _INSERTED, _EXISTING = Stored.INSERTED, Stored.EXISTING
 
-MOST_IN_FLIGHT = 4
+PARALLEL = 4
+"""Batches that may be under way at once."""
 
 
 async def insert(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -140,70 +142,16 @@ async def carefully(unit: Unit, drafts: Sequence[Draft]) -> list[Receipt]:
 # --- at the same moment -----------------------------------------------------------------------------------------
 
 
-class Gathering:
-    """Enqueues without keys that happen at the same moment, stored by one call; who comes first leaves at once."""
+def batcher(store: Store) -> InsertBatcher:
+    """What stores concurrent small calls without keys together."""
+    return InsertBatcher(
+        partial(insert, store), parallel=PARALLEL, most=LARGEST_BATCH, small=LARGEST_BATCH, most_bytes=LARGEST_CALL
+    )
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]] = []
-        self._flights: set[asyncio.Task[None]] = set()
-        self._first = False
-        self._scheduled = False
 
-    async def insert(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Store drafts; small calls may share the way."""
-        self._store.connection.inside()
-        if len(drafts) > LARGEST_BATCH // 4 or any(draft.unique is not None for draft in drafts):
-            return await insert(self._store, drafts)
-        if not drafts:
-            return []
-        if not (self._first or self._flights or self._scheduled):
-            self._first = True
-            try:
-                return await insert(self._store, drafts)
-            finally:
-                self._first = False
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Receipt]] = loop.create_future()
-        self._waiting.append((drafts, future))
-        if not self._scheduled and len(self._flights) < MOST_IN_FLIGHT:
-            self._scheduled = True
-            loop.call_soon(self._depart)
-        return await future
-
-    def _depart(self) -> None:
-        self._scheduled = False
-        group: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]] = []
-        size = weight = 0
-        while self._waiting and (not group or size + len(self._waiting[0][0]) <= LARGEST_BATCH):
-            drafts = self._waiting[0][0]
-            weight += sum(len(draft.payload) for draft in drafts)
-            if group and weight > LARGEST_CALL:
-                break
-            size += len(drafts)
-            group.append(self._waiting.pop(0))
-        if group:
-            task = asyncio.get_running_loop().create_task(self._fly(group))
-            self._flights.add(task)
-            task.add_done_callback(self._landed)
-
-    def _landed(self, task: asyncio.Task[None]) -> None:
-        self._flights.discard(task)
-        if self._waiting and not self._scheduled:
-            self._depart()
-
-    async def _fly(self, group: list[tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]]) -> None:
-        try:
-            receipts = await insert(self._store, [draft for drafts, _ in group for draft in drafts])
-        except BaseException as error:
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        start = 0
-        for drafts, future in group:
-            if not future.done():
-                future.set_result(receipts[start : start + len(drafts)])
-            start += len(drafts)
+async def batched(store: Store, batcher: InsertBatcher, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Store drafts; a small call without keys may share its script call with others."""
+    store.connection.inside()
+    if 0 < len(drafts) <= LARGEST_BATCH // 4 and all(draft.unique is None for draft in drafts):
+        return await batcher.put(drafts)
+    return await insert(store, drafts)
