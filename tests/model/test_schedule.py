@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -11,29 +12,40 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.model import cron, schedule
+from stoker.model import cron, ids, schedule
 from stoker.model.cron import Cron, Every, every, following, parse
 from stoker.model.errors import InvalidInput, InvalidSchedule
+from stoker.model.job import PLAIN, Draft, Options, Receipt, Stored
 from stoker.model.schedule import (
     CATCH_UP,
     LONGEST_SLEEP,
     MOST_COUNTED,
+    NO_ID,
+    OCCURRENCE,
+    SCHEDULE,
     SHORTEST_SLEEP,
     Action,
+    Edit,
     Schedule,
     Tick,
     after_tick,
     applies,
     check,
+    delay_by_jitter,
+    draft_of,
     edit,
     ensure,
+    extra_draft,
     failed,
     key,
+    met,
     nap,
     next_after,
-    occurrence,
-    skipped,
+    pack,
+    put,
+    template,
     tick,
+    unpack,
     upcoming,
 )
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND, Instant, instant
@@ -49,11 +61,17 @@ def at(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: 
     return instant(datetime(year, month, day, hour, minute, second, tzinfo=UTC))
 
 
-def plan(expression: str = "0 * * * *", **more: object) -> Schedule:
-    return msgspec.convert({"name": "digest", "kind": "mail", "expression": expression, **more}, Schedule, strict=False)
+MAIL = Draft(NO_ID, "mail")
+OTHER = Draft(NO_ID, "mail", queue="slow")
 
 
-def seeded(expression: str, next_fire: Instant, **more: object) -> Schedule:
+def plan(expression: str = "0 * * * *", **more: Any) -> Schedule:
+    return Schedule(**{"name": "digest", "expression": expression, "template": MAIL, **more})
+
+
+
+
+def seeded(expression: str, next_fire: Instant, **more: Any) -> Schedule:
     return plan(expression, next_fire=next_fire, **more)
 
 
@@ -329,28 +347,52 @@ def test_half_hour_shifts_lose_no_minute() -> None:
     "wrong",
     [
         {"name": "no spaces please"},
-        {"kind": ""},
-        {"queue": "a/b"},
-        {"unique": ""},
-        {"attempts": 0},
+        {"template": replace(MAIL, id=b"0123456789abcdef")},
+        {"template": replace(MAIL, at=NOON)},
         {"misfire": "sometimes"},
         {"overlap": "queue"},
         {"grace": -1},
+        {"jitter": -1},
         {"misfire": "all", "overlap": "skip"},
-        {"misfire": "all", "unique": "one"},
+        {"misfire": "all", "template": replace(MAIL, unique=Unique("one"))},
     ],
 )
 def test_impossible_schedules_cannot_be_made(wrong: dict[str, object]) -> None:
-    given_: dict[str, object] = {"name": "digest", "kind": "mail", "expression": "@daily", **wrong}
     with pytest.raises(InvalidInput):
-        Schedule(**given_)  # type: ignore[arg-type]
+        plan(**wrong)
+
+
+FULL = Draft(
+    NO_ID,
+    "mail",
+    b'{"to":"a"}',
+    queue="slow",
+    priority=-3,
+    delay=SECOND,
+    attempts=7,
+    unique=Unique("one", scope="global", mode="replace"),
+    tenant="acme",
+    options=Options(timeout=SECOND, keep=0, metadata={"team": "x"}),
+)
 
 
 @pytest.mark.spec("CRON-10")
 def test_a_full_schedule_survives_storage() -> None:
-    full = plan("@daily", queue="mail", attempts=3, unique="digest", tz="Europe/Paris", overlap="skip", grace=0)
-    assert msgspec.json.decode(msgspec.json.encode(full), type=Schedule) == full
+    full = plan("@daily", template=FULL, tz="Europe/Paris", overlap="skip", grace=0, jitter=5, source="code", missed=3)
+    full = replace(full, last_status=Action.FAIL, last_error="full", last_fire=1, next_fire=NOON, edited=True)
+    assert unpack("digest", pack(full)) == full
     assert check(full, NOON) is full
+    assert template(replace(MAIL, id=bytes(range(16)))) == MAIL
+
+
+@pytest.mark.spec("CRON-21")
+@pytest.mark.parametrize("stored", [b"", b"{}", b"[]", b"\xff", pack(plan()).replace(b"mail", b"/"), b'{"name":3}'])
+def test_a_record_that_cannot_be_read_is_a_disabled_schedule(stored: bytes) -> None:
+    read = unpack("digest", stored)
+    assert (read.name, read.enabled) == ("digest", False)
+    assert "cannot be read" in (read.last_error or "")
+    assert tick(read, NOON).action is Action.IDLE
+    assert put(read, plan("@daily"), NOON) == plan("@daily", changed_at=NOON)
 
 
 @pytest.mark.spec("CRON-11")
@@ -362,44 +404,84 @@ def test_what_never_fires_is_refused(expression: str) -> None:
         ensure(None, plan(expression), NOON)
 
 
+@pytest.mark.spec("CRON-11")
+def test_what_can_make_no_job_is_refused() -> None:
+    """The job carries the name and the instant as metadata, and there must be room for them."""
+    crowded = replace(MAIL, options=Options(metadata={"k": "x" * 8_180}))
+    with pytest.raises(InvalidInput, match="metadata"):
+        put(None, plan(template=crowded), NOON)
+
+
 @pytest.mark.spec("CRON-12")
 def test_ensuring_adds_follows_the_code_and_repeats_without_effect() -> None:
-    first = ensure(None, plan("@daily", next_fire=5, edited=True), NOON)
-    assert first == plan("@daily")
-    running = replace(first, next_fire=NOON, last_fire=1, last_error="full")
-    assert ensure(running, plan("@daily"), NOON) == running
-    assert ensure(running, plan("@daily", queue="slow"), NOON) == replace(running, queue="slow")
-    assert ensure(running, plan("@hourly"), NOON) == plan("@hourly", last_fire=1)
+    first = ensure(None, plan("@daily", next_fire=5, edited=True, missed=9), NOON)
+    assert first == plan("@daily", changed_at=NOON)
+    running = replace(first, next_fire=NOON, last_fire=1, last_error="full", last_status=Action.FAIL, missed=2)
+    assert ensure(running, plan("@daily"), NOON + 5) is running
+    slow = plan("@daily", template=OTHER)
+    assert ensure(running, slow, NOON + 5) == replace(running, template=OTHER, changed_at=NOON + 5)
+    assert ensure(running, slow, NOON) == replace(running, template=OTHER, changed_at=NOON + 1), "never the same again"
+    assert ensure(running, plan("@hourly"), NOON + 5) == plan("@hourly", last_fire=1, missed=2, changed_at=NOON + 5)
 
 
 @pytest.mark.spec("CRON-12")
-def test_ensuring_keeps_what_an_operator_edited_unless_told_otherwise() -> None:
-    edited = edit(plan("@daily"), plan("@weekly"), NOON)
-    assert edited.edited
-    assert ensure(edited, plan("@hourly"), NOON) == edited
-    assert ensure(edited, plan("@hourly"), NOON, keep_edited=False) == plan("@hourly")
+def test_ensuring_keeps_what_an_operator_edited_unless_the_caller_says_otherwise() -> None:
+    edited = edit(plan("@daily"), Edit(name="digest", expression="@weekly"), NOON)
+    assert edited == plan("@weekly", edited=True, changed_at=NOON)
+    assert ensure(edited, plan("@hourly"), NOON) is edited
+    assert ensure(edited, plan("@hourly"), NOON, keep_edited=False) == plan("@hourly", changed_at=NOON + 1)
+
+
+@pytest.mark.spec("CRON-12")
+def test_what_an_operator_switched_off_stays_off_and_follows_the_code() -> None:
+    off = edit(plan("@daily", source="code"), Edit(name="digest", enabled=False), NOON)
+    assert (off.enabled, off.edited) == (False, False)
+    hourly = plan("@hourly", source="code")
+    assert ensure(off, hourly, NOON) == replace(hourly, enabled=False, changed_at=NOON + 1)
+    assert ensure(off, hourly, NOON, keep_edited=False).enabled
+    broken = after_tick(plan("nonsense"), tick(plan("nonsense"), NOON))
+    assert ensure(broken, hourly, NOON).enabled, "the code was repaired"
+
+
+@pytest.mark.spec("CRON-12")
+def test_a_call_that_stores_over_the_code_is_an_edit() -> None:
+    code = plan("@daily", source="code")
+    changed = put(code, plan("@hourly", source="api"), NOON)
+    assert changed == plan("@hourly", source="code", edited=True, changed_at=NOON)
+    assert put(changed, code, NOON, keep_edited=True) is changed
+    taken_over = put(plan("@daily", source="api"), code, NOON, keep_edited=True)
+    assert taken_over == replace(code, changed_at=NOON)
 
 
 @pytest.mark.spec("CRON-13")
 def test_new_timing_or_switching_on_starts_afresh() -> None:
-    old = plan("@daily", next_fire=NOON, last_fire=1, last_error="full")
-    assert edit(old, replace(old, tz="Europe/Paris"), NOON).next_fire is None
-    off = edit(old, replace(old, enabled=False), NOON)
-    assert (off.next_fire, off.last_error) == (NOON, "full")
-    on = edit(off, replace(off, enabled=True, next_fire=7), NOON)
+    old = plan("@daily", next_fire=NOON, last_fire=1, last_error="full", last_status=Action.FAIL, last_missed=2)
+
+    def after(stored: Schedule, **change: Any) -> Schedule:
+        return edit(stored, Edit(name="digest", **change), NOON)
+
+    moved = after(old, tz="Europe/Paris")
+    assert (moved.next_fire, moved.last_status, moved.last_missed) == (None, None, 0)
+    off = after(old, enabled=False)
+    assert (off.next_fire, off.last_error, off.last_status) == (NOON, "full", Action.FAIL)
+    on = after(off, enabled=True)
     assert (on.next_fire, on.last_error, on.last_fire) == (None, None, 1)
-    assert edit(old, replace(old, name="other", payload=b"[]"), NOON) == replace(old, payload=b"[]", edited=True)
+    assert after(old, template=OTHER) == replace(old, template=OTHER, edited=True, changed_at=NOON)
+    assert after(old, enabled=True) is old
+    assert after(old, misfire="skip", overlap="skip", grace=0, jitter=9).jitter == 9
+    assert put(None, Edit(name="digest", enabled=False), NOON) is None
 
 
 @pytest.mark.spec("CRON-13")
 def test_what_cannot_be_read_can_be_switched_off_but_not_on() -> None:
     broken = plan("nonsense")
-    off = edit(broken, replace(broken, enabled=False), NOON)
+    off = put(broken, Edit(name="digest", enabled=False), NOON)
+    assert off is not None
     assert not off.enabled
     with pytest.raises(InvalidSchedule):
-        edit(off, broken, NOON)
+        edit(off, Edit(name="digest", enabled=True), NOON)
     with pytest.raises(InvalidSchedule):
-        edit(off, plan("other nonsense", enabled=False), NOON)
+        edit(off, Edit(name="digest", expression="other nonsense"), NOON)
 
 
 # --- ticking --------------------------------------------------------------------------------------------------------
@@ -453,7 +535,7 @@ def test_missed_occurrences_collapse_into_one_job() -> None:
 def test_skip_drops_what_is_older_than_the_grace(late: int, fires: bool) -> None:
     one = tick(seeded("@hourly", NOON, misfire="skip"), NOON + late)
     expected = (NOON + late // HOUR * HOUR,) if fires else ()
-    assert (one.fires, one.action) == (expected, Action.FIRE if fires else Action.SKIP)
+    assert (one.fires, one.action) == (expected, Action.FIRE if fires else Action.MISS)
     assert one.missed == late // HOUR + 1 - len(expected)
     assert one.next_fire == NOON + (late // HOUR + 1) * HOUR
 
@@ -495,7 +577,7 @@ def test_whatever_the_pace_of_ticks_occurrences_are_real_ordered_and_never_repea
     for gap in gaps:
         now += gap
         decision = tick(one, now)
-        assert applies(one, decision)
+        assert applies(one, decision, now)
         fired += decision.fires
         one = after_tick(one, decision)
         assert one.next_fire is not None
@@ -507,46 +589,89 @@ def test_whatever_the_pace_of_ticks_occurrences_are_real_ordered_and_never_repea
 
 
 @pytest.mark.spec("CRON-19")
-@pytest.mark.parametrize("exclusive", [{"overlap": "skip"}, {"unique": "digest"}])
-def test_an_exclusive_schedule_leaves_out_what_would_overlap(exclusive: dict[str, object]) -> None:
-    due = seeded("@hourly", NOON, last_error="full", **exclusive)
-    assert tick(due, NOON).action is Action.FIRE
-    one = tick(due, NOON + HOUR, active=True)
-    assert (one.action, one.fires, one.missed, one.next_fire) == (Action.SKIP, (), 2, NOON + 2 * HOUR)
-    assert after_tick(due, one) == replace(due, next_fire=NOON + 2 * HOUR)
-    assert tick(seeded("@hourly", NOON), NOON, active=True).action is Action.FIRE
-
-
-@pytest.mark.spec("CRON-19", "CRON-20")
-def test_the_key_names_the_occurrence_or_the_exclusive_schedule() -> None:
-    assert occurrence("digest", NOON) == "digest@2025-06-15T12:00:00Z"
-    assert key(plan(), NOON) == Unique("digest@2025-06-15T12:00:00Z")
-    assert key(plan(overlap="skip"), NOON) == Unique("schedule:digest", hold="retrying")
-    assert key(plan(unique="k"), NOON) == Unique("k", hold="retrying")
+def test_an_exclusive_schedule_has_one_key_for_all_its_jobs() -> None:
+    assert key(plan()) is None
+    assert key(plan(overlap="skip")) == Unique("schedule:digest", hold="retrying")
+    kept = replace(FULL.unique, mode="existing", hold="retrying")
+    assert key(plan(template=FULL)) == key(plan(template=FULL, overlap="skip")) == kept
 
 
 @pytest.mark.spec("CRON-19")
 def test_a_holder_met_by_the_store_turns_a_fire_into_a_skip() -> None:
-    one = tick(seeded("@hourly", NOON, overlap="skip"), NOON)
-    assert skipped(one) == replace(one, action=Action.SKIP, fires=(), missed=1)
+    due = seeded("@hourly", NOON, overlap="skip", last_error="full", missed=4)
+    one = tick(due, NOON + HOUR)
+    draft = draft_of(due, NOON)
+    left_out = met(one, [draft], [Receipt(b"holder of the key", Stored.EXISTING)])
+    assert left_out == replace(one, action=Action.SKIP, fires=(), missed=2)
+    assert after_tick(due, left_out) == replace(
+        due, next_fire=NOON + 2 * HOUR, last_status=Action.SKIP, last_missed=2, missed=6
+    )
+    assert met(one, [draft], [Receipt(draft.id, Stored.INSERTED)]) is one
+    assert met(one, [draft], [Receipt(draft.id, Stored.EXISTING)]) is one, "stored before: the occurrence has its job"
+    both = tick(seeded("@hourly", NOON, misfire="all"), NOON + HOUR)
+    drafts = [draft_of(due, at_) for at_ in both.fires]
+    some = met(both, drafts, [Receipt(b"holder of the key", Stored.EXISTING), Receipt(drafts[1].id, Stored.INSERTED)])
+    assert (some.action, some.fires, some.missed) == (Action.FIRE, (NOON + HOUR,), 1)
+
+
+@pytest.mark.spec("SCHED-03")
+def test_the_job_of_an_occurrence_is_the_whole_template() -> None:
+    one = plan(template=FULL, jitter=20 * SECOND)
+    draft = draft_of(one, NOON)
+    assert draft.id == ids.occurrence("digest", NOON)
+    assert draft.options == replace(
+        FULL.options, metadata={"team": "x", SCHEDULE: "digest", OCCURRENCE: "2025-06-15T12:00:00Z"}
+    )
+    assert draft.at == NOON + FULL.delay + delay_by_jitter("digest", NOON, 20 * SECOND)
+    assert draft == replace(FULL, id=draft.id, delay=0, at=draft.at, unique=key(one), options=draft.options)
+    extra = extra_draft(one, bytes(range(16)))
+    assert extra == replace(draft, id=bytes(range(16)), at=None, options=extra.options)
+    assert extra.options.metadata == {"team": "x", SCHEDULE: "digest"}
+    assert PLAIN.metadata is None
+
+
+@pytest.mark.spec("SCHED-04")
+@given(st.integers(0, LONGEST), st.integers(0, 10**9))
+def test_jitter_is_the_same_everywhere_and_less_than_its_bound(jitter: int, second: int) -> None:
+    at_ = second * SECOND
+    delay = delay_by_jitter("digest", at_, jitter)
+    assert delay == delay_by_jitter("digest", at_, jitter)
+    assert 0 <= delay < max(jitter, 1)
+
+
+@pytest.mark.spec("SCHED-04")
+def test_jitter_spreads_the_jobs_of_schedules_that_fire_together() -> None:
+    delays = [delay_by_jitter(f"s{n}", NOON, 10 * SECOND) // SECOND for n in range(1_000)]
+    assert all(60 <= delays.count(second) <= 140 for second in range(10))
 
 
 @pytest.mark.spec("CRON-20")
 def test_of_many_tickers_one_wins() -> None:
     due = seeded("@hourly", NOON)
     mine, theirs = tick(due, NOON), tick(due, NOON + SECOND)
-    assert applies(due, mine)
-    assert applies(due, theirs)
+    assert applies(due, mine, NOON)
+    assert applies(due, theirs, NOON + SECOND)
     stored = after_tick(due, mine)
-    assert not applies(stored, theirs)
-    assert not applies(stored, mine)
+    assert not applies(stored, theirs, NOON + HOUR)
+    assert not applies(stored, mine, NOON + HOUR)
 
 
 @pytest.mark.spec("CRON-20")
-@pytest.mark.parametrize("change", [{"expression": "@daily"}, {"tz": "Europe/Paris"}, {"enabled": False}])
+def test_a_tick_that_is_ahead_of_the_store_does_not_apply() -> None:
+    due = seeded("@hourly", NOON, changed_at=NOON - HOUR)
+    early = tick(due, NOON + SECOND)
+    assert not applies(due, early, NOON + SECOND - 1)
+    assert applies(due, early, NOON + SECOND)
+    new = plan("@hourly", changed_at=NOON)
+    assert not applies(new, tick(new, NOON - DAY), NOON), "a clock that is behind must not seed the past"
+
+
+@pytest.mark.spec("CRON-20")
+@pytest.mark.parametrize("change", [{"expression": "@daily"}, {"tz": "Europe/Paris"}, {"enabled": False}, {"changed_at": 1}])
 def test_a_tick_does_not_apply_to_a_schedule_that_was_edited_meanwhile(change: dict[str, object]) -> None:
     new = plan("@hourly")
-    assert not applies(replace(new, **change), tick(new, NOON))
+    assert applies(new, tick(new, NOON), NOON)
+    assert not applies(replace(new, **change), tick(new, NOON), NOON)
 
 
 @pytest.mark.spec("CRON-21")
@@ -577,7 +702,10 @@ def test_the_last_occurrence_fires_and_then_the_schedule_is_off() -> None:
 def test_jobs_that_could_not_be_stored_are_recorded_and_not_repeated() -> None:
     due = seeded("@hourly", NOON, last_fire=1)
     stored = after_tick(due, failed(tick(due, NOON), "disk full"))
-    assert stored == replace(due, next_fire=NOON + HOUR, last_error="disk full")
+    failure = {"last_error": "disk full", "last_status": Action.FAIL, "last_missed": 1, "missed": 1}
+    assert stored == replace(due, next_fire=NOON + HOUR, **failure)
+    skip = replace(tick(stored, NOON + HOUR), action=Action.SKIP, fires=(), missed=1)
+    assert after_tick(stored, skip).last_error == "disk full", "only a job that was stored clears it"
     assert after_tick(stored, tick(stored, NOON + HOUR)).last_error is None
 
 

@@ -26,6 +26,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
 from stoker.model.time import SECOND, Instant, Span
 
@@ -42,7 +43,7 @@ CORRUPT = "stoker.corrupt"
 """The metadata key that names what of a record could not be read."""
 
 CONTROL = "@control"
-"""The topic that wakes every lease keeper: a user canceled a running job."""
+"""The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
 
 
 class Feature(enum.StrEnum):
@@ -59,6 +60,7 @@ class Feature(enum.StrEnum):
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
     GROUPS = "jobs can be counted in groups"
     CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
+    SCHEDULES = "it keeps schedules and fires them"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 
@@ -305,6 +307,37 @@ class Control(Protocol):
         ...
 
 
+class Schedules(Protocol):
+    """Schedules and their ticks. Used by apps and by the ticker of each worker."""
+
+    async def schedules(self) -> list[Schedule]:
+        """Every schedule, by name. One whose record cannot be read is disabled and says so. Empty: `[]`."""
+        ...
+
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+        """Store a schedule, or change the one that an `Edit` names, as `schedule.put` decides by the store's clock.
+
+        Atomic: of two calls at once each works on what the other left. Returns the schedule as stored now; None for an
+        edit of one that does not exist. What `schedule.check` refuses raises and changes nothing. A change wakes
+        `CONTROL`.
+        """
+        ...
+
+    async def drop(self, name: str) -> bool:
+        """Forget a schedule; jobs that it made stay. False when there is none of that name."""
+        ...
+
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        """Store what a tick decided together with its jobs: a draft for each instant of `tick.fires`, in their order.
+
+        Atomic: the schedule moves on and the jobs exist, or neither. Applies only while `schedule.applies` holds
+        against the stored schedule and the store's clock; otherwise nothing changes. Drafts are inserted as by
+        `insert`, but mode `raise` acts as `existing`: one that met an active job under its key is skipped
+        (`schedule.met`). Where the store refuses the drafts the tick is stored without them (`schedule.failed`).
+        """
+        ...
+
+
 class Timeline(Protocol):
     """Events and measured points. Written by the app's event buffer, read by `Admin`."""
 
@@ -336,7 +369,7 @@ class Timeline(Protocol):
         ...
 
 
-class Engine(Jobs, Operator, Groups, Control, Timeline, Protocol):
+class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Protocol):
     """A store with all its facets, and its lifetime."""
 
     name: ClassVar[str]

@@ -2,11 +2,12 @@
 
 An id sorts by the millisecond it was minted in and, inside one process, strictly in minting order; a claim's last
 tie-break rests on that. The mint is injected: production uses a compiled one, tests use `Mint` below, which is pure
-because its clock and its entropy are arguments.
+because its clock and its entropy are arguments. A schedule's job is not minted: its id is that of its `occurrence`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable
 from typing import TypeAlias
@@ -50,6 +51,12 @@ def compose(milli: int, tail: int) -> JobId:
     """Lay a millisecond and a 74-bit tail out as a version 7, variant 1 UUID."""
     high, low = tail >> 62, tail & ((1 << 62) - 1)
     return ((milli << 80) | (7 << 76) | (high << 64) | (2 << 62) | low).to_bytes(16)
+
+
+def occurrence(schedule: str, at: Instant) -> JobId:
+    """The id of a schedule's job for one instant: the same in every process, however often it is made."""
+    digest = hashlib.sha256(f"{schedule}@{at}".encode()).digest()  # no name contains an @
+    return compose(at // MILLISECOND, int.from_bytes(digest) >> (256 - _COUNTER_BITS))
 
 
 def minted_at(job: JobId) -> Instant:

@@ -6,30 +6,38 @@ Rule 2: a schedule never stops the others. What cannot be read is disabled with 
 stored is recorded and the schedule goes on.
 Rule 3: this file knows no clock. The ticker brings the store's time, the engine makes the write atomic.
 
-The life of a schedule: `ensure` (code) or `edit` (an operator) stores it without a next fire; the first tick seeds the
-next fire and starts nothing; from then on each due tick fires and moves on. `cron` decides when one fires.
+The life of a schedule: `put` stores it without a next fire; the first tick seeds the next fire and starts nothing; from
+then on each due tick fires and moves on. `cron` decides when one fires.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from stoker.model import ids
 from stoker.model.cron import Timetable, following, parse
 from stoker.model.errors import InvalidSchedule
-from stoker.model.job import DEFAULT_ATTEMPTS, MOST_ATTEMPTS, check_name, check_span
+from stoker.model.ids import JobId
+from stoker.model.job import Draft, Receipt, check_name, check_span
 from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span, rfc3339
-from stoker.model.unique import Unique, check_text
+from stoker.model.unique import Unique
+
+replace = msgspec.structs.replace
 
 Misfire: TypeAlias = Literal["once", "skip", "all"]
 """Missed occurrences: once = one job for all of them, skip = none past the grace, all = one each."""
 
 Overlap: TypeAlias = Literal["allow", "skip"]
 """An occurrence whose predecessor's job is still active: start it beside, or leave it out."""
+
+Source: TypeAlias = Literal["code", "api"]
+"""Where a schedule comes from: declared in code, or stored by a call."""
 
 CATCH_UP = 100
 """`misfire="all"` fires at most so many in one tick and goes on in the next: a write stays small."""
@@ -40,121 +48,227 @@ MOST_COUNTED = 1_000
 SHORTEST_SLEEP: Span = 500 * MILLISECOND
 LONGEST_SLEEP: Span = 5 * SECOND
 
+SCHEDULE = "stoker.schedule"
+OCCURRENCE = "stoker.occurrence"
+"""The metadata keys under which a job carries the name of its schedule and the instant it was made for."""
 
-class Schedule(msgspec.Struct, frozen=True):
+NO_ID: JobId = bytes(16)
+"""The id of a template: each job that is made from it gets its own."""
+
+
+class Action(enum.StrEnum):
+    """What became of a schedule in one tick. `missed`: everything due was too old; `skipped`: its last job is active;
+    `error`: the job could not be stored.
+    """
+
+    IDLE = "idle"
+    SEED = "seeded"
+    FIRE = "fired"
+    MISS = "missed"
+    SKIP = "skipped"
+    FAIL = "error"
+    DISABLE = "disabled"
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job to be, again and again. The expression is judged by `check` and by each tick, not here: a stored schedule
     must be readable even when its zone has gone from the machine.
 
-    `edited` marks what an operator changed, so that the next deployment does not undo it.
+    `template` is the whole draft of its jobs, without an id. `edited` marks what an operator changed, so that the next
+    deployment does not undo it. `last_status` is what the last due tick did, `last_missed` how many of its occurrences
+    made no job, `missed` how many did not in all.
     """
 
     name: str
-    kind: str
     expression: str
+    template: Draft
     tz: str = "UTC"
-    payload: bytes = b"{}"
-    queue: str | None = None
-    attempts: int | None = None
-    unique: str | None = None
     enabled: bool = True
     misfire: Misfire = "once"
     overlap: Overlap = "allow"
     grace: Span = MINUTE
+    jitter: Span = 0
+    source: Source = "api"
     edited: bool = False
+    changed_at: Instant = 0
     last_fire: Instant | None = None
     next_fire: Instant | None = None
+    last_status: Action | None = None
+    last_missed: int = 0
     last_error: str | None = None
+    missed: int = 0
 
     def __post_init__(self) -> None:
         check_name("schedule name", self.name)
-        check_name("kind", self.kind)
-        if self.queue is not None:
-            check_name("queue", self.queue)
-        if self.unique is not None:
-            check_text("unique key", self.unique)
-        if not 1 <= (DEFAULT_ATTEMPTS if self.attempts is None else self.attempts) <= MOST_ATTEMPTS:
-            raise InvalidSchedule("attempts", self.attempts, f"must be between 1 and {MOST_ATTEMPTS}")
-        for field, value, known in (
-            ("misfire", self.misfire, get_args(Misfire)),
-            ("overlap", self.overlap, get_args(Overlap)),
-        ):
+        if self.template.id != NO_ID or self.template.at is not None:
+            raise InvalidSchedule("template", self.template, "must have neither an id nor a time of its own (at=)")
+        for field, value, known in (("misfire", self.misfire, _MISFIRES), ("overlap", self.overlap, _OVERLAPS)):
             if value not in known:
                 raise InvalidSchedule(field, value, f"must be one of {', '.join(known)}")
         check_span("grace", self.grace)
+        check_span("jitter", self.jitter)
         if self.misfire == "all" and self.exclusive:
             raise InvalidSchedule("misfire", "all", "needs jobs side by side: leave out overlap='skip' and unique")
 
     @property
     def exclusive(self) -> bool:
         """Whether at most one of its jobs is active at a time."""
-        return self.overlap == "skip" or self.unique is not None
+        return self.overlap == "skip" or self.template.unique is not None
+
+    def is_due(self, now: Instant) -> bool:
+        """Whether a tick at this instant has anything to do."""
+        return self.enabled and (self.next_fire is None or self.next_fire <= now)
 
 
-class Action(enum.StrEnum):
-    """What became of a schedule in one tick."""
-
-    IDLE = "idle"
-    SEED = "seed"
-    FIRE = "fire"
-    SKIP = "skip"
-    DISABLE = "disable"
+_MISFIRES, _OVERLAPS = get_args(Misfire), get_args(Overlap)
 
 
-class Tick(msgspec.Struct, frozen=True):
-    """One decision. `seen`, `expression` and `tz` are what it rests on, the rest is what to store.
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes to a stored schedule by an operator: None leaves a field as it is."""
 
-    `fires` holds the instants to make jobs for; `missed` is how many due occurrences got none.
+    name: str
+    expression: str | None = None
+    tz: str | None = None
+    template: Draft | None = None
+    enabled: bool | None = None
+    misfire: Misfire | None = None
+    overlap: Overlap | None = None
+    grace: Span | None = None
+    jitter: Span | None = None
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision. It rests on `at`, `seen`, `changed_at`, `expression` and `tz`; the rest is what to store.
+
+    `at` is the store's time it was made at, `seen` the next fire it saw. `fires` holds the instants to make jobs for,
+    in `queue`; `missed` is how many due occurrences get none.
     """
 
     name: str
+    queue: str
     expression: str
     tz: str
+    changed_at: Instant
+    at: Instant
     seen: Instant | None
-    action: Action
+    action: Action = Action.IDLE
     next_fire: Instant | None = None
     fires: tuple[Instant, ...] = ()
     missed: int = 0
     error: str | None = None
 
 
+class Fired(msgspec.Struct, frozen=True):
+    """What a store did with a tick. `schedule` is the one stored now, None if there is none of that name.
+
+    `now` is the store's time: a tick that was made later than that did not apply.
+    """
+
+    applied: bool
+    now: Instant
+    schedule: Schedule | None
+    receipts: tuple[Receipt, ...] = ()
+
+
+# --- storing --------------------------------------------------------------------------------------------------------
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Schedule).decode
+
+
+def pack(schedule: Schedule) -> bytes:
+    """A schedule as engines store it."""
+    return _encode(schedule)
+
+
+def unpack(name: str, stored: bytes) -> Schedule:
+    """What `pack` wrote. What cannot be read becomes a disabled schedule that says so, and hinders no other one."""
+    try:
+        return _decode(stored)
+    except (msgspec.MsgspecError, ValueError) as error:
+        why = f"the stored schedule cannot be read ({error}); drop it or store it again"
+        template = Draft(NO_ID, "unreadable")
+        return Schedule(name=name, expression="", template=template, enabled=False, last_error=why)
+
+
 # --- making and changing --------------------------------------------------------------------------------------------
 
 
+def template(draft: Draft) -> Draft:
+    """A draft as the template of a schedule's jobs."""
+    return replace(draft, id=NO_ID)
+
+
 def check(schedule: Schedule, now: Instant) -> Schedule:
-    """Refuse what can never fire; otherwise the schedule itself."""
-    if following(parse(schedule.expression, schedule.tz), now) is None:
+    """Refuse what can never fire or can make no job; otherwise the schedule itself."""
+    first = following(parse(schedule.expression, schedule.tz), now)
+    if first is None:
         raise InvalidSchedule("expression", schedule.expression, "has no occurrence in the next fifty years")
+    draft_of(schedule, now)
     return schedule
 
 
+def put(
+    stored: Schedule | None, given: Schedule | Edit, now: Instant, *, keep_edited: bool = False
+) -> Schedule | None:
+    """The schedule after a call of `put`; the stored one itself where nothing changes; None where there is none."""
+    if isinstance(given, Schedule):
+        return ensure(stored, given, now, keep_edited=keep_edited)
+    return None if stored is None else edit(stored, given, now)
+
+
 def ensure(stored: Schedule | None, declared: Schedule, now: Instant, *, keep_edited: bool = True) -> Schedule:
-    """What code declares at every start: new ones are added, changed ones follow the code, edited ones are kept."""
+    """What code declares at every start: new ones are added, changed ones follow the code, edited ones are kept.
+
+    One that an operator switched off stays off. Without `keep_edited` everything is as declared. What a call stores
+    over a schedule that code declares counts as an operator's edit.
+    """
     check(declared, now)
     if stored is None:
-        return msgspec.structs.replace(declared, edited=False, last_fire=None, next_fire=None, last_error=None)
-    if stored.edited and keep_edited:
+        return replace(declared, edited=False, changed_at=now, **_FRESH)
+    if keep_edited and stored.edited:
         return stored
-    return _carried(stored, msgspec.structs.replace(declared, edited=False))
+    paused = keep_edited and not stored.enabled and stored.last_status is not Action.DISABLE
+    edited = stored.source == "code" and declared.source == "api"
+    source = stored.source if edited else declared.source
+    return _carried(stored, replace(declared, enabled=not paused, edited=edited, source=source), now)
 
 
-def edit(stored: Schedule, wanted: Schedule, now: Instant) -> Schedule:
-    """A change by an operator. Switching off is always possible, also for a schedule that cannot be read."""
-    if wanted.enabled or (wanted.expression, wanted.tz) != (stored.expression, stored.tz):
+def edit(stored: Schedule, change: Edit, now: Instant) -> Schedule:
+    """A change by an operator. Switching off is always possible, also for a schedule that cannot be read.
+
+    Switching on and off alone is no edit: the schedule goes on following the code.
+    """
+    given = {field: value for field in _EDITABLE if (value := getattr(change, field)) is not None}
+    wanted = replace(stored, **given, edited=stored.edited or bool(given.keys() - {"enabled"}))
+    if wanted.enabled or _timing(wanted) != _timing(stored):
         check(wanted, now)
-    return _carried(stored, msgspec.structs.replace(wanted, edited=True))
+    return _carried(stored, wanted, now)
 
 
-def _carried(stored: Schedule, wanted: Schedule) -> Schedule:
+_FRESH = {"last_fire": None, "next_fire": None, "last_status": None, "last_missed": 0, "last_error": None, "missed": 0}
+_EDITABLE = tuple(field for field in Edit.__struct_fields__ if field != "name")
+
+
+def _timing(schedule: Schedule) -> tuple[str, str]:
+    return schedule.expression, schedule.tz
+
+
+def _carried(stored: Schedule, wanted: Schedule, now: Instant) -> Schedule:
     """Take the memory along, unless the timing changed or the schedule is switched on: then it starts afresh."""
-    retimed = (wanted.expression, wanted.tz) != (stored.expression, stored.tz)
-    afresh = retimed or (wanted.enabled and not stored.enabled)
-    return msgspec.structs.replace(
+    afresh = _timing(wanted) != _timing(stored) or (wanted.enabled and not stored.enabled)
+    after = replace(
         wanted,
         name=stored.name,
+        changed_at=stored.changed_at,
         last_fire=stored.last_fire,
+        missed=stored.missed,
         next_fire=None if afresh else stored.next_fire,
+        last_status=None if afresh else stored.last_status,
+        last_missed=0 if afresh else stored.last_missed,
         last_error=None if afresh else stored.last_error,
     )
+    return stored if after == stored else replace(after, changed_at=max(now, stored.changed_at + 1))
 
 
 # --- ticking --------------------------------------------------------------------------------------------------------
@@ -170,32 +284,35 @@ def upcoming(schedule: Schedule, after: Instant, count: int) -> list[Instant]:
     return list(islice(_occurrences(parse(schedule.expression, schedule.tz), after), count))
 
 
-def tick(schedule: Schedule, now: Instant, *, active: bool = False) -> Tick:
-    """Decide about one schedule. `active`: whether a job of an earlier occurrence is still to be finished."""
+def tick(schedule: Schedule, now: Instant) -> Tick:
+    """Decide about one schedule."""
     decision = Tick(
-        schedule.name, schedule.expression, schedule.tz, schedule.next_fire, Action.IDLE, schedule.next_fire
+        name=schedule.name,
+        queue=schedule.template.queue,
+        expression=schedule.expression,
+        tz=schedule.tz,
+        changed_at=schedule.changed_at,
+        at=now,
+        seen=schedule.next_fire,
+        next_fire=schedule.next_fire,
     )
-    if not schedule.enabled or (schedule.next_fire is not None and now < schedule.next_fire):
+    if not schedule.is_due(now):
         return decision
     try:
         timetable = parse(schedule.expression, schedule.tz)
     except InvalidSchedule as error:
-        return msgspec.structs.replace(decision, action=Action.DISABLE, next_fire=None, error=str(error))
+        return replace(decision, action=Action.DISABLE, next_fire=None, error=str(error))
     if schedule.next_fire is None:
         return _moved(decision, Action.SEED, following(timetable, now))
-    return _due(schedule, timetable, schedule.next_fire, now, decision, active=active)
+    return _due(schedule, timetable, schedule.next_fire, now, decision)
 
 
-def _due(
-    schedule: Schedule, timetable: Timetable, first: Instant, now: Instant, decision: Tick, *, active: bool
-) -> Tick:
-    """Choose among the occurrences from `first` to now, by overlap and misfire policy."""
+def _due(schedule: Schedule, timetable: Timetable, first: Instant, now: Instant, decision: Tick) -> Tick:
+    """Choose among the occurrences from `first` to now, by misfire policy."""
     past = [first, *islice(_until(timetable, first, now), MOST_COUNTED)]
     fires: tuple[Instant, ...]
     since = now
-    if active and schedule.exclusive:
-        fires = ()
-    elif schedule.misfire == "once":
+    if schedule.misfire == "once":
         fires = (first,)
     elif schedule.misfire == "all":
         past = past[:CATCH_UP]
@@ -203,7 +320,7 @@ def _due(
     else:
         fresh = first if first >= now - schedule.grace else following(timetable, now - schedule.grace - 1)
         fires = (fresh,) if fresh is not None and fresh <= now else ()
-    action = Action.FIRE if fires else Action.SKIP
+    action = Action.FIRE if fires else Action.MISS
     missed = min(len(past) - len(fires), MOST_COUNTED)
     return _moved(decision, action, following(timetable, since), fires=fires, missed=missed)
 
@@ -220,7 +337,7 @@ def _moved(
     error = None if onward is not None else "no occurrence is left in the next fifty years; the schedule is disabled"
     if onward is None and not fires:
         action = Action.DISABLE
-    return msgspec.structs.replace(decision, action=action, next_fire=onward, fires=fires, missed=missed, error=error)
+    return replace(decision, action=action, next_fire=onward, fires=fires, missed=missed, error=error)
 
 
 def _occurrences(timetable: Timetable, after: Instant) -> Iterator[Instant]:
@@ -237,56 +354,92 @@ def _until(timetable: Timetable, after: Instant, end: Instant) -> Iterator[Insta
         yield found
 
 
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def draft_of(schedule: Schedule, at: Instant) -> Draft:
+    """The job of one occurrence: its id, its time and its key are the same whichever process makes it."""
+    draft = _draft(schedule, {SCHEDULE: schedule.name, OCCURRENCE: rfc3339(at)})
+    due = at + draft.delay + delay_by_jitter(schedule.name, at, schedule.jitter)
+    return replace(draft, id=ids.occurrence(schedule.name, at), delay=0, at=due)
+
+
+def extra_draft(schedule: Schedule, job: JobId) -> Draft:
+    """A job beside the timetable, due at once."""
+    return replace(_draft(schedule, {SCHEDULE: schedule.name}), id=job, delay=0)
+
+
+def _draft(schedule: Schedule, carried: dict[str, str]) -> Draft:
+    draft = schedule.template
+    options = replace(draft.options, metadata={**(draft.options.metadata or {}), **carried})
+    return replace(draft, options=options, unique=key(schedule))
+
+
+def key(schedule: Schedule) -> Unique | None:
+    """The unique key of its jobs; None: they may run side by side.
+
+    An exclusive schedule has one key for all of them, held through retry waits, so the store itself leaves out what
+    overlaps.
+    """
+    if (own := schedule.template.unique) is not None:
+        return replace(own, mode="existing", hold="retrying")
+    return Unique(f"schedule:{schedule.name}", hold="retrying") if schedule.overlap == "skip" else None
+
+
+def delay_by_jitter(name: str, at: Instant, jitter: Span) -> Span:
+    """How much later than its occurrence a job is due: less than `jitter`, the same in every process."""
+    digest = hashlib.sha256(f"jitter {name}@{at}".encode()).digest()
+    return int.from_bytes(digest[:8]) % jitter if jitter else 0
+
+
 # --- storing a tick -------------------------------------------------------------------------------------------------
 
 
-def occurrence(name: str, at: Instant) -> str:
-    """The identity of one occurrence: occurrences lie on whole seconds, so nothing is cut off."""
-    return f"{name}@{rfc3339(at)}"
-
-
-def key(schedule: Schedule, at: Instant) -> Unique:
-    """The unique key of the job for one occurrence. An exclusive schedule has one key for all of them, held through
-    retry waits, so the store itself leaves out what overlaps, whatever the ticker knew.
-    """
-    if schedule.unique is not None:
-        return Unique(schedule.unique, hold="retrying")
-    if schedule.overlap == "skip":
-        return Unique(f"schedule:{schedule.name}", hold="retrying")
-    return Unique(occurrence(schedule.name, at))
-
-
-def applies(stored: Schedule, decision: Tick) -> bool:
-    """The guard of the write: the schedule is still as the tick has seen it."""
+def applies(stored: Schedule, decision: Tick, now: Instant) -> bool:
+    """The guard of the write: the schedule is still as the tick has seen it, and the tick is not ahead of the store."""
     return (
         stored.enabled
         and stored.next_fire == decision.seen
-        and stored.expression == decision.expression
-        and stored.tz == decision.tz
+        and _timing(stored) == (decision.expression, decision.tz)
+        and stored.changed_at == decision.changed_at <= decision.at <= now
     )
 
 
-def skipped(decision: Tick) -> Tick:
-    """The same move without its jobs, because the store met an active job under the key."""
-    return msgspec.structs.replace(decision, action=Action.SKIP, fires=(), missed=decision.missed + len(decision.fires))
+def met(decision: Tick, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> Tick:
+    """The tick after its jobs were stored: those that met an active job under their key are skipped.
+
+    A job whose own id was stored before is there, and that is all a fire wants.
+    """
+    pairs = zip(decision.fires, drafts, receipts, strict=True)
+    fires = tuple(at for at, draft, receipt in pairs if receipt.id == draft.id)
+    if len(fires) == len(decision.fires):
+        return decision
+    action = decision.action if fires else Action.SKIP
+    missed = decision.missed + len(decision.fires) - len(fires)
+    return replace(decision, action=action, fires=fires, missed=missed)
 
 
 def failed(decision: Tick, why: str) -> Tick:
     """The same move without its jobs, because they could not be stored: recorded, not repeated, still enabled."""
-    return msgspec.structs.replace(skipped(decision), error=why)
+    missed = decision.missed + len(decision.fires)
+    return replace(decision, action=Action.FAIL, fires=(), missed=missed, error=why)
 
 
 def after_tick(stored: Schedule, decision: Tick) -> Schedule:
     """The schedule once a tick that `applies` is stored."""
     if decision.action is Action.IDLE:
         return stored
-    kept = stored.last_error if decision.action is Action.SKIP else None
-    return msgspec.structs.replace(
-        stored,
-        enabled=decision.next_fire is not None,
-        next_fire=decision.next_fire,
+    moved = replace(stored, enabled=decision.next_fire is not None, next_fire=decision.next_fire)
+    if decision.action is Action.SEED:
+        return moved
+    kept = None if decision.action is Action.FIRE else stored.last_error
+    return replace(
+        moved,
         last_fire=decision.fires[-1] if decision.fires else stored.last_fire,
+        last_status=decision.action,
+        last_missed=decision.missed,
         last_error=kept if decision.error is None else decision.error,
+        missed=stored.missed + decision.missed,
     )
 
 

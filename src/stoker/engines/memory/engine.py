@@ -12,12 +12,13 @@ import msgspec
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes
-from stoker.engines.memory import control, find, groups, leases, unit_of_work
+from stoker.engines.memory import control, find, groups, leases, schedules, unit_of_work
 from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.ends import WANT, Ends, Message
+from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
@@ -39,6 +40,7 @@ from stoker.model.job import (
     check_lease,
 )
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
+from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -65,6 +67,7 @@ class MemoryEngine:
             Feature.BESIDE_TRANSACTIONS,
             Feature.GROUPS,
             Feature.CLOSES_AT_ONCE,
+            Feature.SCHEDULES,
         }
     )
     parallel_calls: ClassVar[int] = 1
@@ -360,6 +363,27 @@ class MemoryEngine:
     async def workers(self) -> list[Presence]:
         with self._read as store:
             return [presence for _, presence in sorted(store.presences.items())]
+
+    # --- schedules ----------------------------------------------------------------------------------------------
+
+    async def schedules(self) -> list[Schedule]:
+        with self._read as store:
+            return [schedule for _, schedule in sorted(store.schedules.items())]
+
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+        with self._write as store:
+            return schedules.put(store, given, store.now(), keep_edited=keep_edited)
+
+    async def drop(self, name: str) -> bool:
+        with self._write as store:
+            return store.schedules.pop(name, None) is not None
+
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        return await fire(self._fire, tick, drafts)
+
+    async def _fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
+        with self._write as store:
+            return store.run(schedules.fire, tick, drafts)
 
     # --- timeline -----------------------------------------------------------------------------------------------
 

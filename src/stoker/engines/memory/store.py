@@ -30,6 +30,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
+from stoker.model.schedule import Schedule
 from stoker.model.time import MINUTE, Instant, Span
 
 Answer = TypeVar("Answer")
@@ -74,6 +75,7 @@ class Store:
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}
         self.presences: dict[str, Presence] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.event_log = EventLog()
         self.hubs: list[Hub] = []
         self.interest = Interest()

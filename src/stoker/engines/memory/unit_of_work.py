@@ -5,7 +5,8 @@ Each loads what it needs from the store, lets the shared careful path decide, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from stoker.engines.memory.ready_queue import Entry
 from stoker.engines.memory.store import Store
@@ -22,17 +23,24 @@ from stoker.model.time import Instant
 def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
     """Store drafts, all or none, and a new group with them."""
     store.load(unit, careful.wanted_by_drafts(drafts, group))
-    if store.capacity is None:
+    with room(store, unit):
         return careful.insert(unit, drafts, group)
+
+
+@contextmanager
+def room(store: Store, unit: UnitOfWork) -> Iterator[None]:
+    """Raise if the store is too full for the jobs that the block adds to the unit."""
+    if store.capacity is None:
+        yield
+        return
     before = store.active + _growth(unit)
-    receipts = careful.insert(unit, drafts, group)
+    yield
     if store.active + _growth(unit) > max(before, store.capacity):
         raise EngineFull(
             f"memory:// has room for {store.capacity} active jobs (capacity={store.capacity}) and {before} are "
             f"stored. Nothing of this call was stored. Try again when workers have caught up, raise capacity=, "
             f'or let callers wait with when_full="wait".'
         )
-    return receipts
 
 
 def _growth(unit: UnitOfWork) -> int:

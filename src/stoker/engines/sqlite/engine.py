@@ -17,9 +17,10 @@ from typing import ClassVar, Literal, Self, TypeVar
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
+from stoker.engines.shared.schedules import fire
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import census, claim, control, find, leases, schema, settle, user_transaction
+from stoker.engines.sqlite import census, claim, control, find, leases, schedules, schema, settle, user_transaction
 from stoker.engines.sqlite import events as event_log
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
@@ -47,6 +48,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
+from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -302,6 +304,27 @@ class SqliteEngine:
     @timed(write=False)
     async def workers(self) -> list[Presence]:
         return await self._store.read(lambda _: control.presences())
+
+    # --- schedules ----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def schedules(self) -> list[Schedule]:
+        return await self._store.read(lambda _: schedules.schedules())
+
+    @timed(write=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+        return await self._store.write(lambda unit: schedules.put(unit, given, keep_edited=keep_edited), strict=True)
+
+    @timed(write=True)
+    async def drop(self, name: str) -> bool:
+        return await self._store.write(lambda _: schedules.drop(name), strict=True)
+
+    @timed(write=True)
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        return await fire(self._fire, tick, drafts)
+
+    async def _fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
+        return await self._store.write(lambda unit: schedules.fire(unit, tick, drafts), strict=True)
 
     # --- events and points --------------------------------------------------------------------------------------
 

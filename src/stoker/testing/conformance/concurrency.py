@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import pytest
 
@@ -20,33 +15,7 @@ from stoker.model.outcome import Done, Rejected, Snoozed
 from stoker.model.query import Cancel, Clone, Requeue, Selection
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store, needs
-
-_T = TypeVar("_T")
-_Work = Callable[[Engine], Awaitable[_T]]
-
-
-async def _at_once(store: Store, works: Sequence[_Work[_T]]) -> list[_T]:
-    """Run each piece of work on an engine, thread and loop of its own, all starting at the same moment."""
-    start = threading.Barrier(len(works), timeout=30)
-
-    async def drive(twin: Engine, work: _Work[_T]) -> _T:
-        await twin.open()
-        try:
-            start.wait()
-            return await work(twin)
-        finally:
-            await twin.close()
-
-    def run(twin: Engine, work: _Work[_T]) -> _T:
-        return asyncio.run(drive(twin, work))
-
-    twins = [store.engine.for_loop() for _ in works]
-    loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(len(works)) as threads:
-        return await asyncio.gather(
-            *(loop.run_in_executor(threads, run, twin, work) for twin, work in zip(twins, works, strict=True))
-        )
+from stoker.testing.conformance.harness import Store, Work, at_once, needs
 
 
 @pytest.mark.core
@@ -55,7 +24,7 @@ async def test_race_of_two_drains_hands_each_job_out_once(store: Store) -> None:
     """Two workers drain two hundred jobs: no job goes to both, none is left."""
     jobs = await store.insert(*(store.draft() for _ in range(200)))
 
-    def drain(worker: str) -> _Work[list[Claim]]:
+    def drain(worker: str) -> Work[list[Claim]]:
         async def work(engine: Engine) -> list[Claim]:
             await engine.renew(worker, [], first=True)
             taken: list[Claim] = []
@@ -67,7 +36,7 @@ async def test_race_of_two_drains_hands_each_job_out_once(store: Store) -> None:
 
         return work
 
-    first, second = await _at_once(store, [drain("w1"), drain("w2")])
+    first, second = await at_once(store, [drain("w1"), drain("w2")])
     assert sorted(claim.id for claim in first + second) == sorted(jobs)
     assert await store.counts() == {Status.DONE: 200}
 
@@ -80,13 +49,13 @@ async def test_race_for_one_job_has_one_winner(store: Store) -> None:
     for n in range(8):
         await store.enlist(f"w{n}")
 
-    def ask(worker: str) -> _Work[list[Claim]]:
+    def ask(worker: str) -> Work[list[Claim]]:
         async def work(engine: Engine) -> list[Claim]:
             return await engine.claim(Demand(worker, (("default", 1),)))
 
         return work
 
-    found = await _at_once(store, [ask(f"w{n}") for n in range(8)])
+    found = await at_once(store, [ask(f"w{n}") for n in range(8)])
     [claim] = [claim for claims in found for claim in claims]
     record = await store.job(job)
     assert (record.worker, record.token, record.attempts) == (claim.worker, claim.token, 1)
@@ -104,13 +73,13 @@ async def test_race_of_the_last_members_closes_a_group_once(store: Store) -> Non
     )
     claims = [await store.take(f"w{n}") for n in range(8)]
 
-    def end(claim: Claim) -> _Work[list[Verdict]]:
+    def end(claim: Claim) -> Work[list[Verdict]]:
         async def work(engine: Engine) -> list[Verdict]:
             return (await engine.settle([conclude(claim, Done())])).verdicts
 
         return work
 
-    assert await _at_once(store, [end(claim) for claim in claims]) == [[Verdict.APPLIED]] * 8
+    assert await at_once(store, [end(claim) for claim in claims]) == [[Verdict.APPLIED]] * 8
     await store.engine.sweep_groups()
     [found] = await store.engine.groups([group])
     assert found is not None
@@ -124,13 +93,13 @@ async def test_race_of_inserts_with_one_key_stores_one_job(store: Store) -> None
     """Eight callers enqueue under the same key at once: one job, and every caller gets its id."""
     drafts = [store.draft(unique=Unique("k")) for _ in range(8)]
 
-    def put(n: int) -> _Work[bytes]:
+    def put(n: int) -> Work[bytes]:
         async def work(engine: Engine) -> bytes:
             return (await engine.insert([drafts[n]]))[0].id
 
         return work
 
-    ids = await _at_once(store, [put(n) for n in range(8)])
+    ids = await at_once(store, [put(n) for n in range(8)])
     assert len(set(ids)) == 1
     assert await store.counts() == {Status.PENDING: 1}
     assert await store.status(ids[0]) is Status.PENDING
@@ -145,7 +114,7 @@ async def test_race_of_one_insert_repeated_stores_one_job(store: Store) -> None:
     async def put(engine: Engine) -> list[bytes]:
         return [receipt.id for receipt in await engine.insert(drafts)]
 
-    found = await _at_once(store, [put] * 4)
+    found = await at_once(store, [put] * 4)
     assert found == [[draft.id for draft in drafts]] * 4
     assert await store.counts() == {Status.PENDING: 20}
 
@@ -157,13 +126,13 @@ async def test_race_of_settlements_of_one_claim_applies_one(store: Store) -> Non
     job = await store.add()
     claim = await store.take()
 
-    def end(n: int) -> _Work[Verdict]:
+    def end(n: int) -> Work[Verdict]:
         async def work(engine: Engine) -> Verdict:
             return (await engine.settle([conclude(claim, Done(b"%d" % n))])).verdicts[0]
 
         return work
 
-    verdicts = await _at_once(store, [end(n) for n in range(8)])
+    verdicts = await at_once(store, [end(n) for n in range(8)])
     counted = Counter(verdicts)
     assert counted[Verdict.APPLIED] == 1
     assert set(counted) <= {Verdict.APPLIED, Verdict.LOST, Verdict.REPEATED}
@@ -180,13 +149,13 @@ async def test_race_of_clones_enqueues_one(store: Store) -> None:
     await store.finish(await store.take(), Rejected("no"))
     ids = [store.mint() for _ in range(8)]
 
-    def clone(n: int) -> _Work[tuple[bytes, ...]]:
+    def clone(n: int) -> Work[tuple[bytes, ...]]:
         async def work(engine: Engine) -> tuple[bytes, ...]:
             return (await engine.alter(Selection((job,)), Clone((ids[n],)))).created
 
         return work
 
-    created = [new for made in await _at_once(store, [clone(n) for n in range(8)]) for new in made]
+    created = [new for made in await at_once(store, [clone(n) for n in range(8)]) for new in made]
     assert len(created) == 1
     assert (await store.job(job)).successor == created[0]
     assert await store.counts() == {Status.PENDING: 1, Status.RETRIED: 1}
@@ -200,13 +169,13 @@ async def test_race_of_requeues_under_one_key_activates_one(store: Store) -> Non
         jobs.append(await store.add(unique=Unique("k")))
         await store.finish(await store.take(), Rejected("no"))
 
-    def requeue(n: int) -> _Work[int]:
+    def requeue(n: int) -> Work[int]:
         async def work(engine: Engine) -> int:
             return (await engine.alter(Selection((jobs[n],)), Requeue())).changed
 
         return work
 
-    assert sum(await _at_once(store, [requeue(n) for n in range(6)])) == 1
+    assert sum(await at_once(store, [requeue(n) for n in range(6)])) == 1
     assert await store.counts() == {Status.PENDING: 1, Status.DEAD: 5}
 
 
@@ -230,7 +199,7 @@ async def test_race_of_cancel_and_claim_never_does_both(store: Store) -> None:
             taken |= {claim.id for claim in claims}
         return taken
 
-    canceled, taken = await _at_once(store, [cancel, claim])
+    canceled, taken = await at_once(store, [cancel, claim])
     assert not canceled & taken
     assert canceled | taken == set(jobs)
     assert {job: await store.status(job) for job in jobs} == {
@@ -249,7 +218,7 @@ async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
     for n in range(4):
         await store.enlist(f"w{n}")
 
-    def reap(worker: str) -> _Work[list[Claim]]:
+    def reap(worker: str) -> Work[list[Claim]]:
         async def work(engine: Engine) -> list[Claim]:
             got: list[Claim] = []
             while claims := await engine.reap(worker, 5):
@@ -258,7 +227,7 @@ async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
 
         return work
 
-    found = await _at_once(store, [reap(f"w{n}") for n in range(4)])
+    found = await at_once(store, [reap(f"w{n}") for n in range(4)])
     reaped = [claim for claims in found for claim in claims]
     assert sorted(claim.id for claim in reaped) == sorted(jobs)
     assert all(claim.token > former[claim.id] for claim in reaped)
@@ -275,7 +244,7 @@ async def test_race_for_a_budget_grants_what_it_holds(store: Store) -> None:
     async def ask(engine: Engine) -> int:
         return sum([(await engine.spend("api")).granted for _ in range(10)])
 
-    assert sum(await _at_once(store, [ask] * 5)) == 10
+    assert sum(await at_once(store, [ask] * 5)) == 10
 
 
 @pytest.mark.spec("RACE-08")
@@ -285,14 +254,14 @@ async def test_race_keeps_the_counters_true(store: Store) -> None:
     await store.enlist("w1")
     await store.enlist("w2")
 
-    def produce(n: int) -> _Work[None]:
+    def produce(n: int) -> Work[None]:
         async def work(engine: Engine) -> None:
             for draft in batches[n]:
                 await engine.insert([draft])
 
         return work
 
-    def consume(worker: str) -> _Work[None]:
+    def consume(worker: str) -> Work[None]:
         async def work(engine: Engine) -> None:
             for n in range(30):
                 for claim in await engine.claim(Demand(worker, (("q0", 1), ("q1", 1)))):
@@ -306,7 +275,7 @@ async def test_race_keeps_the_counters_true(store: Store) -> None:
             for draft in batch:
                 await engine.alter(Selection((draft.id,)), Cancel())
 
-    await _at_once(store, [*(produce(n) for n in range(3)), consume("w1"), consume("w2"), meddle])
+    await at_once(store, [*(produce(n) for n in range(3)), consume("w1"), consume("w2"), meddle])
     every = [draft.id for batch in batches for draft in batch]
     recount: Counter[Status] = Counter([await store.status(job) for job in every])
     assert await store.counts() == recount

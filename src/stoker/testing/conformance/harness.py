@@ -7,9 +7,12 @@ share one fresh store.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeAlias
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
@@ -26,6 +29,9 @@ from stoker.testing.clock import VirtualClock
 
 MakeEngine: TypeAlias = Callable[[Clock | None], Engine]
 """Makes an engine that is not opened yet; None means the store's own clock."""
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Engine], Awaitable[T]]
 
 START: Instant = 1_800_000_000_000_000
 QUEUE = "default"
@@ -143,3 +149,26 @@ def needs(store: Store, feature: Feature) -> None:
     """Skip the case on an engine without this feature, naming it."""
     if feature not in store.engine.features:
         pytest.skip(f"{store.engine.name} gives up: {feature.value}")
+
+
+async def at_once(store: Store, works: Sequence[Work[T]]) -> list[T]:
+    """Run each piece of work on an engine, thread and loop of its own, all starting at the same moment."""
+    start = threading.Barrier(len(works), timeout=30)
+
+    async def drive(twin: Engine, work: Work[T]) -> T:
+        await twin.open()
+        try:
+            start.wait()
+            return await work(twin)
+        finally:
+            await twin.close()
+
+    def run(twin: Engine, work: Work[T]) -> T:
+        return asyncio.run(drive(twin, work))
+
+    twins = [store.engine.for_loop() for _ in works]
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(len(works)) as threads:
+        return await asyncio.gather(
+            *(loop.run_in_executor(threads, run, twin, work) for twin, work in zip(twins, works, strict=True))
+        )

@@ -168,6 +168,12 @@ CREATE TABLE stoker_presences (
     presence BLOB NOT NULL
 ) WITHOUT ROWID;
 
+-- `schedule` is JSON, as model.schedule packs it.
+CREATE TABLE stoker_schedules (
+    name TEXT NOT NULL PRIMARY KEY,
+    schedule BLOB NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE stoker_events (
     n INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,

@@ -1,0 +1,56 @@
+"""Schedules and their ticks: one packed row each, changed by the model in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.engines.base import CONTROL
+from stoker.engines.shared import careful
+from stoker.engines.shared.schedules import decide
+from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model import schedule as rules
+from stoker.model.job import Draft
+from stoker.model.schedule import Edit, Fired, Schedule, Tick, pack, unpack
+
+_SCHEDULES = sql("schedules")
+_SCHEDULE = sql("schedule")
+_WRITE = sql("schedule_write")
+_DROP = sql("schedule_drop")
+
+
+def schedules() -> Steps[list[Schedule]]:
+    """Return every schedule, by name."""
+    return [unpack(*row) for row in (yield _SCHEDULES, ())]
+
+
+def put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool) -> Steps[Schedule | None]:
+    """Store or change a schedule."""
+    before = yield from _find(given.name)
+    after = rules.put(before, given, unit.now, keep_edited=keep_edited)
+    if after is not None and after is not before:
+        yield _WRITE, (after.name, pack(after))
+        unit.wake(CONTROL)
+    return after
+
+
+def drop(name: str) -> Steps[bool]:
+    """Delete a schedule."""
+    return bool((yield _DROP, (name,)))
+
+
+def fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:
+    """Store a tick with its jobs, if it applies."""
+    stored = yield from _find(tick.name)
+    yield from unit.load(careful.wanted_by_drafts(drafts))
+    fired = decide(unit, stored, tick, drafts)
+    if fired.applied and fired.schedule is not None:
+        yield _WRITE, (tick.name, pack(fired.schedule))
+    yield from unit.write()
+    return fired
+
+
+def _find(name: str) -> Steps[Schedule | None]:
+    rows: list[Row] = yield _SCHEDULE, (name,)
+    return unpack(name, rows[0][0]) if rows else None

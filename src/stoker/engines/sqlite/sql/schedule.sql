@@ -1,0 +1,1 @@
+SELECT schedule FROM stoker_schedules WHERE name = ?1

@@ -1,0 +1,1 @@
+DELETE FROM stoker_schedules WHERE name = ?1 RETURNING name

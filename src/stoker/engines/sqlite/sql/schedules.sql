@@ -1,0 +1,1 @@
+SELECT name, schedule FROM stoker_schedules ORDER BY name
