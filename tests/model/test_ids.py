@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
-from stoker.model.ids import Mint, compose, floor, minted_at, parse, text
+from stoker.model.ids import Mint, compose, floor, minted_at, occurrence, parse, text
 from stoker.model.time import LATEST, MILLISECOND, SECOND
 
 NOW = 1_800_000_000_000_000
@@ -103,3 +103,19 @@ def test_what_is_no_id_is_refused_with_the_culprit(value: Any) -> None:
         parse(value)
     assert refused.value.field == "job id"
     assert refused.value.value is value
+
+
+@pytest.mark.spec("SCHED-06")
+@given(st.integers(0, LATEST), st.sampled_from(["digest", "digest2", "a.b:c-d"]))
+def test_the_id_of_an_occurrence_is_a_uuid_of_name_and_instant(at: int, name: str) -> None:
+    job = occurrence(name, at)
+    assert job == occurrence(name, at)
+    assert minted_at(job) == at // MILLISECOND * MILLISECOND
+    assert (uuid.UUID(bytes=job).version, uuid.UUID(bytes=job).variant) == (7, uuid.RFC_4122)
+    assert job not in (occurrence(name, at + 1), occurrence(f"{name}x", at))
+
+
+@pytest.mark.spec("SCHED-06")
+def test_the_id_of_an_occurrence_never_changes() -> None:
+    """Stored ids must be found again by every later version."""
+    assert text(occurrence("digest", NOW)) == "01a3185c-5000-7632-a706-b9c4bf5880cb"

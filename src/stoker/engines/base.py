@@ -60,7 +60,6 @@ class Feature(enum.StrEnum):
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
     GROUPS = "jobs can be counted in groups"
     CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
-    SCHEDULES = "it keeps schedules and fires them"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 

@@ -208,9 +208,7 @@ def check(schedule: Schedule, now: Instant) -> Schedule:
     return schedule
 
 
-def put(
-    stored: Schedule | None, given: Schedule | Edit, now: Instant, *, keep_edited: bool = False
-) -> Schedule | None:
+def put(stored: Schedule | None, given: Schedule | Edit, now: Instant, *, keep_edited: bool = False) -> Schedule | None:
     """The schedule after a call of `put`; the stored one itself where nothing changes; None where there is none."""
     if isinstance(given, Schedule):
         return ensure(stored, given, now, keep_edited=keep_edited)

@@ -75,6 +75,7 @@ from stoker.model.query import (
     Selection,
 )
 from stoker.model.retry import Curve
+from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -119,6 +120,27 @@ _drafts = st.fixed_dictionaries(
 _few = st.lists(_drafts, max_size=2)
 _linked = st.none() | st.none() | _drafts
 """What stands behind a job in a chain."""
+
+_schedules = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["hourly", "other"]),
+        "expression": st.sampled_from(["0 * * * *", "0 * * * *", "@every 7s", "30 2 * * *"]),
+        "tz": st.sampled_from(["UTC", "UTC", "America/New_York"]),
+        "misfire": st.sampled_from(["once", "skip", "all"]),
+        "overlap": st.sampled_from(["allow", "skip"]),
+        "jitter": st.sampled_from([0, MINUTE]),
+        "source": st.sampled_from(["code", "code", "api"]),
+    }
+)
+"""A schedule but for its template."""
+
+_edits = st.builds(
+    Edit,
+    name=st.sampled_from(["hourly", "other"]),
+    expression=st.sampled_from([None, None, "*/5 * * * *"]),
+    enabled=st.sampled_from([None, True, True, False]),
+    jitter=st.sampled_from([None, 0]),
+)
 
 _good: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Done, result=st.sampled_from([None, b"1"])),
@@ -534,6 +556,40 @@ class LockStep(RuleBasedStateMachine):
             if self.group_ids:
                 self.same(lambda engine: engine.sweep_groups())
 
+    # --- schedules ----------------------------------------------------------------------------------------------
+
+    @rule(option=_schedules, draft=_drafts, keep_edited=st.booleans())
+    def schedule(self, option: dict[str, Any], draft: dict[str, Any], keep_edited: bool) -> None:
+        """Store a schedule, new or over another one."""
+        if option["misfire"] == "all":
+            option, draft = {**option, "overlap": "allow"}, {**draft, "unique": None}
+        given = Schedule(**option, template=Draft(NO_ID, **draft))
+        self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
+
+    @rule(change=_edits, drops=st.sampled_from([False, False, False, True]))
+    def edit_schedule(self, change: Edit, drops: bool) -> None:
+        if drops:
+            self.same(lambda engine: engine.drop(change.name))
+        else:
+            self.same(lambda engine: engine.put(change))
+
+    @rule(place=_picks, later=st.sampled_from([0, SECOND, HOUR, 9 * HOUR]), off=st.sampled_from([0, 0, 0, HOUR, -HOUR]))
+    def tick(self, place: int, later: int, off: int) -> None:
+        """Two tickers decide about a schedule, by a clock that may be wrong; only one of them can win."""
+        stored = self.same(lambda engine: engine.schedules())
+        if not stored:
+            return
+        self.clock.set(self.clock() + later)
+        one = stored[place % len(stored)]
+        decision = tick(one, self.clock() + off)
+        drafts = [draft_of(one, at) for at in decision.fires]
+        self.ids += [draft.id for draft in drafts]
+        first = self.same(lambda engine: engine.fire(decision, drafts))
+        second = self.same(lambda engine: engine.fire(decision, drafts))
+        moves = decision.action is not Action.IDLE
+        assert not (first.applied and second.applied and moves), "an occurrence was fired twice"
+        assert not (first.applied and decision.at > self.clock()), "fired before its time"
+
     # --- laws ---------------------------------------------------------------------------------------------------
 
     @invariant()
@@ -552,6 +608,7 @@ class LockStep(RuleBasedStateMachine):
                 "census": msgspec.structs.replace(census, counts=()),
                 "queues": await engine.queues(),
                 "groups": await engine.groups(self.group_ids),
+                "schedules": await engine.schedules(),
             }
 
         if not self.records and not self.ids:

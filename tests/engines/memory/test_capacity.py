@@ -13,6 +13,8 @@ from stoker.model.job import Claim, Demand, Draft, Receipt, Status, Stored
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed, Outcome, Rejected
 from stoker.model.query import Requeue, Selection
+from stoker.model.schedule import NO_ID, Schedule, after_tick, draft_of, tick
+from stoker.model.time import MINUTE
 from stoker.model.unique import Unique
 
 _numbers = iter(range(1, 1_000_000))
@@ -204,3 +206,22 @@ def test_impossible_options_are_refused_by_name(options: dict[str, Any]) -> None
     with pytest.raises(InvalidOption) as refused:
         MemoryEngine(**options)
     assert refused.value.field in options
+
+
+@pytest.mark.spec("SCHED-10")
+async def test_a_full_store_leaves_out_the_jobs_of_a_schedule_and_says_so(full: MemoryEngine) -> None:
+    schedule = Schedule(name="report", expression="* * * * *", template=Draft(NO_ID, "work"))
+    seeded = after_tick(schedule, tick(schedule, 1))
+    full._store.schedules["report"] = seeded
+    decision = tick(seeded, MINUTE)
+    fired = await full.fire(decision, [draft_of(seeded, MINUTE)])
+    assert fired.applied
+    assert fired.schedule == (await full.schedules())[0]
+    assert "has room for 3 active jobs" in (fired.schedule.last_error or "")
+    assert (fired.schedule.enabled, fired.schedule.next_fire, fired.receipts) == (True, 2 * MINUTE, ())
+    assert await active(full) == 3
+    await end(full, Done())
+    again = await full.fire(tick(fired.schedule, 2 * MINUTE), [draft_of(seeded, 2 * MINUTE)])
+    assert again.schedule is not None
+    assert again.schedule.last_error is None
+    assert await active(full) == 3

@@ -67,7 +67,6 @@ class MemoryEngine:
             Feature.BESIDE_TRANSACTIONS,
             Feature.GROUPS,
             Feature.CLOSES_AT_ONCE,
-            Feature.SCHEDULES,
         }
     )
     parallel_calls: ClassVar[int] = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
@@ -23,6 +24,7 @@ from stoker.engines.postgres import (
     insert_batcher,
     leases,
     notes,
+    schedules,
     schema,
     settle,
     user_transaction,
@@ -32,6 +34,7 @@ from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.url import public_url, read_url
+from stoker.engines.shared.schedules import fire
 from stoker.engines.sql.steps import just
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
@@ -54,6 +57,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
+from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -272,6 +276,26 @@ class PostgresEngine:
     @timed(write=False)
     async def workers(self) -> list[Presence]:
         return await control.workers(self._store)
+
+    # --- schedules ----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def schedules(self) -> list[Schedule]:
+        return await schedules.schedules(self._store)
+
+    @timed(write=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+        return await schedules.put(self._store, given, keep_edited=keep_edited)
+
+    @timed(write=True)
+    async def drop(self, name: str) -> bool:
+        return await schedules.drop(self._store, name)
+
+    @timed(write=True)
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        fired = await fire(partial(schedules.fire, self._store), tick, drafts)
+        self._claimer.inserted(drafts)
+        return fired
 
     # --- the timeline -------------------------------------------------------------------------------------------
 

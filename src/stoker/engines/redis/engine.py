@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, expire, find, insert, leases, settle
+from stoker.engines.redis import alter, expire, find, insert, leases, schedules, settle
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
@@ -23,6 +23,7 @@ from stoker.engines.redis.notes import note
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.write_counter import WriteCounter
+from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
@@ -44,6 +45,7 @@ from stoker.model.job import (
     check_name,
 )
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
+from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
 from stoker.model.time import Instant, Span
 
@@ -302,6 +304,26 @@ class RedisEngine:
     @timed(write=False)
     async def workers(self) -> list[Presence]:
         return await self._control.workers()
+
+    # --- schedules ----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def schedules(self) -> list[Schedule]:
+        return await schedules.schedules(self._store)
+
+    @timed(write=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+        self._server_checks.insist()
+        return await schedules.put(self._store, given, keep_edited=keep_edited)
+
+    @timed(write=True)
+    async def drop(self, name: str) -> bool:
+        return await schedules.drop(self._store, name)
+
+    @timed(write=True)
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        self._server_checks.insist()
+        return await fire(partial(schedules.fire, self._store), tick, drafts)
 
     # --- the timeline -------------------------------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ HELD = "held"
 """Once per worker: its lease set, the jobs it runs in the order of their tokens."""
 
 
+SCHEDULES = "schedules"
+
+
 class Shard:
     """One hash tag and the keys under it. `queue` is None where the shard holds every queue."""
 

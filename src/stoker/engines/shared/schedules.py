@@ -11,7 +11,9 @@ from stoker.model.job import Draft
 from stoker.model.schedule import Fired, Schedule, Tick, after_tick, applies, failed, met
 
 
-async def fire(store: Callable[[Tick, Sequence[Draft]], Awaitable[Fired]], tick: Tick, drafts: Sequence[Draft]) -> Fired:
+async def fire(
+    store: Callable[[Tick, Sequence[Draft]], Awaitable[Fired]], tick: Tick, drafts: Sequence[Draft]
+) -> Fired:
     """Store a tick with its jobs, or without them if the store refuses them."""
     if len(drafts) != len(tick.fires):
         raise InvalidInput("drafts", len(drafts), f"must be one for each of {len(tick.fires)} instants")

@@ -205,6 +205,12 @@ CREATE TABLE stoker.presence (
     presence text NOT NULL
 ) WITH (fillfactor = 50);
 
+-- `schedule` is JSON, as model.schedule packs it.
+CREATE TABLE stoker.schedule (
+    name text COLLATE "C" PRIMARY KEY,
+    schedule text NOT NULL
+) WITH (fillfactor = 50);
+
 CREATE TABLE stoker.event (
     n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,

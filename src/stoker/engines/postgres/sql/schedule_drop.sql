@@ -1,0 +1,1 @@
+DELETE FROM stoker.schedule WHERE name = $1 RETURNING name

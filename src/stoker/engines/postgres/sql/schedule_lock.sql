@@ -1,0 +1,1 @@
+SELECT schedule FROM stoker.schedule WHERE name = $1 FOR UPDATE

@@ -1,0 +1,1 @@
+SELECT name, schedule FROM stoker.schedule ORDER BY name

@@ -1,0 +1,87 @@
+"""Schedules and their ticks: one packed value each, changed by compare-and-set in the shard of its queue.
+
+So a tick and its jobs are one step, on a cluster too. There a schedule can be found only by looking into every shard,
+and an edit of its queue moves it to another one (`cluster/schedules.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stoker.engines.base import CONTROL
+from stoker.engines.redis.cluster import schedules as across
+from stoker.engines.redis.cluster.fan_out import spread
+from stoker.engines.redis.control import pairs
+from stoker.engines.redis.insert import keep_keys_together
+from stoker.engines.redis.keys import SCHEDULES
+from stoker.engines.shared import careful
+from stoker.engines.shared.schedules import decide
+from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model import schedule as rules
+from stoker.model.job import Draft
+from stoker.model.schedule import Edit, Fired, Schedule, Tick, pack, unpack
+
+if TYPE_CHECKING:
+    from stoker.engines.redis.store import Store
+    from stoker.engines.redis.unit_of_work import Unit
+
+
+async def schedules(store: Store) -> list[Schedule]:
+    """Every schedule, by name."""
+    keys = [shard.key(SCHEDULES) for shard in await store.shards()]
+    found: dict[str, Schedule] = {}
+    for flat in await spread(keys, lambda key: store.connection.call("HGETALL", key)):
+        for field, raw in pairs(flat):
+            one = unpack(field.decode(), raw)
+            found[one.name] = across.valid(found.get(one.name, one), one)
+    return [found[name] for name in sorted(found)]
+
+
+async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool) -> Schedule | None:
+    """Store or change a schedule."""
+    change = partial(_put, store=store, given=given, keep_edited=keep_edited)
+    if store.connection.cluster:
+        return await across.put(store, given, change, keep_edited=keep_edited)
+    return await store.work(store.home, change, repeat=True)
+
+
+async def _put(unit: Unit, store: Store, given: Schedule | Edit, *, keep_edited: bool) -> Schedule | None:
+    before = await _load(store, unit, given.name)
+    await unit.load(Wanted())
+    after = rules.put(before, given, unit.now, keep_edited=keep_edited)
+    if after is not None and after is not before:
+        unit.write("HSET", unit.shard.key(SCHEDULES), after.name, pack(after))
+        unit.wake(CONTROL)
+    return after
+
+
+async def drop(store: Store, name: str) -> bool:
+    """Delete a schedule."""
+    keys = [shard.key(SCHEDULES) for shard in await store.shards()]
+    return any(await spread(keys, lambda key: store.connection.call("HDEL", key, name)))
+
+
+async def fire(store: Store, tick: Tick, drafts: Sequence[Draft]) -> Fired:
+    """Store a tick with its jobs, if it applies."""
+    await keep_keys_together(store, drafts)
+    await store.introduce([tick.queue])
+
+    async def attempt(unit: Unit) -> Fired:
+        stored = await _load(store, unit, tick.name)
+        await unit.load(careful.wanted_by_drafts(drafts))
+        fired = decide(unit, stored, tick, drafts)
+        if fired.applied and fired.schedule is not None:
+            unit.write("HSET", unit.shard.key(SCHEDULES), tick.name, pack(fired.schedule))
+        return fired
+
+    return await store.work(store.shard(tick.queue), attempt)
+
+
+async def _load(store: Store, unit: Unit, name: str) -> Schedule | None:
+    """A schedule, which must still be the same when the unit is written."""
+    key = unit.shard.key(SCHEDULES)
+    raw = await store.connection.call("HGET", key, name)
+    unit.expect_hash(key, name, raw)
+    return None if raw is None else unpack(name, raw)
