@@ -347,6 +347,7 @@ def test_half_hour_shifts_lose_no_minute() -> None:
         {"name": "no spaces please"},
         {"template": replace(MAIL, id=b"0123456789abcdef")},
         {"template": replace(MAIL, at=NOON)},
+        {"template": replace(MAIL, options=Options(group=bytes(range(16))))},
         {"misfire": "sometimes"},
         {"overlap": "queue"},
         {"grace": -1},
@@ -626,6 +627,30 @@ def test_the_job_of_an_occurrence_is_the_whole_template() -> None:
     assert extra == replace(draft, id=bytes(range(16)), at=None, options=extra.options)
     assert extra.options.metadata == {"team": "x", SCHEDULE: "digest"}
     assert PLAIN.metadata is None
+
+
+@pytest.mark.spec("SCHED-06")
+def test_a_chain_is_stored_anew_for_each_occurrence() -> None:
+    """A chain's ids are made when it is written; with the same ids the second occurrence would store nothing."""
+
+    def declared(run: int) -> Schedule:
+        first, middle, last, other = (
+            Draft(b"written %d, job %d" % (run, n), kind)
+            for n, kind in enumerate(("first", "middle", "last", "other"), 10)
+        )
+        return plan(template=template(first.then(middle.then(last, other))))
+
+    one = declared(1)
+    assert one == declared(2), "declared again, it is the same"
+    seen: set[bytes] = set()
+    for draft in (draft_of(one, NOON), draft_of(one, NOON + HOUR), extra_draft(one, b"another job, 016")):
+        [second] = draft.options.then
+        found = [draft.id, second.id, *(link.id for link in second.options.then)]
+        assert [second.kind, *(link.kind for link in second.options.then)] == ["middle", "last", "other"]
+        assert len(set(found)) == 4
+        assert seen.isdisjoint(found)
+        seen.update(found)
+    assert draft_of(one, NOON) == draft_of(one, NOON)
 
 
 @pytest.mark.spec("SCHED-06")

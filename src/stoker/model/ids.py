@@ -55,8 +55,16 @@ def compose(milli: int, tail: int) -> JobId:
 
 def occurrence(schedule: str, at: Instant) -> JobId:
     """The id of a schedule's job for one instant: the same in every process, however often it is made."""
-    digest = hashlib.sha256(f"{schedule}@{at}".encode()).digest()  # no name contains an @
-    return compose(at // MILLISECOND, int.from_bytes(digest) >> (256 - _COUNTER_BITS))
+    return compose(at // MILLISECOND, _tail(f"{schedule}@{at}".encode()))  # no name contains an @
+
+
+def derived(job: JobId, label: str) -> JobId:
+    """The id of what belongs to a job under this label: the same whenever it is made, of the same millisecond."""
+    return compose(int.from_bytes(job[:6]), _tail(job + label.encode()))
+
+
+def _tail(source: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(source).digest()) >> (256 - _COUNTER_BITS)
 
 
 def minted_at(job: JobId) -> Instant:

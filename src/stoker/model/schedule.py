@@ -24,7 +24,7 @@ from stoker.model import ids
 from stoker.model.cron import Timetable, following, parse
 from stoker.model.errors import InvalidSchedule
 from stoker.model.ids import JobId
-from stoker.model.job import Draft, Receipt, check_name, check_span
+from stoker.model.job import PARENT, Draft, Receipt, check_name, check_span
 from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span, rfc3339
 from stoker.model.unique import Unique
 
@@ -100,8 +100,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         check_name("schedule name", self.name)
-        if self.template.id != NO_ID or self.template.at is not None:
-            raise InvalidSchedule("template", self.template, "must have neither an id nor a time of its own (at=)")
+        draft = self.template
+        if draft.id != NO_ID or draft.at is not None or draft.options.group is not None:
+            raise InvalidSchedule("template", draft, "must have neither an id nor a time of its own (at=) nor a group")
         for field, value, known in (("misfire", self.misfire, _MISFIRES), ("overlap", self.overlap, _OVERLAPS)):
             if value not in known:
                 raise InvalidSchedule(field, value, f"must be one of {', '.join(known)}")
@@ -195,8 +196,10 @@ def unpack(name: str, stored: bytes) -> Schedule:
 
 
 def template(draft: Draft) -> Draft:
-    """A draft as the template of a schedule's jobs."""
-    return replace(draft, id=NO_ID)
+    """A draft as the template of a schedule's jobs: no id of this one draft is left in it or in its chain."""
+    metadata = {key: value for key, value in (draft.options.metadata or {}).items() if key != PARENT}
+    then = tuple(map(template, draft.options.then))
+    return replace(draft, id=NO_ID, options=replace(draft.options, metadata=metadata or None, then=then))
 
 
 def check(schedule: Schedule, now: Instant) -> Schedule:
@@ -359,12 +362,19 @@ def draft_of(schedule: Schedule, at: Instant) -> Draft:
     """The job of one occurrence: its id, its time and its key are the same whichever process makes it."""
     draft = _draft(schedule, {SCHEDULE: schedule.name, OCCURRENCE: rfc3339(at)})
     due = at + draft.delay + delay_by_jitter(schedule.name, at, schedule.jitter)
-    return replace(draft, id=ids.occurrence(schedule.name, at), delay=0, at=due)
+    return _identified(replace(draft, delay=0, at=due), ids.occurrence(schedule.name, at))
 
 
 def extra_draft(schedule: Schedule, job: JobId) -> Draft:
     """A job beside the timetable, due at once."""
-    return replace(_draft(schedule, {SCHEDULE: schedule.name}), id=job, delay=0)
+    return _identified(replace(_draft(schedule, {SCHEDULE: schedule.name}), delay=0), job)
+
+
+def _identified(draft: Draft, job: JobId) -> Draft:
+    """A template with an id; what follows it in a chain gets ids that are derived from it."""
+    links = enumerate(draft.options.then)
+    then = tuple(_identified(link, ids.derived(job, f"then {n}")) for n, link in links)
+    return replace(draft, id=job, options=replace(draft.options, then=then))
 
 
 def _draft(schedule: Schedule, carried: dict[str, str]) -> Draft:
