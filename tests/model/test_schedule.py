@@ -635,7 +635,7 @@ def test_a_chain_is_stored_anew_for_each_occurrence() -> None:
 
     def declared(run: int) -> Schedule:
         first, middle, last, other = (
-            Draft(b"written %d, job %d" % (run, n), kind)
+            Draft(b"written %d job %d" % (run, n), kind)
             for n, kind in enumerate(("first", "middle", "last", "other"), 10)
         )
         return plan(template=template(first.then(middle.then(last, other))))
