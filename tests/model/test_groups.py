@@ -17,10 +17,26 @@ from stoker.model.groups import (
     changes,
     into_group,
     new_group,
+    pack_callbacks,
+    pack_members,
     standing,
+    unpack_callbacks,
+    unpack_members,
 )
 from stoker.model.ids import text
-from stoker.model.job import ACTIVE, LARGEST_METADATA, PLAIN, Draft, Options, Status, chain, links
+from stoker.model.job import (
+    ACTIVE,
+    LARGEST_METADATA,
+    PLAIN,
+    Draft,
+    Options,
+    Status,
+    chain,
+    links,
+    pack,
+    salvaged,
+    unpack,
+)
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.record import Record
 
@@ -146,6 +162,27 @@ def test_changes_add_up() -> None:
     change.add(GroupChange(1, 2, 3, 4, [ONE], "a"))
     change.add(GroupChange(-1, -1, -1, -1, [TWO], "b"))
     assert change == GroupChange(0, 1, 2, 3, [ONE, TWO], "a")
+
+
+@pytest.mark.spec("GROUP-02")
+def test_a_group_survives_being_stored() -> None:
+    group = new_group(ONE, then=draft(1, payload=b"\xff"), on_finish=chain(draft(2), draft(3)))
+    found = unpack_callbacks(pack_callbacks(group))
+    assert (found.then, found.on_failure, found.on_finish) == (group.then, None, group.on_finish)
+    assert unpack_members(pack_members([ONE, TWO])) == (ONE, TWO)
+    assert unpack_members(b"") == ()
+
+
+@pytest.mark.spec("GROUP-03")
+def test_the_group_of_a_job_is_read_from_options_that_are_broken_elsewhere() -> None:
+    stored = pack(Options(timeout=5, group=ONE))
+    assert stored is not None
+    broken = stored.replace(b"5", b"-5")
+    with pytest.raises(ValueError, match="timeout"):
+        unpack(broken)
+    assert salvaged(broken) == salvaged(broken.decode()) == Options(group=ONE)
+    for hopeless in (b"{{", "{}", 7, None):
+        assert salvaged(hopeless) is PLAIN
 
 
 # --- making one -----------------------------------------------------------------------------------------------------

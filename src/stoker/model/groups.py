@@ -9,7 +9,7 @@ count nothing and store nothing.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -111,16 +111,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     def counted(self, change: GroupChange, now: Instant) -> Group:
         """After a write that changed its members."""
-        members = self.members
-        if change.members and (members or not self.total):
-            members = (*members, *change.members)
         return replace(
             self,
             total=self.total + change.total,
             done=self.done + change.done,
             dead=self.dead + change.dead,
             canceled=self.canceled + change.canceled,
-            members=members if len(members) <= MOST_KNOWN else (),
+            members=known_members(self.members, self.total, change.members),
             queue=self.queue or change.queue,
             touched_at=now if change.members else self.touched_at,
         )
@@ -132,6 +129,41 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     def close(self, now: Instant, keep: Span) -> Group:
         """Final, and kept for so long."""
         return replace(self, closed_at=now, expires_at=now + keep)
+
+
+class Callbacks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a group stores when it closes, as engines keep it."""
+
+    then: Draft | None = None
+    on_failure: Draft | None = None
+    on_finish: Draft | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+unpack_callbacks = msgspec.json.Decoder(Callbacks).decode
+"""What `pack_callbacks` wrote."""
+
+
+def pack_callbacks(group: Group) -> bytes:
+    """The callbacks of a group as engines store them."""
+    return _encode(Callbacks(group.then, group.on_failure, group.on_finish))
+
+
+def pack_members(members: Iterable[JobId]) -> bytes:
+    """Ids as engines store them."""
+    return b"".join(members)
+
+
+def unpack_members(stored: bytes) -> tuple[JobId, ...]:
+    """What `pack_members` wrote."""
+    return tuple(stored[at : at + 16] for at in range(0, len(stored), 16))
+
+
+def known_members(before: tuple[JobId, ...], total: int, joined: Sequence[JobId]) -> tuple[JobId, ...]:
+    """The ids to keep when others join a group of so many: none once they are more than `MOST_KNOWN`."""
+    if not joined or (total and not before):
+        return before
+    return (*before, *joined) if len(before) + len(joined) <= MOST_KNOWN else ()
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ by the store's clock; payloads and results are JSON bytes that no engine looks i
 
 from __future__ import annotations
 
+import binascii
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -218,6 +219,15 @@ def pack(options: Options) -> bytes | None:
 def unpack(stored: bytes | str | None) -> Options:
     """What `pack` wrote; fields of a newer version are ignored, absent ones take their default."""
     return PLAIN if stored is None else _unpack(stored)
+
+
+_GROUP = re.compile(rb'"group":"([A-Za-z0-9+/]{22}==)"')
+
+
+def salvaged(stored: object) -> Options:
+    """What is left of options that cannot be read: the group, so that it still counts the job."""
+    found = _GROUP.search(stored.encode() if isinstance(stored, str) else stored if isinstance(stored, bytes) else b"")
+    return PLAIN if found is None else Options(group=binascii.a2b_base64(found[1]))
 
 
 def chain(*drafts: Draft) -> Draft:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine
+from stoker.model.groups import into_group, new_group
 from stoker.model.ids import JobId
-from stoker.model.job import FINISHED, Claim, Demand, Draft, Note, Settlement, Status, Verdict
+from stoker.model.job import FINISHED, Claim, Demand, Draft, Note, Options, Settlement, Status, Verdict
 from stoker.model.query import Delete, Query, Requeue, Retention, Selection
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
@@ -97,6 +98,28 @@ async def test_a_waiting_job_that_cannot_be_read_is_set_aside(engine: SqliteEngi
     assert audit(engine.path) == []
     assert await engine.claim(DEMAND) == []
     await everything_else_works(engine, bad)
+
+
+@pytest.mark.spec("FAULT-40", "GROUP-03")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE stoker_body SET options = replace(options, '60', '-60') WHERE id = ?",
+        "UPDATE stoker_body SET kind = x'ff' WHERE id = ?",
+        TRAITS,
+    ],
+)
+async def test_a_member_that_cannot_be_read_is_dead_for_its_group(engine: SqliteEngine, statement: str) -> None:
+    group, drafts = os.urandom(16), [Draft(os.urandom(16), "send", options=Options(timeout=60)) for _ in range(2)]
+    failure = Draft(os.urandom(16), "failure")
+    await engine.insert(into_group(group, drafts), group=new_group(group, on_failure=failure, sealed=True))
+    spoil(engine, statement, drafts[0].id)
+    [claim] = await engine.claim(DEMAND)
+    await engine.settle([ending(claim)])
+    [found] = await engine.groups([group])
+    assert found is not None
+    assert (found.done, found.dead, found.closed_at is not None) == (1, 1, True)
+    assert await status(engine, failure.id) is Status.PENDING
 
 
 @pytest.mark.spec("FAULT-40")

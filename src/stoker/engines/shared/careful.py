@@ -61,23 +61,25 @@ def insert(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None
     A new `group` is stored with them; one that is stored already, by the same call before, stays as it is.
     """
     drafts = tuple(drafts)
-    if group is not None and unit.group(group.id) is None:
-        unit.put_group(group.made(unit.now))
+    admit(unit, drafts, group)
     for draft in drafts:
-        if draft.options.group is not None:
-            check_member(draft, unit.group(draft.options.group), unit.get(draft.id))
+        stored = unit.get(draft.id)
+        if draft.options.group is not None and stored is not None and stored.options.group != draft.options.group:
+            raise InvalidInput("group", text(draft.id), "names a stored job that is no member of the group")
     return [insert_one(unit, draft) for draft in drafts]
 
 
-def check_member(draft: Draft, group: Group | None, stored: Record | None) -> None:
-    """Refuse a draft for a group that is missing or closed, and a stored job that is no member of it."""
-    assert draft.options.group is not None
-    if group is None:
-        raise NotFound.group(draft.options.group)
-    if group.closed_at is not None:
-        raise GroupClosed(group.id)
-    if stored is not None and stored.options.group != group.id:
-        raise InvalidInput("group", text(draft.id), "names a job that is stored already and is no member of the group")
+def admit(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None) -> None:
+    """Make a new group; refuse drafts for groups that are missing or closed."""
+    if group is not None and unit.group(group.id) is None:
+        unit.put_group(group.made(unit.now))
+    for joined in {draft.options.group for draft in drafts}:
+        if joined is None:
+            continue
+        if (found := unit.group(joined)) is None:
+            raise NotFound.group(joined)
+        if found.closed_at is not None:
+            raise GroupClosed(joined)
 
 
 def insert_one(unit: UnitOfWork, draft: Draft, mode: Mode | None = None) -> Receipt:

@@ -18,7 +18,7 @@ from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.groups import Group, GroupChange, changes
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import Draft, Status
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
 
@@ -184,6 +184,11 @@ class UnitOfWork:
     def count_group(self, group: JobId, change: GroupChange) -> None:
         """Count what the engine changed about a group's members without `put`."""
         self.group_changes.setdefault(group, GroupChange()).add(change)
+
+    def joined(self, draft: Draft) -> None:
+        """Count a draft that the engine stored without `put`."""
+        if draft.options.group is not None:
+            self.count_group(draft.options.group, GroupChange(1, members=[draft.id], queue=draft.queue))
 
     def _count_groups(self, before: Record | None, after: Record | None, *, deleted: bool = False) -> None:
         for group, change in changes(before, after, deleted=deleted):

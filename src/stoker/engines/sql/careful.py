@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.engines.sql.steps import Steps
+from stoker.model.groups import Group
 from stoker.model.job import Draft, Note, Receipt, Verdict
 from stoker.model.query import Change, Selection, Tally
 
@@ -24,10 +25,10 @@ class SqlUnit(UnitOfWork, ABC):
         """Write the difference, and begin anew."""
 
 
-def insert(unit: SqlUnit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
-    """Store drafts; receipts in their order. After `Duplicate` the transaction must be rolled back."""
-    yield from unit.load(careful.wanted_by_drafts(drafts))
-    receipts = careful.insert(unit, drafts)
+def insert(unit: SqlUnit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
+    """Store drafts; receipts in their order. After an error the transaction must be rolled back."""
+    yield from unit.load(careful.wanted_by_drafts(drafts, group))
+    receipts = careful.insert(unit, drafts, group)
     yield from unit.write()
     return receipts
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.model.errors import CorruptRecord
-from stoker.model.job import PLAIN, Options, unpack
+from stoker.model.job import Options, salvaged, unpack
 from stoker.model.query import Totals
 from stoker.model.unique import TRAITS, Unique
 
@@ -73,13 +73,13 @@ class Unpacked(NamedTuple):
 
 def unpacked(values: Mapping[str, Any]) -> Unpacked:
     """Unpack columns; one that cannot be read counts as empty."""
-    options, unique, metadata = PLAIN, None, None
+    unique, metadata = None, None
     log: tuple[str, ...] = ()
     corrupt: str | None = None
     try:
         options = read_options(values["options"])
     except CorruptRecord as error:
-        corrupt = str(error)
+        options, corrupt = salvaged(values["options"]), str(error)
     try:
         unique = read_unique(values["ukey"], values["utraits"])
     except CorruptRecord as error:

@@ -103,15 +103,15 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
         if not sound:
             kind, status = kind or "", PENDING
         counts[kind, status] += 1
-        ref: Any = (id_, seq, qid, kind, attempt, now)
+        ref: Any = (id_, seq, qid, kind, attempt, now, None)
         job_options, unique, base, crashes, throttles, metadata, error = _NOTHING_MORE
         if past or key is not None or options is not None or not sound:
-            ref = seq if past or key is not None else ref
             try:
                 job_options, unique, base, crashes, throttles, metadata, error = yield from _more(row, sound=sound)
             except CorruptRecord as broken:
                 yield from set_aside(unit, id_, str(broken), started=False)
                 continue
+            ref = seq if past or key is not None else (*ref[:6], job_options.group)
         # fmt: off
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
@@ -162,7 +162,8 @@ def stored(unit: Unit, job: JobId) -> Steps[Claim]:
     check_claimable(found)
     record, seq, qid = found.record, found.seq, found.values["qid"]
     plain = not found.has_past and record.unique is None
-    ref = (record.id, seq, qid, record.kind, record.attempts, record.started_at) if plain else seq
+    group = record.options.group
+    ref = (record.id, seq, qid, record.kind, record.attempts, record.started_at, group) if plain else seq
     claim_ = record.as_claim((yield from unit.queue_of(qid)).queue)
     return msgspec.structs.replace(claim_, ref=ref)
 

@@ -20,7 +20,18 @@ from stoker.engines.shared.careful import check
 from stoker.engines.shared.schedules import fire
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import census, claim, control, find, leases, schedules, schema, settle, user_transaction
+from stoker.engines.sqlite import (
+    census,
+    claim,
+    control,
+    find,
+    groups,
+    leases,
+    schedules,
+    schema,
+    settle,
+    user_transaction,
+)
 from stoker.engines.sqlite import events as event_log
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
@@ -29,7 +40,7 @@ from stoker.engines.sqlite.insert import insert
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
-from stoker.model.errors import EngineRefused, InvalidOption
+from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
@@ -68,8 +79,6 @@ class SqliteEngine:
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
         Feature.BESIDE_TRANSACTIONS,
         Feature.SERVER,
-        Feature.GROUPS,
-        Feature.CLOSES_AT_ONCE,
     }
     parallel_calls: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE
@@ -152,12 +161,11 @@ class SqliteEngine:
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
-        if group is not None:
-            raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         if tx is not None:
             undo = user_transaction.may_raise(drafts)
-            return await self._store.join(tx, lambda unit: insert(unit, drafts), undo=undo)
-        return await self._store.request(strict=bool(drafts), drafts=drafts)  # type: ignore[no-any-return]
+            return await self._store.join(tx, lambda unit: insert(unit, drafts, group), undo=undo)
+        strict = bool(drafts) or group is not None
+        return await self._store.request(strict=strict, drafts=drafts, group=group)  # type: ignore[no-any-return]
 
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
@@ -258,14 +266,19 @@ class SqliteEngine:
 
     # --- groups -------------------------------------------------------------------------------------------------
 
+    @timed(write=False)
     async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
-        return [None for _ in ids]
+        return await self._store.read(lambda _: groups.groups(ids))
 
-    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:  # noqa: ARG002 - it stores no groups yet
-        return False
+    @timed(write=True)
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        return await self._store.write(lambda unit: groups.seal(unit, group, abandoned=abandoned), strict=True)
 
-    async def sweep_groups(self, limit: int = 1_000) -> Swept:  # noqa: ARG002 - it stores no groups yet
-        return Swept()
+    @timed(write=True)
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:
+        if not await self._store.read(groups.to_sweep):
+            return Swept()
+        return await self._store.write(lambda unit: groups.sweep(unit, limit), strict=True)
 
     # --- settings -----------------------------------------------------------------------------------------------
 

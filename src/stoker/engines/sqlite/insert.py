@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sqlite import groups
 from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, draft_row
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import ENQUEUED, Unit
 from stoker.model.ahead import wakes
+from stoker.model.groups import Group
 from stoker.model.job import Draft, Receipt, Stored
 from stoker.model.record import due_at
 
@@ -21,11 +23,18 @@ _UNDO = sql("insert_undo")
 _INSERTED = Stored.INSERTED
 
 
-def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
-    """Insert drafts; returns receipts in their order. After `Duplicate` the caller rolls back."""
+def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
+    """Insert drafts, and a new group; returns receipts in their order. After an error the caller rolls back."""
+    grouped = group is not None or any(draft.options.group is not None for draft in drafts)
+    if grouped:
+        yield from groups.admit(unit, drafts, group)
     if all(draft.unique is None for draft in drafts) and (yield from _together(unit, drafts)):
+        if grouped:
+            for draft in drafts:
+                unit.joined(draft)
+            yield from unit.write()
         return [Receipt(draft.id, _INSERTED) for draft in drafts]
-    return (yield from careful.insert(unit, drafts))
+    return (yield from careful.insert(unit, drafts, group))
 
 
 def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:

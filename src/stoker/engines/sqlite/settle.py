@@ -15,6 +15,8 @@ from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite.columns import DONE, FINISH, RUNNING
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, Mismatch, Unit
+from stoker.model.groups import GroupChange
+from stoker.model.ids import JobId
 from stoker.model.job import Settlement, Status, Verdict
 
 _FENCE = sql("settle_fence")
@@ -49,11 +51,12 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
     kinds: defaultdict[tuple[int, str], int] = defaultdict(int)
     keeps: dict[int, int] = {}
     wids: dict[str, int | None] = {}
+    done: defaultdict[JobId, int] = defaultdict(int)
     for position, settlement in enumerate(settlements):
         if not _is_plain(settlement):
             others.append(position)
             continue
-        id_, seq, qid, kind, attempt, claimed = settlement.ref
+        id_, seq, qid, kind, attempt, claimed, group = settlement.ref
         worker, token, keep = settlement.worker, settlement.token, settlement.keep
         if worker not in wids:
             wids[worker] = yield from unit.wid(worker)
@@ -63,6 +66,8 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
         expires = now + (keeps[qid] if keep is None else keep)
         rows.append((id_, seq, qid, token, attempt, claimed, now, expires, settlement.result))
         kinds[qid, kind] += 1
+        if group is not None:
+            done[group] += 1
     if fences:
         applied = yield Many(_FENCE, fences)
         if applied != len(fences):
@@ -71,6 +76,8 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
     for (qid, kind), n in kinds.items():
         unit.moved(qid, kind, RUNNING, DONE, n)
         unit.count(qid, kind, COMPLETED, n)
+    for group, n in done.items():
+        unit.count_group(group, GroupChange(done=n))
     return others
 
 

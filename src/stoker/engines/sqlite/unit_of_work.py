@@ -14,7 +14,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sqlite import columns
+from stoker.engines.sqlite import columns, groups
 from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql
 from stoker.model.ahead import wakes
@@ -270,6 +270,8 @@ class Unit(SqlUnit):
         for name in sorted(wanted.queues):
             queue_row = yield from self.find_queue(name)
             self.add_queue(Queue(name=name) if queue_row is None else queue_row.queue)
+        for group in sorted(wanted.groups):
+            self.add_group(group, (yield from groups.find(group)))
 
     def _load_job(self, job: JobId) -> Steps[None]:
         if not self.missing(Wanted(frozenset({job}))).ids:
@@ -306,8 +308,11 @@ class Unit(SqlUnit):
             yield from self.write_queue(queue)
         for job in self.deleted:
             yield _REMEMBER, (job, self.now)
+        made, changes = list(self.changed_groups.values()), self.group_changes
         self._stored.clear()
         self.clear()
+        if changes:
+            yield from groups.write(self, made, changes)
 
     def _create(self, record: Record) -> Steps[int]:
         seq = yield from self.numbers(1)

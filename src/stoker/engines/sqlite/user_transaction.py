@@ -55,7 +55,10 @@ def with_savepoint(steps: Steps[T]) -> Steps[T]:
 
 def may_raise(drafts: Sequence[Draft]) -> bool:
     """Return whether an insert of these drafts can raise half-way."""
-    return any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
+    return any(
+        (draft.unique is not None and draft.unique.mode == "raise") or draft.options.group is not None
+        for draft in drafts
+    )
 
 
 class Own:

@@ -19,6 +19,7 @@ from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.unit_of_work import IdBlock, Mismatch, Unit
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError
+from stoker.model.groups import Group
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
 from stoker.model.time import Instant
 
@@ -32,7 +33,7 @@ class Request:
     transaction when it is alone.
     """
 
-    __slots__ = ("bare", "demand", "drafts", "future", "make", "settlements", "strict", "weight")
+    __slots__ = ("bare", "demand", "drafts", "future", "group", "make", "settlements", "strict", "weight")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Request:
         bare: bool = False,
         make: Callable[[Unit], Steps[Any]] | None = None,
         drafts: Sequence[Draft] | None = None,
+        group: Group | None = None,
         settlements: Sequence[Settlement] | None = None,
         demand: Demand | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Request:
         self.bare = bare
         self.make = make
         self.drafts = drafts
+        self.group = group
         self.settlements = settlements
         self.demand = demand
         self.weight = len(drafts or ()) + len(settlements or ())
@@ -238,7 +241,7 @@ def run_group(unit: Unit, group: Sequence[Request]) -> Steps[list[Any]]:
 
 
 def _inserts(unit: Unit, requests: list[Request], results: dict[Request, Any]) -> Steps[None]:
-    plain = [request for request in requests if all(draft.unique is None for draft in request.drafts or ())]
+    plain = [request for request in requests if request.group is None and _are_plain(request.drafts or ())]
     if len(plain) > 1:
         receipts: list[Receipt] = yield from insert.insert(
             unit, [draft for request in plain for draft in request.drafts or ()]
@@ -250,7 +253,12 @@ def _inserts(unit: Unit, requests: list[Request], results: dict[Request, Any]) -
             start = end
     for request in requests:
         if request not in results:
-            results[request] = yield from insert.insert(unit, request.drafts or ())
+            results[request] = yield from insert.insert(unit, request.drafts or (), request.group)
+
+
+def _are_plain(drafts: Sequence[Draft]) -> bool:
+    """Return whether no insert of these drafts can raise."""
+    return all(draft.unique is None and draft.options.group is None for draft in drafts)
 
 
 def _settles(unit: Unit, requests: list[Request], results: dict[Request, Any]) -> Steps[None]:

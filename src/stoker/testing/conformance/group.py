@@ -480,7 +480,7 @@ async def test_a_stored_job_does_not_become_a_member(store: Store) -> None:
     stored, fresh = store.draft(), store.draft()
     await store.insert(stored)
     group = store.mint()
-    with pytest.raises(InvalidInput, match="stored already"):
+    with pytest.raises(InvalidInput, match="stored job"):
         await store.engine.insert(into_group(group, [fresh, stored]), group=new_group(group, sealed=True))
     assert await store.gone(fresh.id)
     assert await store.engine.groups([group]) == [None]

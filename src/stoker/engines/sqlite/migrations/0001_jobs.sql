@@ -203,6 +203,31 @@ CREATE TABLE stoker_points (
     PRIMARY KEY (bucket, queue, metric)
 ) WITHOUT ROWID;
 
+-- What a group counts, changed in the write that changes its members. `qid` is the queue of its first member. The other
+-- table holds what a closing stores and the ids of up to a thousand members, 16 bytes each: it is seldom read.
+CREATE TABLE stoker_groups (
+    id BLOB NOT NULL PRIMARY KEY,
+    sealed INTEGER NOT NULL CHECK (sealed IN (0, 1)),
+    abandoned INTEGER NOT NULL CHECK (abandoned IN (0, 1)),
+    total INTEGER NOT NULL,
+    done INTEGER NOT NULL,
+    dead INTEGER NOT NULL,
+    canceled INTEGER NOT NULL,
+    qid INTEGER,
+    created INTEGER NOT NULL,
+    touched INTEGER NOT NULL,
+    closed INTEGER,
+    expires INTEGER
+) WITHOUT ROWID;
+CREATE INDEX stoker_groups_unsealed ON stoker_groups (touched) WHERE sealed = 0;
+CREATE INDEX stoker_groups_expires ON stoker_groups (expires) WHERE expires IS NOT NULL;
+
+CREATE TABLE stoker_group_jobs (
+    id BLOB NOT NULL PRIMARY KEY,
+    callbacks BLOB NOT NULL,
+    members BLOB NOT NULL
+) WITHOUT ROWID;
+
 -- A whole record. A job without a status here is running.
 CREATE VIEW stoker_jobs AS
 SELECT

@@ -1,0 +1,162 @@
+"""Groups: counted in the transaction that changes their members, and closed in the same one.
+
+A group's numbers are one small row, changed once per transaction however many of its members the transaction ends. Its
+callbacks and the ids of its members are in another table, read when it closes and when members join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stoker.engines.shared import careful
+from stoker.engines.shared.unit_of_work import Wanted
+from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite.statements import sql
+from stoker.model.groups import (
+    ABANDONED_AFTER,
+    Group,
+    GroupChange,
+    Swept,
+    known_members,
+    pack_callbacks,
+    pack_members,
+    unpack_callbacks,
+    unpack_members,
+)
+from stoker.model.ids import JobId
+from stoker.model.job import Draft
+from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.sqlite.unit_of_work import Unit
+
+_GROUP = sql("group")
+_MAKE = sql("group_make")
+_JOBS_MAKE = sql("group_jobs_make")
+_JOBS = sql("group_jobs")
+_MEMBERS = sql("group_members")
+_COUNT = sql("group_count")
+_SEAL = sql("group_seal")
+_CLOSE = sql("group_close")
+_UNSEALED = sql("groups_unsealed")
+_EXPIRED = sql("groups_expired")
+_ERASE = (sql("delete_group"), sql("delete_group_jobs"))
+_QUEUE_NAME = sql("queue_by_qid")
+
+
+def groups(ids: Sequence[JobId]) -> Steps[list[Group | None]]:
+    """Read whole groups, in the order of their ids."""
+    found: list[Group | None] = []
+    for group in ids:
+        stored = yield from find(group)
+        if stored is not None:
+            [(callbacks, members)] = yield _JOBS, (group,)
+            more = msgspec.structs.asdict(unpack_callbacks(callbacks))
+            stored = msgspec.structs.replace(stored, members=unpack_members(members), **more)
+        found.append(stored)
+    return found
+
+
+def find(group: JobId) -> Steps[Group | None]:
+    """Read a group without its callbacks and members."""
+    rows = yield _GROUP, (group,)
+    return (yield from _read(rows[0])) if rows else None
+
+
+def _read(row: Row) -> Steps[Group]:
+    id_, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires = row
+    queue = None
+    if qid is not None:
+        [named] = yield _QUEUE_NAME, (qid,)
+        queue = named[1]
+    return Group(
+        id=id_,
+        sealed=bool(sealed),
+        abandoned=bool(abandoned),
+        total=total,
+        done=done,
+        dead=dead,
+        canceled=canceled,
+        queue=queue,
+        created_at=created,
+        touched_at=touched,
+        closed_at=closed,
+        expires_at=expires,
+    )
+
+
+def seal(unit: Unit, group: JobId, *, abandoned: bool) -> Steps[bool]:
+    """Seal a group, and close it if its members are finished."""
+    if not (yield _SEAL, (group, abandoned)):
+        return False
+    unit.count_group(group, GroupChange())
+    yield from unit.write()
+    return True
+
+
+def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange]) -> Steps[None]:
+    """Insert new groups and count what became of members; what is complete closes and stores its callbacks."""
+    for group in made:
+        yield _MAKE, (group.id, group.sealed, group.created_at)
+        yield _JOBS_MAKE, (group.id, pack_callbacks(group), b"")
+    callbacks: list[Draft] = []
+    for id_, change in changes.items():
+        callbacks += yield from _count(unit, id_, change)
+    if callbacks:
+        yield from unit.load(careful.wanted_by_drafts(callbacks))
+        for draft in callbacks:
+            careful.insert_followup(unit, draft)
+        yield from unit.write()
+
+
+def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[tuple[Draft, ...]]:
+    """Count what became of a group's members; returns what its closing stores."""
+    qid = None if change.queue is None else (yield from unit.qid(change.queue))
+    touched = unit.now if change.members else None
+    rows = yield _COUNT, (group, change.total, change.done, change.dead, change.canceled, qid, touched)
+    if not rows:
+        return ()
+    counted = yield from _read(rows[0])
+    if change.members:
+        [(_, before)] = yield _JOBS, (group,)
+        members = known_members(unpack_members(before), counted.total - change.total, change.members)
+        yield _MEMBERS, (group, pack_members(members))
+    if not counted.complete:
+        return ()
+    keep = KEEP_DONE if rows[0][7] is None else (yield from unit.queue_of(rows[0][7])).queue.keep_done
+    closed = counted.close(unit.now, keep)
+    yield _CLOSE, (group, closed.closed_at, closed.expires_at)
+    [(callbacks, _)] = yield _JOBS, (group,)
+    return msgspec.structs.replace(closed, **msgspec.structs.asdict(unpack_callbacks(callbacks))).callbacks
+
+
+def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Steps[None]:
+    """Refuse drafts of groups that are closed or missing; a new group is inserted with the next write."""
+    wanted = careful.wanted_by_drafts(drafts, group)
+    yield from unit.load(Wanted(groups=wanted.groups))
+    careful.admit(unit, drafts, group)
+
+
+# --- sweeping ---------------------------------------------------------------------------------------------------
+
+
+def to_sweep(now: Instant) -> Steps[bool]:
+    """Return whether a sweep would find anything: a read, so that idle workers write nothing."""
+    unsealed = yield _UNSEALED, (now - ABANDONED_AFTER, 1)
+    return bool(unsealed or (yield _EXPIRED, (now, 1)))
+
+
+def sweep(unit: Unit, limit: int) -> Steps[Swept]:
+    """Abandon groups that stayed unsealed, and delete those past their retention."""
+    late = yield _UNSEALED, (unit.now - ABANDONED_AFTER, limit)
+    for (group,) in late:
+        yield from seal(unit, group, abandoned=True)
+    old = yield _EXPIRED, (unit.now, limit)
+    for (group,) in old:
+        for statement in _ERASE:
+            yield statement, (group,)
+    return Swept(abandoned=len(late), removed=len(old))

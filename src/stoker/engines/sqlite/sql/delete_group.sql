@@ -1,0 +1,1 @@
+DELETE FROM stoker_groups WHERE id = ?1

@@ -1,0 +1,1 @@
+DELETE FROM stoker_group_jobs WHERE id = ?1

@@ -1,0 +1,1 @@
+SELECT callbacks, members FROM stoker_group_jobs WHERE id = ?1

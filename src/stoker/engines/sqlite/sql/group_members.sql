@@ -1,0 +1,1 @@
+UPDATE stoker_group_jobs SET members = ?2 WHERE id = ?1
