@@ -27,6 +27,12 @@ def drafts(n: int, payload: bytes = LARGE) -> list[Draft]:
     return [Draft(mint(), "work", payload) for _ in range(n)]
 
 
+@pytest.fixture(params=["redis_url", "redis_cluster_url"], ids=["redis", "cluster"])
+def server(request: pytest.FixtureRequest) -> str:
+    """The URL of a single Redis, and of a cluster."""
+    return str(request.getfixturevalue(request.param))
+
+
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How much each call sends from now on."""
     found: list[int] = []
@@ -65,7 +71,7 @@ async def test_a_large_batch_goes_in_parts(redis_url: str, redis_prefix: str, mo
 
 @pytest.mark.spec("LARGE-02")
 async def test_the_time_limit_grows_with_what_is_sent(
-    redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+    server: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float] = []
     timeout = asyncio.timeout
@@ -74,7 +80,7 @@ async def test_the_time_limit_grows_with_what_is_sent(
         limits.append(seconds or 0.0)
         return timeout(seconds)
 
-    engine = RedisEngine(redis_url, prefix=redis_prefix, timeout=7)
+    engine = RedisEngine(server, prefix=redis_prefix, timeout=7)
     await engine.open()
     try:
         await engine.insert(drafts(1, b"{}"))
@@ -90,7 +96,7 @@ async def test_the_time_limit_grows_with_what_is_sent(
 
 @pytest.mark.spec("LARGE-02")
 async def test_what_arrives_of_a_long_answer_moves_the_time_limit_on(
-    redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+    server: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[float] = []
     reschedule = asyncio.Timeout.reschedule
@@ -100,7 +106,7 @@ async def test_what_arrives_of_a_long_answer_moves_the_time_limit_on(
             moved.append(when - (self.when() or 0.0))
         reschedule(self, when)
 
-    engine = RedisEngine(redis_url, prefix=redis_prefix)
+    engine = RedisEngine(server, prefix=redis_prefix)
     await engine.open()
     try:
         await engine.insert(drafts(4))

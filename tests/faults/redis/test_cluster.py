@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from stoker.engines.redis import RedisClusterEngine
+from stoker.model.errors import EngineBusy, EngineUnavailable
+from stoker.model.job import Draft
+from stoker.registry import mint
 from tests import services
 from tests.faults.redis.scenes import Make, trial, whole
-from tests.services.clusters import Cluster
+from tests.services.clusters import Cluster, until
 
 pytestmark = [pytest.mark.engine("redis"), pytest.mark.timeout(900)]
 
@@ -69,3 +73,30 @@ async def test_a_master_is_killed_and_what_its_replica_had_is_kept(cluster: Clus
         await running.consuming()
         await running.until(lambda: all(running.ends[one.id] for one in jobs), "everything is done")
     await asyncio.to_thread(cluster.revive, master)
+
+
+@pytest.mark.spec("RDFAULT-32")
+async def test_a_master_that_answers_no_more_is_left_for_its_replica(cluster: Cluster, make: Make, prefix: str) -> None:
+    """Its connections stay open: only the time limit shows that it is gone, and the next call asks the others."""
+    engine = make(timeout=0.5, patience=0.1)
+    await engine.open()
+    try:
+        await engine.insert([Draft(mint(), "work")])
+        master = cluster.owner(home(cluster, prefix))
+        heir = cluster.replica(master)
+        assert master.ask("WAIT", 1, 5_000) == 1
+        master.server.freeze()
+        try:
+            job = Draft(mint(), "work")
+            stored = None
+            while stored is None:
+                with contextlib.suppress(EngineUnavailable, EngineBusy):
+                    [stored] = await engine.insert([job])
+            assert stored.id == job.id
+            assert heir.master
+        finally:
+            master.server.thaw()
+        await asyncio.to_thread(until, lambda: master.synced, "the old master follows the new one")
+    finally:
+        await engine.close()
+    await asyncio.to_thread(cluster.wait_whole)

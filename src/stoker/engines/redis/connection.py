@@ -9,17 +9,18 @@ into Stoker's; none of them shows a URL. It is longer than other modules because
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import redis.exceptions as driver
 from hiredis import pack_command
 from redis.asyncio import Connection as Socket
-from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio import ConnectionPool, RedisCluster, SSLConnection
 from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -129,6 +130,62 @@ class Parser(DefaultParser):  # type: ignore[misc, valid-type]  # the driver's c
             until = self.clock.when()
             self.clock.reschedule(None if until is None else until + len(data) / SLOWEST)
         return True
+
+
+class ClusterSocket(Socket):
+    """A connection of a cluster, whose time limit grows with what a command sends and its reply brings.
+
+    The driver routes commands, follows redirections and replaces dead nodes by itself. So the limit, one for a command
+    and its reply, is here, and raises the driver's own error.
+    """
+
+    def __init__(self, *args: Any, socket_timeout: float, **options: Any) -> None:
+        super().__init__(*args, socket_timeout=None, parser_class=Parser, **options)
+        self._limit = socket_timeout
+        self._deadline = 0.0
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        size = len(command) if isinstance(command, bytes | str) else sum(map(len, command))
+        deadline = time.monotonic() + self._limit + size / SLOWEST
+        await self._until(deadline, super().send_packed_command(command, check_health))
+        self._deadline = deadline
+
+    async def read_response(self, disable_decoding: bool = False, timeout: float | None = None, **options: Any) -> Any:
+        if timeout is not None:
+            return await super().read_response(disable_decoding, timeout, **options)
+        return await self._until(self._deadline, super().read_response(disable_decoding, math.inf, **options))
+
+    async def _until(self, deadline: float, work: Awaitable[Any]) -> Any:
+        parser = cast("Parser", self._parser)
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0)) as parser.clock:
+                return await work
+        except TimeoutError:
+            raise driver.TimeoutError("the server did not answer within the time limit") from None
+        finally:
+            parser.clock = None
+
+
+class ClusterTlsSocket(ClusterSocket, SSLConnection):
+    """The same over TLS."""
+
+
+def _cluster(url: str, timeout: float) -> RedisCluster:
+    """The driver's client of a cluster, with connections of ours: it has no option for their class."""
+    cluster = RedisCluster.from_url(
+        url,
+        protocol=2,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        socket_keepalive=True,
+        client_name="stoker",
+    )
+    options = cluster.nodes_manager.connection_kwargs
+    tls = options["connection_class"] is SSLConnection
+    options["connection_class"] = ClusterTlsSocket if tls else ClusterSocket
+    for node in cluster.nodes_manager.startup_nodes.values():
+        node.connection_class = options["connection_class"]
+    return cluster
 
 
 class Node:
@@ -251,14 +308,7 @@ class Connection:
         if self._opened:
             return
         if self._address.cluster:
-            self._cluster = RedisCluster.from_url(
-                self._address.url,
-                protocol=2,
-                socket_timeout=self._timeout,
-                socket_connect_timeout=self._timeout,
-                socket_keepalive=True,
-                client_name="stoker",
-            )
+            self._cluster = _cluster(self._address.url, self._timeout)
         else:
             self._node = Node(self._address.url, self._timeout)
         self._opened = True
