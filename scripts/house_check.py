@@ -23,7 +23,7 @@ ADDRESSES = (
         "a package index",
     ),
 )
-BANNED = {"ack", "actor", "consumer", "dlq", "heartbeat", "nack"}
+BANNED = {"ack", "actor", "dlq", "heartbeat", "nack"}
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 

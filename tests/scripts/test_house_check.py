@@ -34,7 +34,7 @@ def test_ordinary_text_is_left_alone(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["class DLQ: ...", "def send_ack(): ...", "heartbeat = 1", "def f(consumer_name): ..."]
+    "source", ["class DLQ: ...", "def send_ack(): ...", "heartbeat = 1", "def f(actor_name): ..."]
 )
 def test_names_with_foreign_words_are_found(source: str) -> None:
     assert len(house_check.glossary("a.py", source)) == 1

@@ -13,7 +13,7 @@ import enum
 import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidTransition
-from stoker.model.stream import Message
+from stoker.model.outbox.stream import Message
 from stoker.model.time import Instant
 
 DEFAULT_PAGE = 100

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.model import delivery, letters
-from stoker.model.cursor import Cursor, Strategy, Terms, attempts_seen, deadline, leased, may_lease, remaining
-from stoker.model.delivery import (
+from stoker.model.errors import (
+    InvalidInput,
+    InvalidName,
+    InvalidOption,
+    InvalidTransition,
+    NotFound,
+    PayloadTooLarge,
+)
+from stoker.model.outbox import delivery, letters
+from stoker.model.outbox.cursor import Cursor, Strategy, Terms, attempts_seen, deadline, leased, may_lease, remaining
+from stoker.model.outbox.delivery import (
     EXPIRED,
     NOTHING_DONE,
     Advance,
@@ -30,16 +38,8 @@ from stoker.model.delivery import (
     quarantine,
     readable,
 )
-from stoker.model.errors import (
-    InvalidInput,
-    InvalidName,
-    InvalidOption,
-    InvalidTransition,
-    NotFound,
-    PayloadTooLarge,
-)
-from stoker.model.letters import Letter, LetterFilter, LetterStatus
-from stoker.model.stream import (
+from stoker.model.outbox.letters import Letter, LetterFilter, LetterStatus
+from stoker.model.outbox.stream import (
     LARGEST_MESSAGE,
     SEQUENCE_BATCH,
     SEQUENCE_STEPS,

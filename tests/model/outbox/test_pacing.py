@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.model.delivery import Ending
 from stoker.model.errors import InvalidOption
-from stoker.model.pacing import (
+from stoker.model.outbox.delivery import Ending
+from stoker.model.outbox.pacing import (
     PARTITIONS_AT_ONCE,
     PROFILES,
     SEQUENCER_MAX,

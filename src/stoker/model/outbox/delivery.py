@@ -18,10 +18,10 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from stoker.model.cursor import Cursor, Strategy, attempts_seen
 from stoker.model.errors import InvalidInput
-from stoker.model.letters import Letter, write
-from stoker.model.stream import Message
+from stoker.model.outbox.cursor import Cursor, Strategy, attempts_seen
+from stoker.model.outbox.letters import Letter, write
+from stoker.model.outbox.stream import Message
 from stoker.model.time import Instant
 
 EXPIRED = "the lease ran out while the handler was at work"

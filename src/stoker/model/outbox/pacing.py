@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
-from stoker.model.delivery import Ending
 from stoker.model.errors import InvalidOption
+from stoker.model.outbox.delivery import Ending
 from stoker.model.time import LONGEST, MILLISECOND, MINUTE, SECOND, Span
 
 DEEPEST_EXPONENT = 30

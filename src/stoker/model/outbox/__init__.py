@@ -1,0 +1,1 @@
+"""The rules of streams: what is appended, numbered, delivered, and set aside."""
