@@ -14,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from stoker.engines.memory import MemoryEngine
 from stoker.testing.machine import MakeMachineEngine, engine_machine
+from stoker.testing.outbox_machine import stream_machine
 from tests.harness.shared_schema import SharedSchema
 
 Factory = Callable[[pytest.FixtureRequest], MakeMachineEngine]
@@ -56,18 +57,26 @@ def _engines(**factories: Factory) -> Iterator[Any]:
             yield pytest.param(factory, id=name, marks=pytest.mark.engine(name))
 
 
+def _settings(*, campaign: bool) -> settings:
+    return settings(
+        max_examples=200 if campaign else 30,
+        stateful_step_count=60 if campaign else 40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        # Explaining a failure runs very many more lives; the shrunk one says enough.
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+    )
+
+
 @pytest.mark.timeout(3_600)
 @pytest.mark.spec("MODEL-05")
 @pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite, redis=_redis, postgres=_postgres)])
 def test_engines_live_in_lock_step(factory: Factory, request: pytest.FixtureRequest, campaign: bool) -> None:
-    run_state_machine_as_test(
-        engine_machine(factory(request)),
-        settings=settings(
-            max_examples=200 if campaign else 30,
-            stateful_step_count=60 if campaign else 40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            # Explaining a failure runs very many more lives; the shrunk one says enough.
-            phases=[phase for phase in Phase if phase is not Phase.explain],
-        ),
-    )
+    run_state_machine_as_test(engine_machine(factory(request)), settings=_settings(campaign=campaign))
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.spec("OUTBOX-64")
+@pytest.mark.parametrize("factory", [*_engines(memory=_memory)])
+def test_streams_live_in_lock_step(factory: Factory, request: pytest.FixtureRequest, campaign: bool) -> None:
+    run_state_machine_as_test(stream_machine(factory(request)), settings=_settings(campaign=campaign))

@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *doc_tables.pages()]
 SPEC = DOCS / "spec.md"  # as long as it has to be
 LONGEST = 200
-AVOIDED = re.compile(r"\b(?:actors?|consumers?|n?acks?|n?acked|heartbeats?|DLQ)\b", re.IGNORECASE)
+AVOIDED = re.compile(r"\b(?:actors?|n?acks?|n?acked|heartbeats?|DLQ)\b", re.IGNORECASE)
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 

@@ -33,9 +33,7 @@ def test_ordinary_text_is_left_alone(line: str) -> None:
     assert house_check.addresses("a.md", line) == []
 
 
-@pytest.mark.parametrize(
-    "source", ["class DLQ: ...", "def send_ack(): ...", "heartbeat = 1", "def f(actor_name): ..."]
-)
+@pytest.mark.parametrize("source", ["class DLQ: ...", "def send_ack(): ...", "heartbeat = 1", "def f(actor_name): ..."])
 def test_names_with_foreign_words_are_found(source: str) -> None:
     assert len(house_check.glossary("a.py", source)) == 1
 

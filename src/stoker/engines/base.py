@@ -14,17 +14,23 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, cast
 
 import msgspec
 
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.delivery import Advance, Advanced
+from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
+from stoker.model.outbox.steering import Steering, StreamState
+from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
@@ -60,6 +66,7 @@ class Feature(enum.StrEnum):
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
     GROUPS = "jobs can be counted in groups"
     CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
+    OUTBOX = "streams, whose messages are appended in the transaction of the user's own data, and inboxes"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 
@@ -425,3 +432,110 @@ class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Protocol):
     async def now(self) -> Instant:
         """The store's clock."""
         ...
+
+
+class Outbox(Protocol):
+    """Streams, inboxes and held claims. Engines with `Feature.OUTBOX` have it; `outbox_of` returns it.
+
+    The numbers of a partition rise with commits: if a message was committed before another one of its partition was
+    appended, it has the lower number. A call with `tx` exists if and only if that transaction commits.
+    """
+
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        """Make a stream and its consumers known, in one step.
+
+        A stream that is known gets the new `keep`; another count of partitions raises `InvalidOption` and nothing is
+        stored. A new consumer gets a cursor for every partition at its start, `end` being behind everything that is
+        committed now; a known consumer is left alone.
+        """
+        ...
+
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        """Append messages, all or none, in the order of the list. Registers the stream if it is not known.
+
+        Another count of partitions raises `InvalidOption`, a partition outside of it `InvalidInput`; nothing is stored
+        then. After the commit a waiter of the stream's topic is woken. Empty: nothing.
+        """
+        ...
+
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        """Take a partition that has something to deliver, and read it, in one step.
+
+        `cursor.choose` decides which: due, not paused, and without a living holder whose lease goes on, the least
+        recently served first. The cursor gets holder, token, end and one attempt more (`cursor.leased`). Read are, in
+        this order of preference: the letters of a released key, by number; one letter that is due; the messages behind
+        the position, by number, at most `cursor.wanted` and as many as `cursor.fitting`. No partition has two holders.
+        What cannot be read rolls the lease back. A worker without a live lease of its own gets a `Rest`, an unknown
+        consumer raises `NotFound`. Empty: a `Rest` that says when time alone changes that; nothing is written.
+        """
+        ...
+
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        """Store what a turn came to and release the partition, in one step, only while `delivery.applies`.
+
+        Letters meet those that are stored by `letters.merge`. With `wish` the same partition is leased again in the
+        same step if it could be leased now and has something to deliver. `tx` and `wish` exclude each other.
+        """
+        ...
+
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        """The named streams, or all, by name, at one instant and without reading the messages. Empty: `[]`."""
+        ...
+
+    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
+        """Change a consumer, in one step; False when there is no such consumer or parked key.
+
+        A seek takes the leases away (`steering.sought`). All but a pause and a drop wake the stream's waiters.
+        """
+        ...
+
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        """Delete messages that every consumer has passed and `keep` has outlived, at most `limit`, in one step.
+
+        Lowest numbers first; a partition's highest number stays known. Without consumers nothing. Empty: zero.
+        """
+        ...
+
+    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+        """List letters, latest failure first, or apply an action to those it applies to, in one step.
+
+        `letters.act` decides for each letter by its status inside the write; at most `chosen.limit` are listed or
+        changed, but all are counted. Letters that became due wake the stream's waiters. Empty: none.
+        """
+        ...
+
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        """Remember ids for at least `keep`; return for each, in order, whether it is new.
+
+        The same id twice in one call: True, False. A concurrent call with the same id waits for this transaction to
+        end, or one of them fails. `tx=None` is refused. `expire` forgets them afterwards. Empty: `[]`.
+        """
+        ...
+
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        """Return the claim while it is still its worker's, None otherwise; to be called first in a transaction.
+
+        A settlement of the returned claim in the same transaction can then fail only if the claim is lost meanwhile.
+        """
+        ...
+
+
+def outbox_of(engine: Engine) -> Outbox:
+    """The engine's streams; an engine without them is refused by name."""
+    if Feature.OUTBOX not in engine.features:
+        raise EngineRefused(
+            f"{engine.name} has no streams: it cannot join the transaction of your data. Nothing was stored. Put the "
+            "outbox into the database that holds your data, and relay its messages to this store."
+        )
+    return cast("Outbox", engine)
+
+
+def needs_transaction(call: str, tx: Transaction | None) -> None:
+    """Refuse a call that means nothing outside of the user's transaction."""
+    if tx is None:
+        raise EngineRefused(
+            f"{call} needs tx=, the transaction that your own writes are in: only then they happen exactly once. "
+            "Nothing was stored."
+        )

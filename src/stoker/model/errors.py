@@ -75,11 +75,11 @@ class InvalidSchedule(InvalidInput):
 class InvalidTransition(StokerError):
     """A change of status outside the table in `lifecycle`; the record is unchanged."""
 
-    def __init__(self, before: str, after: str, whose: str | None = None, *, noun: str = "job") -> None:
+    def __init__(self, before: str, after: str, whose: str | None = None) -> None:
         self.before = before
         self.after = after
         self.whose = whose
-        subject = f"{noun} {whose}" if whose else f"a {noun}"
+        subject = f"job {whose}" if whose else "a job"
         super().__init__(f"{subject} cannot go from {before} to {after}. The record is unchanged.")
 
 

@@ -80,19 +80,24 @@ def check_name(field: str, value: str) -> None:
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
     """Check metadata: a map from text to text, bounded because it travels with the job."""
+    check_text_map("metadata", metadata, LARGEST_METADATA)
+
+
+def check_text_map(field: str, value: Mapping[str, str], largest: int) -> None:
+    """Check a map from text to text that every engine can store, of at most `largest` bytes in all."""
     size = 0
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidInput("metadata", {key: value}, "must map text to text")
-        for text in (key, value):
+    for key, item in value.items():
+        if not isinstance(key, str) or not isinstance(item, str):
+            raise InvalidInput(field, {key: item}, "must map text to text")
+        for text in (key, item):
             if "\0" in text:
-                raise InvalidInput("metadata", text, "must not contain NUL")
+                raise InvalidInput(field, text, "must not contain NUL")
             try:
                 size += len(text.encode())
             except UnicodeEncodeError as error:
-                raise InvalidInput("metadata", text, "must not contain lone surrogates") from error
-    if size > LARGEST_METADATA:
-        raise InvalidInput("metadata", f"{size} bytes", f"must be at most {LARGEST_METADATA} bytes in all")
+                raise InvalidInput(field, text, "must not contain lone surrogates") from error
+    if size > largest:
+        raise InvalidInput(field, f"{size} bytes", f"must be at most {largest} bytes in all")
 
 
 class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -304,3 +304,4 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     points: int = 0
     presences: int = 0
     locks: int = 0
+    receipts: int = 0

@@ -1,4 +1,4 @@
-"""How much a processor takes at once and how long it rests: OUTBOX-30 to OUTBOX-36."""
+"""How much a consumer takes at once and how long it rests: OUTBOX-30 to OUTBOX-36."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidOption
-from stoker.model.outbox.delivery import Ending
 from stoker.model.outbox.pacing import (
     PARTITIONS_AT_ONCE,
     PROFILES,
     SEQUENCER_MAX,
+    Ending,
     Pace,
     Size,
     pace,
@@ -36,9 +36,8 @@ def test_the_batch_shrinks_to_what_worked_after_failures_in_a_row(processed: int
 
 
 @pytest.mark.spec("OUTBOX-30")
-def test_a_success_ends_the_row_of_failures_and_idle_turns_change_nothing() -> None:
+def test_a_success_ends_the_row_of_failures() -> None:
     once = resized(FULL, Ending.RETRY, 0, 8, RULES)
-    assert resized(once, Ending.IDLE, None, 0, RULES) == once
     again = resized(resized(once, Ending.DELIVERED, 8, 8, RULES), Ending.RETRY, 0, 8, RULES)
     assert again == Size(8, 1)
 
@@ -101,11 +100,9 @@ def test_the_retry_delay_is_monotone_and_bounded(failures: int, base: int, more:
 @pytest.mark.spec("OUTBOX-34")
 def test_the_rest_follows_the_ending() -> None:
     rules = Pace(breath=5 * MILLISECOND)
-    assert rest(Ending.DELIVERED, 0, rules, more=True) == rules.breath
-    assert rest(Ending.DELIVERED, 0, rules, more=False) == rules.idle
-    assert rest(Ending.IDLE, 3, rules, more=True) == rules.idle
-    assert rest(Ending.REJECTED, 3, rules, more=False) == rules.breath
-    assert rest(Ending.RETRY, 3, rules, more=True) == 4 * SECOND
+    assert rest(Ending.DELIVERED, 0, rules) == rules.breath
+    assert rest(Ending.REJECTED, 3, rules) == rules.breath
+    assert rest(Ending.RETRY, 3, rules) == 4 * SECOND
     assert Pace().breath == 0
 
 
@@ -133,6 +130,7 @@ def test_a_pace_that_cannot_work_is_refused(wrong: dict[str, int]) -> None:
 @pytest.mark.spec("OUTBOX-35")
 def test_profiles_differ_in_the_promised_direction() -> None:
     assert pace("default") == Pace()
+    assert (pace("default").batch, pace("low_latency").batch) == (100, 10)
     assert pace("low_latency").idle < pace("default").idle < pace("relaxed").idle
     assert pace("high_throughput").batch > pace("default").batch > pace("low_latency").batch
     assert msgspec.structs.replace(PROFILES["relaxed"], batch=7).batch == 7
@@ -142,7 +140,7 @@ def test_profiles_differ_in_the_promised_direction() -> None:
 
 
 @pytest.mark.spec("OUTBOX-36")
-def test_a_failing_sequencer_waits_longer_each_time() -> None:
+def test_a_store_that_fails_is_left_alone_longer_each_time() -> None:
     waits = [sequencer_wait(n) // MILLISECOND for n in (-1, 0, 1, 2, 8, 9, 10**9)]
     assert waits == [100, 100, 200, 400, 25_600, 30_000, 30_000]
     assert SEQUENCER_MAX == 30 * SECOND

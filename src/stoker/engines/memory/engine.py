@@ -10,9 +10,9 @@ from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes
-from stoker.engines.memory import control, find, groups, leases, schedules, unit_of_work
+from stoker.engines.memory import control, find, groups, leases, outbox, schedules, unit_of_work
 from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
@@ -39,6 +39,11 @@ from stoker.model.job import (
     Verdict,
     check_lease,
 )
+from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.delivery import Advance, Advanced, check_wish
+from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
+from stoker.model.outbox.steering import Steering, StreamState
+from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant
@@ -67,6 +72,7 @@ class MemoryEngine:
             Feature.BESIDE_TRANSACTIONS,
             Feature.GROUPS,
             Feature.CLOSES_AT_ONCE,
+            Feature.OUTBOX,
         }
     )
     parallel_calls: ClassVar[int] = 1
@@ -404,3 +410,59 @@ class MemoryEngine:
 
     def timings(self) -> Timings:
         return self._call_times.drain()
+
+    # --- outbox -------------------------------------------------------------------------------------------------
+
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        with self._write as store:
+            if tx is not None:
+                return own(tx, store).register(stream, consumers, store.now())
+            return outbox.run(store, outbox.register, stream, consumers)
+
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        with self._write as store:
+            if tx is not None:
+                return own(tx, store).append(stream, entries, store.now())
+            return outbox.run(store, outbox.append, stream, entries)
+
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        with self._write as store:
+            return outbox.lease(store, wish, store.now())
+
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        check_wish(advance, wish, joined=tx is not None)
+        with self._write as store:
+            if tx is not None:
+                return Advanced(own(tx, store).advance(advance, store.now()))
+            after = outbox.run(store, outbox.advance, advance)
+            if after is None or wish is None:
+                return Advanced(after is not None)
+            return outbox.go_on(store, after, wish, store.now())
+
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        with self._read as store:
+            return outbox.streams(store.tables, names)
+
+    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
+        with self._write as store:
+            return outbox.steer(store, stream, consumer, change)
+
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        with self._write as store:
+            return outbox.vacuum(store.tables, stream, limit, store.now())
+
+    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+        with self._write as store:
+            return outbox.letters(store, chosen, action, store.now())
+
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        needs_transaction("receive", tx)
+        with self._write as store:
+            return own(tx, store).receive(source, ids, keep, store.now())
+
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        needs_transaction("hold", tx)
+        with self._write as store:
+            return own(tx, store).hold(claim, store.now())

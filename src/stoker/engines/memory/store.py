@@ -20,6 +20,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from stoker.engines.base import Clock
 from stoker.engines.memory.events import EventLog
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
+from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared import careful
 from stoker.engines.shared.ends import Ends, Interest
@@ -77,6 +78,7 @@ class Store:
         self.presences: dict[str, Presence] = {}
         self.schedules: dict[str, Schedule] = {}
         self.event_log = EventLog()
+        self.tables = Tables()
         self.hubs: list[Hub] = []
         self.interest = Interest()
         self.attending: dict[Ends, asyncio.AbstractEventLoop] = {}
@@ -220,6 +222,10 @@ class Store:
         assert record.worker is not None
         entry.record = record
         self.held.setdefault(record.worker, {})[record.id] = entry
+
+    def write_streams(self, changes: Tables, now: Instant) -> None:
+        """Write what a transaction changed about streams."""
+        self._woken |= self.tables.commit(changes, now)
 
     # --- queues and ids -----------------------------------------------------------------------------------------
 

@@ -12,17 +12,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from stoker.engines.memory import unit_of_work
+from stoker.engines.memory import outbox, unit_of_work
 from stoker.engines.memory.store import Store
-from stoker.engines.shared.unit_of_work import UnitOfWork
+from stoker.engines.memory.streams import StreamUnit
 from stoker.model.errors import EngineBusy, EngineRefused
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
-from stoker.model.job import Draft, Receipt, Settlement, Stored, Verdict
-from stoker.model.time import Instant
+from stoker.model.job import Claim, Draft, Receipt, Settlement, Stored, Verdict
+from stoker.model.outbox.cursor import Consumer
+from stoker.model.outbox.delivery import Advance
+from stoker.model.outbox.stream import Entry, Stream, check_entries
+from stoker.model.time import Instant, Span
 
 Answer = TypeVar("Answer")
-Step: TypeAlias = Callable[[Store, UnitOfWork], Any]
+Step: TypeAlias = Callable[[Store, StreamUnit], Any]
 
 
 class MemoryTransaction:
@@ -48,10 +51,35 @@ class MemoryTransaction:
         """Return what the settlements will return, and perform them at the end."""
         return self._rehearse(partial(unit_of_work.settle, settlements=tuple(settlements)), now)
 
+    def register(self, stream: Stream, consumers: Sequence[Consumer], now: Instant) -> None:
+        """Register at the end."""
+        self._rehearse(partial(outbox.register, stream=stream, consumers=tuple(consumers)), now)
+
+    def append(self, stream: Stream, entries: Sequence[Entry], now: Instant) -> None:
+        """Append at the end; what is known to be registered needs no rehearsal, which keeps many appends linear."""
+        step = partial(outbox.append, stream=stream, entries=tuple(entries))
+        if self._store.tables.streams.get(stream.name) == stream:
+            check_entries(stream, entries)
+            self._steps.append((step, None))
+        else:
+            self._rehearse(step, now)
+
+    def advance(self, change: Advance, now: Instant) -> bool:
+        """Return whether the advance will apply, and store it at the end."""
+        return self._rehearse(partial(outbox.advance, change=change), now) is not None
+
+    def receive(self, source: str, ids: Sequence[str], keep: Span, now: Instant) -> list[bool]:
+        """Return which ids will be new, and remember them at the end."""
+        return self._rehearse(partial(outbox.receive, source=source, ids=tuple(ids), keep=keep), now)
+
+    def hold(self, claim: Claim, now: Instant) -> Claim | None:
+        """Return the claim if it holds; it must hold at the end as well."""
+        return self._rehearse(partial(outbox.hold, claim=claim), now)
+
     def perform(self, now: Instant) -> None:
         """Write everything at once, or nothing."""
         self._ended = True
-        unit = UnitOfWork(now)
+        unit = StreamUnit(now, self._store.tables)
         answers = [step(self._store, unit) for step, _ in self._steps]
         if answers != [promised for _, promised in self._steps]:
             raise EngineBusy(
@@ -59,6 +87,7 @@ class MemoryTransaction:
                 "stored. Run the whole block again."
             )
         self._store.apply(unit)
+        self._store.write_streams(unit.tables, now)
 
     def forget(self) -> None:
         """Roll back: nothing was written, so there is nothing to undo."""
@@ -73,8 +102,8 @@ class MemoryTransaction:
         if self._ended:
             raise EngineRefused("tx= is a transaction that has ended. Nothing was stored. Use it inside its block.")
 
-    def _rehearse(self, step: Callable[[Store, UnitOfWork], Answer], now: Instant) -> Answer:
-        unit = UnitOfWork(now)
+    def _rehearse(self, step: Callable[[Store, StreamUnit], Answer], now: Instant) -> Answer:
+        unit = StreamUnit(now, self._store.tables)
         for earlier, _ in self._steps:
             earlier(self._store, unit)
         answer = step(self._store, unit)

@@ -87,7 +87,14 @@ def expire(store: Store, retention: Retention, now: Instant) -> Expired:
         del store.presences[name]
     for name in lapsed:
         del store.locks[name]
-    return Expired(jobs=len(gone), events=events + old_events, points=points, presences=len(unseen), locks=len(lapsed))
+    return Expired(
+        jobs=len(gone),
+        events=events + old_events,
+        points=points,
+        presences=len(unseen),
+        locks=len(lapsed),
+        receipts=store.tables.forget(retention.limit, now),
+    )
 
 
 def _remove(store: Store, gone: Iterable[Entry], now: Instant) -> int:

@@ -75,6 +75,7 @@ class PostgresEngine:
         Feature.SIGN_OF_LIFE,
         Feature.GROUPS,
         Feature.CLOSES_AT_ONCE,
+        Feature.OUTBOX,
     }
     parallel_calls: ClassVar[int] = 2
     keep_done: Span = KEEP_DONE

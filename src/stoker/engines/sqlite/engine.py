@@ -79,6 +79,7 @@ class SqliteEngine:
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
         Feature.BESIDE_TRANSACTIONS,
         Feature.SERVER,
+        Feature.OUTBOX,
     }
     parallel_calls: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE

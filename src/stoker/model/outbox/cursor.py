@@ -1,27 +1,59 @@
-"""Cursors: how far each partition is delivered, and which processor may deliver it.
+"""Cursors: how far each partition is delivered to a consumer, and which worker may deliver it.
 
-Two strategies take a partition. *Leased* writes a holder and a token into the cursor, commits, and lets the handler
-work outside any transaction until a deadline; *transactional* keeps the cursor's row locked while the handler works.
-Attempts count deliveries since the cursor last moved. A lease counts at its start, so that a crash is counted too; a
-transaction counts at its end. What an outcome does to the cursor is decided in `delivery`.
+A worker takes a partition by a lease: holder and token are written into the cursor, the messages behind its position
+are read in the same step, and the handler works outside any transaction of the engine's until a deadline. A handler
+that writes in a transaction of its own advances the cursor in that transaction; the lease is the same.
+
+Attempts count leases since the cursor last moved, so a crash is counted too. What an outcome does to the cursor is
+decided in `delivery`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidOption
+from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.job import check_name
+from stoker.model.outbox.stream import Message
 from stoker.model.time import LONGEST, SECOND, Instant, Span
 
-Strategy: TypeAlias = Literal["transactional", "leased"]
+LARGEST_BATCH = 10_000
+LARGEST_READ = 4 << 20
+"""Bytes of payload in one lease, at most; one message is always read."""
+
+Start: TypeAlias = Literal["beginning", "end"] | Instant
+"""Where a consumer begins: with all messages that are kept, with none of them, or with those of an instant."""
+
+
+class Consumer(msgspec.Struct, frozen=True):
+    """A named reader of a stream. `start` matters only when the store does not know it yet."""
+
+    name: str
+    start: Start = "beginning"
+
+    def __post_init__(self) -> None:
+        check_name("consumer", self.name)
+        check_start(self.start)
+
+
+def check_start(value: Start) -> None:
+    """Check where a consumer is to begin."""
+    if value not in ("beginning", "end") and (type(value) is not int or value < 0):
+        raise InvalidInput("start", value, "must be 'beginning', 'end' or an instant")
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a partition is delivered, and by which processor. `vacuum` counts advances since the last sweep."""
+    """How far a partition is delivered to a consumer, and by which worker.
+
+    `due`: no lease before this instant. `served`: when it was leased last. `size`: messages in the next lease, None for
+    as many as the worker wants. `failures` in a row. `parked`: how many keys of the partition are parked.
+    """
 
     stream: str
+    consumer: str
     partition: int
     position: int = 0
     attempts: int = 0
@@ -29,7 +61,12 @@ class Cursor(msgspec.Struct, frozen=True):
     holder: str | None = None
     token: int = 0
     until: Instant | None = None
-    vacuum: int = 0
+    due: Instant = 0
+    served: Instant = 0
+    size: int | None = None
+    failures: int = 0
+    parked: int = 0
+    paused: bool = False
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -45,9 +82,73 @@ class Terms(msgspec.Struct, frozen=True):
             raise InvalidOption("headroom", self.headroom, f"must be less than the lease of {self.lease} µs")
 
 
-def may_lease(cursor: Cursor, now: Instant) -> bool:
-    """Whether the cursor is free: no holder, or its lease is over. The holder itself cannot take it sooner."""
-    return cursor.holder is None or cursor.until is None or cursor.until <= now
+class Wish(msgspec.Struct, frozen=True):
+    """What a worker asks for: a partition of a consumer, and at most so many messages and bytes."""
+
+    stream: str
+    consumer: str
+    worker: str
+    limit: int
+    terms: Terms = Terms()
+    bytes: int = LARGEST_READ
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.limit <= LARGEST_BATCH:
+            raise InvalidInput("limit", self.limit, f"must be between 1 and {LARGEST_BATCH}")
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A partition in the hands of a worker, with what it is to deliver.
+
+    Usually the messages behind the cursor; `parked` are keys among them whose messages must not reach the handler.
+    With `released` they are the parked letters of that key, in order (none: all were discarded). With `replayed` it is
+    one letter that a user wants delivered again. `more`: there is something behind these.
+    """
+
+    cursor: Cursor
+    messages: tuple[Message, ...]
+    parked: frozenset[str] = frozenset()
+    released: str | None = None
+    replayed: bool = False
+    more: bool = False
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """There is nothing to lease now. `after`: a partition becomes free or due then, whatever happens meanwhile."""
+
+    after: Span | None = None
+
+
+def free_at(cursor: Cursor, *, alive: bool) -> Instant:
+    """When the cursor may be leased: not before it is due, nor before its lease ends while its holder is `alive`.
+
+    The holder itself cannot take it sooner.
+    """
+    held = alive and cursor.holder is not None and cursor.until is not None
+    return max(cursor.due, cursor.until or 0) if held else cursor.due
+
+
+def may_lease(cursor: Cursor, now: Instant, *, alive: bool) -> bool:
+    """Whether the cursor is free: not paused, due, and without a living holder whose lease goes on."""
+    return not cursor.paused and free_at(cursor, alive=alive) <= now
+
+
+def choose(ready: Iterable[Cursor], now: Instant, alive: Callable[[str], bool]) -> Cursor | Rest:
+    """Of cursors that have something to deliver the free one that was served least recently.
+
+    `alive`: whether a worker's own lease goes on.
+    """
+    best: Cursor | None = None
+    soonest: Instant | None = None
+    for cursor in ready:
+        if cursor.paused:
+            continue
+        at = free_at(cursor, alive=cursor.holder is not None and alive(cursor.holder))
+        if at > now:
+            soonest = at if soonest is None else min(soonest, at)
+        elif best is None or (cursor.served, cursor.partition) < (best.served, best.partition):
+            best = cursor
+    return best or Rest(None if soonest is None else soonest - now)
 
 
 def leased(cursor: Cursor, holder: str, now: Instant, terms: Terms) -> Cursor:
@@ -58,7 +159,24 @@ def leased(cursor: Cursor, holder: str, now: Instant, terms: Terms) -> Cursor:
         token=max(now, cursor.token + 1),
         until=now + terms.lease,
         attempts=cursor.attempts + 1,
+        served=now,
     )
+
+
+def wanted(cursor: Cursor, wish: Wish) -> int:
+    """How many messages a lease reads at most."""
+    return wish.limit if cursor.size is None else min(wish.limit, cursor.size)
+
+
+def fitting(sizes: Iterable[int], most: int) -> int:
+    """How many payloads of these sizes fit into `most` bytes; the first one always does."""
+    total = count = 0
+    for size in sizes:
+        total += size
+        if count and total > most:
+            break
+        count += 1
+    return count
 
 
 def deadline(before: Instant, terms: Terms) -> Instant:
@@ -74,6 +192,6 @@ def remaining(end: Instant, now: Instant) -> Span:
     return max(end - now, 0)
 
 
-def attempts_seen(cursor: Cursor, strategy: Strategy) -> int:
+def attempts_seen(cursor: Cursor) -> int:
     """Earlier deliveries of this batch, as the handler sees them: the present lease does not count."""
-    return max(cursor.attempts - 1, 0) if strategy == "leased" else cursor.attempts
+    return max(cursor.attempts - 1, 0)

@@ -1,153 +1,296 @@
-"""Letters: messages that could not be delivered, kept in full until an operator decides.
+"""Letters: messages that could not be delivered, kept in full until a user decides.
 
 A letter is written in the same step that moves the cursor past its message, so no message is ever both skipped and
-gone. Called by `delivery` (which writes them) and by operators (who read, repeat and end them). Every
-change of status is decided here, by the table below; a claim to reprocess is fenced by holder and token as every other
-claim.
+gone. `delivery` writes them; users list, replay and end them by the actions below, each judged by the letter's
+status inside the write.
+
+A user has a pending letter delivered again in one of two ways. *Replay* marks it due: the consumer delivers it in its
+next turn on the partition, under that lease. *Claim* takes it out of the consumers' reach until a deadline, to be
+delivered by the claimer; it is fenced by holder and token as every other claim. *Parked* letters belong to a parked
+key and are delivered, in order, when the key is released.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple, TypeAlias, assert_never
 
 import msgspec
 
-from stoker.model.errors import InvalidInput, InvalidTransition
-from stoker.model.outbox.stream import Message
-from stoker.model.time import Instant
+from stoker.model.errors import InvalidInput
+from stoker.model.job import check_span
+from stoker.model.outbox.cursor import Cursor
+from stoker.model.outbox.stream import Message, MessageId
+from stoker.model.time import Instant, Span
 
 DEFAULT_PAGE = 100
+LARGEST_PAGE = 1_000
 
 
 class LetterStatus(enum.StrEnum):
     """Where a letter is."""
 
     PENDING = "pending"
+    PARKED = "parked"
     REPROCESSING = "reprocessing"
     RESOLVED = "resolved"
     DISCARDED = "discarded"
 
 
-TABLE: dict[LetterStatus, frozenset[LetterStatus]] = {
-    LetterStatus.PENDING: frozenset({LetterStatus.REPROCESSING, LetterStatus.DISCARDED}),
-    LetterStatus.REPROCESSING: frozenset({LetterStatus.REPROCESSING, LetterStatus.RESOLVED, LetterStatus.PENDING}),
-    LetterStatus.RESOLVED: frozenset(),
-    LetterStatus.DISCARDED: frozenset(),
-}
-"""From reprocessing to reprocessing is a lapsed claim taken over."""
+ENDED = frozenset({LetterStatus.RESOLVED, LetterStatus.DISCARDED})
+"""Nothing happens to these any more; only they are cleaned up."""
+
+
+class LetterPlace(NamedTuple):
+    """Where a letter is in a listing: latest failure first, then by name and number, so that pages are stable."""
+
+    failed: Instant
+    stream: str
+    consumer: str
+    partition: int
+    number: int
+
+    @property
+    def order(self) -> tuple[int, str, str, int, int]:
+        return (-self.failed, self.stream, self.consumer, self.partition, self.number)
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A full copy of the message and what is known about its failure. `payload` is empty where the body was missing."""
+    """A full copy of the message and what is known about its failure. `payload` is empty where the body was missing.
 
+    `due`: the consumer is to deliver it again. `ended`: when it was resolved or discarded.
+    """
+
+    id: MessageId
     stream: str
+    consumer: str
     partition: int
     number: int
+    key: str
     payload: bytes
-    payload_type: str
+    type: str
+    headers: dict[str, str]
+    raw: bool
     created: Instant
     reason: str
     attempts: int
     failed: Instant
     status: LetterStatus = LetterStatus.PENDING
+    due: bool = False
     holder: str | None = None
     token: int = 0
     until: Instant | None = None
+    ended: Instant | None = None
 
     @property
-    def label(self) -> str:
-        """How errors and operators name it."""
-        return f"{self.stream}/{self.partition}/{self.number}"
+    def place(self) -> LetterPlace:
+        """Where a listing goes on after this letter."""
+        return LetterPlace(self.failed, self.stream, self.consumer, self.partition, self.number)
 
 
-def write(message: Message, reason: str, attempts: int, now: Instant) -> Letter:
+def write(message: Message, cursor: Cursor, reason: str, attempts: int, now: Instant) -> Letter:
     """The letter for a message that will not be delivered."""
     return Letter(
-        message.stream,
-        message.partition,
-        message.number,
-        message.payload or b"",
-        message.payload_type,
-        message.created,
-        reason,
-        attempts,
-        now,
+        id=message.id,
+        stream=cursor.stream,
+        consumer=cursor.consumer,
+        partition=message.partition,
+        number=message.number,
+        key=message.key,
+        payload=message.payload or b"",
+        type=message.type,
+        headers=message.headers,
+        raw=message.raw,
+        created=message.created,
+        reason=reason,
+        attempts=attempts,
+        failed=now,
     )
 
 
-def claimable(letter: Letter, now: Instant) -> bool:
-    """Pending letters, and those whose reprocessor let its deadline pass."""
-    if letter.status is LetterStatus.REPROCESSING:
-        return letter.until is None or letter.until <= now
-    return letter.status is LetterStatus.PENDING
+def message_of(letter: Letter) -> Message:
+    """The message of a letter, to be delivered again. One that was never delivered has no attempts."""
+    return Message(
+        id=letter.id,
+        key=letter.key,
+        partition=letter.partition,
+        number=letter.number,
+        payload=letter.payload,
+        type=letter.type,
+        created=letter.created,
+        headers=letter.headers,
+        raw=letter.raw,
+        attempts=0 if letter.status is LetterStatus.PARKED else letter.attempts,
+    )
 
 
-def claim(letter: Letter, holder: str, until: Instant, now: Instant) -> Letter:
-    """Take a letter to try again until a deadline, under a token that only grows."""
-    if not claimable(letter, now):
-        raise _refused(letter, LetterStatus.REPROCESSING)
-    if until <= now:
-        raise InvalidInput("until", until, "must lie in the future")
+# --- what an advance does to letters --------------------------------------------------------------------------------
+
+
+def merge(stored: Letter | None, new: Letter) -> Letter:
+    """The letter to store where the message may have one already, because a user moved the cursor back.
+
+    One that is ended is replaced; any other gets the new reason and one attempt more.
+    """
+    if stored is None or stored.status in ENDED:
+        return new
+    parked = new.status is LetterStatus.PARKED and stored.status is LetterStatus.PENDING
     return msgspec.structs.replace(
-        _to(letter, LetterStatus.REPROCESSING), holder=holder, token=max(now, letter.token + 1), until=until
+        stored,
+        reason=new.reason,
+        failed=new.failed,
+        attempts=stored.attempts + 1,
+        status=LetterStatus.PARKED if parked else stored.status,
+        due=stored.due and not parked,
     )
 
 
-def held(letter: Letter, holder: str, token: int) -> bool:
-    """The guard of `resolve` and `give_back`: this claim is still the letter's."""
-    return letter.status is LetterStatus.REPROCESSING and (letter.holder, letter.token) == (holder, token)
+def redelivered(letter: Letter, now: Instant) -> Letter:
+    """Delivered after all, by a turn over letters; one that a user ended meanwhile stays as it is."""
+    return letter if letter.status not in _IN_TURN else _ended(letter, LetterStatus.RESOLVED, now)
 
 
-def resolve(letter: Letter) -> Letter:
-    """Delivered after all."""
-    return _to(letter, LetterStatus.RESOLVED)
+def failed_again(letter: Letter, reason: str, now: Instant) -> Letter:
+    """Not delivered this time either, by a turn over letters: one attempt more, and the newest reason."""
+    if letter.status not in _IN_TURN:
+        return letter
+    return msgspec.structs.replace(letter, reason=reason, attempts=letter.attempts + 1, failed=now, due=False)
 
 
-def give_back(letter: Letter, reason: str, now: Instant) -> Letter:
-    """Not delivered this time either: one attempt more, and the newest reason."""
-    back = _to(letter, LetterStatus.PENDING)
-    return msgspec.structs.replace(back, reason=reason, attempts=letter.attempts + 1, failed=now)
+_IN_TURN = frozenset({LetterStatus.PENDING, LetterStatus.PARKED})
 
 
-def discard(letter: Letter) -> Letter:
-    """Given up by an operator."""
-    return _to(letter, LetterStatus.DISCARDED)
+# --- what users do --------------------------------------------------------------------------------------------------
 
 
-def removable(letter: Letter) -> bool:
-    """Whether cleanup may delete it: only what an operator ended."""
-    return not TABLE[letter.status]
+class Count(msgspec.Struct, frozen=True):
+    """Count the letters; nothing changes."""
 
 
-def _to(letter: Letter, status: LetterStatus) -> Letter:
-    if status not in TABLE[letter.status]:
-        raise _refused(letter, status)
-    return msgspec.structs.replace(letter, status=status, holder=None, until=None)
+class Replay(msgspec.Struct, frozen=True):
+    """Have the consumer deliver pending letters again."""
 
 
-def _refused(letter: Letter, status: LetterStatus) -> InvalidTransition:
-    return InvalidTransition(letter.status, status, letter.label, noun="letter")
+class ClaimLetters(msgspec.Struct, frozen=True):
+    """Take letters to deliver them oneself, for so long."""
+
+    holder: str
+    span: Span
+
+    def __post_init__(self) -> None:
+        check_span("span", self.span)
+        if not self.span:
+            raise InvalidInput("span", self.span, "must be longer than nothing")
+
+
+class Resolve(msgspec.Struct, frozen=True):
+    """The claimer delivered a letter."""
+
+    holder: str
+    token: int
+
+
+class GiveBack(msgspec.Struct, frozen=True):
+    """The claimer could not deliver a letter: it is pending again, with one attempt more and the newest reason."""
+
+    holder: str
+    token: int
+    reason: str
+
+
+class DiscardLetters(msgspec.Struct, frozen=True):
+    """Give pending and parked letters up."""
+
+
+class Clean(msgspec.Struct, frozen=True):
+    """Delete letters that were resolved or discarded so long ago."""
+
+    older: Span
+
+
+LetterAction: TypeAlias = Count | Replay | ClaimLetters | Resolve | GiveBack | DiscardLetters | Clean
 
 
 class LetterFilter(msgspec.Struct, frozen=True):
-    """Which letters an operator means; listing and counting use the same one. `status=None` means any."""
+    """Which letters a user means; listing, counting and changing use the same one. None means any.
+
+    `ids` are ids of messages. `limit` bounds how many are listed or changed in one step; `before` is the place of the
+    last letter of the page before.
+    """
 
     stream: str | None = None
-    partition: int | None = None
-    payload_type: str | None = None
+    consumer: str | None = None
     status: LetterStatus | None = LetterStatus.PENDING
+    key: str | None = None
+    partition: int | None = None
+    type: str | None = None
+    ids: tuple[MessageId, ...] | None = None
     limit: int = DEFAULT_PAGE
+    before: LetterPlace | None = None
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise InvalidInput("limit", self.limit, "must be at least 1")
+        if not 1 <= self.limit <= LARGEST_PAGE:
+            raise InvalidInput("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
 
     def matches(self, letter: Letter) -> bool:
-        wanted = (self.stream, self.partition, self.payload_type, self.status)
-        given = (letter.stream, letter.partition, letter.payload_type, letter.status)
-        return all(want is None or want == have for want, have in zip(wanted, given, strict=True))
+        wanted = (self.stream, self.consumer, self.status, self.key, self.partition, self.type)
+        given = (letter.stream, letter.consumer, letter.status, letter.key, letter.partition, letter.type)
+        return (
+            all(want is None or want == have for want, have in zip(wanted, given, strict=True))
+            and (self.ids is None or letter.id in self.ids)
+            and (self.before is None or letter.place.order > self.before.order)
+        )
 
 
-def newest_first(letter: Letter) -> tuple[int, str, int, int]:
-    """Sort key of a listing: latest failure first, then by place, so that pages are stable."""
-    return (-letter.failed, letter.stream, letter.partition, letter.number)
+class Letters(msgspec.Struct, frozen=True):
+    """The letters of a page, or those that were changed, as they are now; `n`: how many were counted or changed."""
+
+    n: int
+    letters: tuple[Letter, ...] = ()
+
+
+def act(letter: Letter, action: LetterAction, now: Instant) -> Letter | None:
+    """The letter after an action; None when the action does not apply to it."""
+    match action:
+        case Count():
+            return letter
+        case Replay() if _claimable(letter, now):
+            return msgspec.structs.replace(letter, status=LetterStatus.PENDING, due=True, holder=None, until=None)
+        case ClaimLetters(holder, span) if _claimable(letter, now):
+            return msgspec.structs.replace(
+                letter,
+                status=LetterStatus.REPROCESSING,
+                holder=holder,
+                token=max(now, letter.token + 1),
+                until=now + span,
+            )
+        case Resolve() if _held(letter, action):
+            return _ended(letter, LetterStatus.RESOLVED, now)
+        case GiveBack() if _held(letter, action):
+            pending = msgspec.structs.replace(letter, status=LetterStatus.PENDING, holder=None, until=None)
+            return failed_again(pending, action.reason, now)
+        case DiscardLetters() if letter.status in _IN_TURN:
+            return _ended(letter, LetterStatus.DISCARDED, now)
+        case Clean(older) if letter.ended is not None and letter.ended + older <= now:
+            return letter
+        case Replay() | ClaimLetters() | Resolve() | GiveBack() | DiscardLetters() | Clean():
+            return None
+        case _:
+            assert_never(action)
+
+
+def _claimable(letter: Letter, now: Instant) -> bool:
+    """Pending letters that no turn delivers, and those whose claimer let its deadline pass."""
+    if letter.status is LetterStatus.REPROCESSING:
+        return letter.until is None or letter.until <= now
+    return letter.status is LetterStatus.PENDING and not letter.due
+
+
+def _held(letter: Letter, claim: Resolve | GiveBack) -> bool:
+    """This claim is still the letter's."""
+    same = (letter.holder, letter.token) == (claim.holder, claim.token)
+    return letter.status is LetterStatus.REPROCESSING and same
+
+
+def _ended(letter: Letter, status: LetterStatus, now: Instant) -> Letter:
+    return msgspec.structs.replace(letter, status=status, due=False, holder=None, until=None, ended=now)

@@ -1,22 +1,23 @@
-"""Pacing: how much a processor takes at once and how long it rests in between.
+"""Pacing: how much a consumer takes at once and how long a partition rests in between.
 
-Called by the outbox after each turn on a partition. A batch that fails again and again shrinks until the message that
-breaks it is alone; each success doubles it back to its normal size. Rest follows the ending: more to do means at
-once, nothing to do means idle, a retry waits longer with each failure in a row.
+`delivery` calls it when it concludes a turn. A batch that fails again and again shrinks until the message that breaks
+it is alone; each success doubles it back to its normal size. After a success the partition is due at once, after a
+retry it waits longer with each failure in a row. Size and failures are stored in the cursor, so that another worker
+goes on with them.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
 from stoker.model.errors import InvalidOption
-from stoker.model.outbox.delivery import Ending
+from stoker.model.outbox.cursor import LARGEST_BATCH
 from stoker.model.time import LONGEST, MILLISECOND, MINUTE, SECOND, Span
 
 DEEPEST_EXPONENT = 30
-LARGEST_BATCH = 10_000
 SEQUENCER_BASE: Span = 100 * MILLISECOND
 SEQUENCER_MAX: Span = 30 * SECOND
 PARTITIONS_AT_ONCE = 4
@@ -24,15 +25,23 @@ PARTITIONS_AT_ONCE = 4
 Profile: TypeAlias = Literal["default", "low_latency", "high_throughput", "relaxed"]
 
 
+class Ending(enum.StrEnum):
+    """What a turn on a partition came to, for pacing and reports."""
+
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    REJECTED = "rejected"
+
+
 class Pace(msgspec.Struct, frozen=True):
-    """Sizes and rests of one processor.
+    """Sizes and rests of one consumer.
 
     `batch`: messages in a normal turn · `breath`: least rest between two turns · `idle`: rest when there is nothing to
-    do and no wake-up comes · `retry_base`, `retry_max`: rest after the first and after many failures · `threshold`:
+    lease and no wake-up comes · `retry_base`, `retry_max`: rest after the first and after many failures · `threshold`:
     failures in a row before the batch shrinks.
     """
 
-    batch: int = 10
+    batch: int = 100
     breath: Span = 0
     idle: Span = SECOND
     retry_base: Span = SECOND
@@ -57,7 +66,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 PROFILES: dict[Profile, Pace] = {
     "default": Pace(),
-    "low_latency": Pace(batch=1, idle=50 * MILLISECOND, retry_base=100 * MILLISECOND, retry_max=10 * SECOND),
+    "low_latency": Pace(batch=10, idle=50 * MILLISECOND, retry_base=100 * MILLISECOND, retry_max=10 * SECOND),
     "high_throughput": Pace(batch=500, idle=500 * MILLISECOND, threshold=3),
     "relaxed": Pace(batch=50, breath=100 * MILLISECOND, idle=10 * SECOND, retry_base=5 * SECOND, retry_max=10 * MINUTE),
 }
@@ -84,8 +93,6 @@ def resized(size: Size, ending: Ending, processed: int | None, length: int, rule
     """The size for the next turn, after one of `length` messages of which `processed` were done (None: unknown)."""
     shrunk = min(size.current, max(min(processed or 0, length), 1))
     match ending:
-        case Ending.IDLE:
-            return size
         case Ending.DELIVERED:
             return Size(min(size.current * 2, rules.batch))
         case Ending.REJECTED:
@@ -106,19 +113,11 @@ def retry_delay(failures: int, base: Span, longest: Span) -> Span:
     return min(base << exponent, longest)
 
 
-def rest(ending: Ending, failures: int, rules: Pace, *, more: bool) -> Span:
-    """How long to wait before the next turn on the partition. `more`: the turn was full, or left something undone."""
-    match ending:
-        case Ending.RETRY:
-            return retry_delay(failures, rules.retry_base, rules.retry_max)
-        case Ending.REJECTED:
-            return rules.breath
-        case Ending.DELIVERED if more:
-            return rules.breath
-        case _:
-            return rules.idle
+def rest(ending: Ending, failures: int, rules: Pace) -> Span:
+    """How long the partition waits before its next turn."""
+    return retry_delay(failures, rules.retry_base, rules.retry_max) if ending is Ending.RETRY else rules.breath
 
 
 def sequencer_wait(failures: int) -> Span:
-    """How long a sequencer leaves a partition alone after its `failures`-th failure in a row, counted from 0."""
+    """How long a consumer leaves a store alone after its `failures`-th failure in a row, counted from 0."""
     return min(SEQUENCER_BASE << min(max(failures, 0), DEEPEST_EXPONENT), SEQUENCER_MAX)

@@ -1,63 +1,66 @@
 """Streams: what may be appended, to which partition, and under which number it is delivered.
 
-Called by the outbox before anything is stored, by the sequencer, and by the vacuum. The rule it keeps: inside one
-partition numbers start at 1 and have neither gap nor repetition, and one key always meets the same partition, so what
-was committed for a key is delivered in that order. What delivery decides is in `delivery`, when it happens in
-`pacing`, and where the undeliverable goes in `letters`.
+Called by the outbox before anything is stored, and by engines. The rule it keeps: inside one partition numbers start at
+1 and have neither gap nor repetition, and one key always meets the same partition, so what was committed for a key is
+delivered in that order. What delivery decides is in `delivery`, when it happens in `pacing`, and where the
+undeliverable goes in `letters`.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidInput, InvalidOption, NotFound, PayloadTooLarge
-from stoker.model.job import check_name
-from stoker.model.time import Instant
+from stoker.model.errors import InvalidInput, InvalidOption, PayloadTooLarge
+from stoker.model.job import check_name, check_span, check_text_map
+from stoker.model.time import Instant, Span
 from stoker.model.unique import check_text
 
 MOST_PARTITIONS = 64
 LARGEST_MESSAGE = 64 << 10
+LARGEST_HEADERS = 8 << 10
 LONGEST_TYPE = 1_024
 
-SEQUENCE_BATCH = 1_000
-"""Messages numbered in one transaction."""
+TOPIC = "~"
+"""Before the name of a stream it makes the topic of its wake-ups: no queue's name has it."""
 
-SEQUENCE_STEPS = 8
-"""Transactions on one partition before the next partition has its turn."""
-
-VACUUM_BATCH = 10_000
-"""Messages deleted in one transaction."""
+MessageId: TypeAlias = bytes
+"""Sixteen bytes, a UUIDv7: what a receiver recognises a repeated message by. Numbers may be given again after a backup
+was restored."""
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A named log, split into partitions that are delivered independently of one another."""
+    """A named log, split into partitions that are delivered independently of one another.
+
+    `keep`: how long messages stay after every consumer has passed them.
+    """
 
     name: str
     partitions: int = 1
+    keep: Span = 0
 
     def __post_init__(self) -> None:
         check_name("stream", self.name)
         count = self.partitions
         if type(count) is not int or not 1 <= count <= MOST_PARTITIONS or count & (count - 1):
             raise InvalidOption("partitions", count, f"must be a power of two between 1 and {MOST_PARTITIONS}")
+        check_span("keep", self.keep)
 
 
 def register(stored: Stream | None, wanted: Stream) -> Stream:
-    """Registering again is free; with another count it is refused, for a key would change its partition."""
-    if stored is not None and stored != wanted:
+    """Registering again only sets `keep`; another count is refused, for keys would change their partitions."""
+    if stored is not None and stored.partitions != wanted.partitions:
         why = f"stream {stored.name!r} has {stored.partitions} already and keys must stay where they are"
         raise InvalidOption("partitions", wanted.partitions, why)
     return wanted
 
 
-def known(stored: Stream | None, name: str) -> Stream:
-    """The stream, or an error that names the way to get one."""
-    if stored is None:
-        raise NotFound(f"stream {name!r} is not registered. Nothing was stored. Open an Outbox for it first.")
-    return stored
+def topic(stream: str) -> str:
+    """What a process waits for to learn of new messages of a stream."""
+    return TOPIC + stream
 
 
 def partition_of(key: str, partitions: int) -> int:
@@ -69,30 +72,56 @@ def partition_of(key: str, partitions: int) -> int:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A message that has no number yet. Checked when made: of a list with one bad message nothing is stored."""
+    """A message that has no number yet. Checked when made: of a list with one bad message nothing is stored.
 
-    stream: str
+    `raw`: the payload is the caller's own bytes, not JSON.
+    """
+
+    id: MessageId
+    key: str
     partition: int
     payload: bytes
-    payload_type: str
+    type: str
+    headers: dict[str, str] = {}
+    raw: bool = False
 
     def __post_init__(self) -> None:
+        check_text("key", self.key)
         if not isinstance(self.payload, bytes):
             raise InvalidInput("payload", self.payload, "must be bytes")
         if len(self.payload) > LARGEST_MESSAGE:
             why = f"must be at most {LARGEST_MESSAGE} bytes; store the data elsewhere and append a reference"
             raise PayloadTooLarge("payload", f"{len(self.payload)} bytes", why)
-        check_type(self.payload_type)
+        check_type(self.type)
+        if self.headers:
+            check_text_map("headers", self.headers, LARGEST_HEADERS)
 
 
-def entry(stream: Stream, key: str, payload: bytes, payload_type: str, partition: int | None = None) -> Entry:
+def entry(
+    stream: Stream,
+    key: str,
+    payload: bytes,
+    type: str,  # noqa: A002 - the field's name
+    *,
+    id: MessageId,  # noqa: A002 - the field's name
+    partition: int | None = None,
+    headers: dict[str, str] | None = None,
+    raw: bool = False,
+) -> Entry:
     """Address a message: by its key, or straight to a partition."""
     check_text("key", key)
     if partition is None:
         partition = partition_of(key, stream.partitions)
-    elif type(partition) is not int or not 0 <= partition < stream.partitions:
-        raise InvalidInput("partition", partition, f"stream {stream.name!r} has 0 to {stream.partitions - 1}")
-    return Entry(stream.name, partition, payload, payload_type)
+    made = Entry(id, key, partition, payload, type, headers or {}, raw)
+    check_entries(stream, [made])
+    return made
+
+
+def check_entries(stream: Stream, entries: Sequence[Entry]) -> None:
+    """Refuse entries for partitions that the stream does not have."""
+    for one in entries:
+        if type(one.partition) is not int or not 0 <= one.partition < stream.partitions:
+            raise InvalidInput("partition", one.partition, f"stream {stream.name!r} has 0 to {stream.partitions - 1}")
 
 
 def check_type(value: str) -> None:
@@ -104,26 +133,36 @@ def check_type(value: str) -> None:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A numbered message as it is read for delivery. The payload is None only where the stored body is missing."""
+    """A numbered message as it is read for delivery. The payload is None only where the stored body is missing.
 
-    stream: str
+    `attempts` are earlier deliveries.
+    """
+
+    id: MessageId
+    key: str
     partition: int
     number: int
     payload: bytes | None
-    payload_type: str
+    type: str
     created: Instant
+    headers: dict[str, str] = {}
+    raw: bool = False
     attempts: int = 0
 
 
-# --- sequencing -----------------------------------------------------------------------------------------------------
-
-
-class Turn(enum.Enum):
-    """What the sequencer does with a partition after one step."""
-
-    AGAIN = "another step at once"
-    REQUEUE = "back of the line, there is more"
-    DRAINED = "nothing left"
+def numbered(entry: Entry, number: int, created: Instant) -> Message:
+    """The message that an entry becomes when it gets its number."""
+    return Message(
+        entry.id,
+        entry.key,
+        entry.partition,
+        number,
+        entry.payload,
+        entry.type,
+        created,
+        entry.headers,
+        entry.raw,
+    )
 
 
 def numbers(last: int, count: int) -> range:
@@ -131,24 +170,8 @@ def numbers(last: int, count: int) -> range:
     return range(last + 1, last + 1 + count)
 
 
-def after_step(taken: int, steps: int, batch: int = SEQUENCE_BATCH) -> Turn:
-    """Judge a step that numbered `taken` messages, the `steps`-th of this turn: a full step means more may wait."""
-    if taken < batch:
-        return Turn.DRAINED
-    return Turn.AGAIN if steps < SEQUENCE_STEPS else Turn.REQUEUE
+class Vacuumed(msgspec.Struct, frozen=True):
+    """What one step of the vacuum deleted, and whether the next one has something to do."""
 
-
-# --- counters -------------------------------------------------------------------------------------------------------
-
-
-def lowered(counter: int, seen: int) -> int:
-    """Take away what a finished sweep saw at its start; what was added meanwhile stays, and zero is the floor.
-
-    Used for the vacuum's counter and for the sequencer's marks. A turn that was cut short or failed lowers nothing.
-    """
-    return max(counter - seen, 0)
-
-
-def sweepable(counter: int, position: int) -> int:
-    """The highest number the vacuum may delete in a partition; 0 means none."""
-    return position if counter > 0 else 0
+    deleted: int = 0
+    more: bool = False

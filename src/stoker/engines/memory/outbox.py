@@ -1,0 +1,295 @@
+"""Streams, inboxes and held claims: what the calls of the outbox do to `Tables`.
+
+What may be part of a transaction takes a unit and changes the unit's view; the rest changes the store at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from stoker.engines.memory.store import Store
+from stoker.engines.memory.streams import Mark, StreamUnit, Tables
+from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.errors import NotFound
+from stoker.model.job import Claim
+from stoker.model.outbox.cursor import (
+    Consumer,
+    Cursor,
+    Lease,
+    Rest,
+    Wish,
+    attempts_seen,
+    choose,
+    fitting,
+    leased,
+    may_lease,
+    wanted,
+)
+from stoker.model.outbox.delivery import Advance, Advanced, advanced
+from stoker.model.outbox.letters import (
+    Clean,
+    Count,
+    LetterAction,
+    LetterFilter,
+    Letters,
+    Replay,
+    act,
+    failed_again,
+    merge,
+    message_of,
+    redelivered,
+)
+from stoker.model.outbox.steering import (
+    CursorState,
+    Drop,
+    Pause,
+    Release,
+    Resume,
+    Seek,
+    Steering,
+    StreamState,
+    sought,
+)
+from stoker.model.outbox.stream import (
+    Entry,
+    Message,
+    Stream,
+    Vacuumed,
+    check_entries,
+    topic,
+)
+from stoker.model.outbox.stream import register as registered
+from stoker.model.time import Instant, Span
+from stoker.model.unique import check_text
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+replace = msgspec.structs.replace
+
+
+def run(
+    store: Store, step: Callable[Concatenate[Store, StreamUnit, P], Answer], *args: P.args, **kwargs: P.kwargs
+) -> Answer:
+    """Run a step in a transaction of its own."""
+    unit = StreamUnit(store.now(), store.tables)
+    answer = step(store, unit, *args, **kwargs)
+    store.write_streams(unit.tables, unit.now)
+    return answer
+
+
+# --- in a transaction ---------------------------------------------------------------------------------------------
+
+
+def register(store: Store, unit: StreamUnit, stream: Stream, consumers: Sequence[Consumer]) -> None:  # noqa: ARG001
+    """Make a stream and its consumers known."""
+    tables = unit.tables
+    tables.streams[stream.name] = registered(tables.streams.get(stream.name), stream)
+    for consumer in consumers:
+        if (stream.name, consumer.name) in tables.consumers:
+            continue
+        tables.consumers[stream.name, consumer.name] = None
+        for n in range(stream.partitions):
+            position = tables.landing(stream.name, n, consumer.start)
+            tables.put(Cursor(stream.name, consumer.name, n, position or 0))
+
+
+def append(store: Store, unit: StreamUnit, stream: Stream, entries: Sequence[Entry]) -> None:
+    """Append messages to a stream, registering it if it is new."""
+    check_entries(stream, entries)
+    if stream.name not in unit.tables.streams:
+        register(store, unit, stream, ())
+    registered(unit.tables.streams[stream.name], stream)
+    unit.tables.appended += [(stream.name, entry) for entry in entries]
+
+
+def advance(store: Store, unit: StreamUnit, change: Advance) -> Cursor | None:  # noqa: ARG001
+    """Store an advance; None when it does not apply."""
+    tables, now = unit.tables, unit.now
+    place = (change.stream, change.consumer, change.partition)
+    stored = tables.cursors.get(place)
+    after = None if stored is None else advanced(stored, change, now)
+    if after is None:
+        return None
+    for letter in change.letters:
+        key = (*place, letter.number)
+        tables.letters[key] = merge(tables.letters.get(key), letter)
+    for number in change.resolved:
+        tables.letters[*place, number] = redelivered(tables.letters[*place, number], now)
+    for one in change.returned:
+        tables.letters[*place, one.number] = failed_again(tables.letters[*place, one.number], one.reason, now)
+    for park in change.parks:
+        before = tables.marks.get((*place, park.key))
+        tables.marks[*place, park.key] = Mark(now if before is None else before.since, park.reason)
+    if change.released is not None and not tables.parked_letters(after, change.released):
+        tables.marks[*place, change.released] = None
+    after = replace(after, parked=len(tables.marks_of(after)))
+    tables.put(after)
+    return after
+
+
+def receive(store: Store, unit: StreamUnit, source: str, ids: Sequence[str], keep: Span) -> list[bool]:  # noqa: ARG001
+    """Remember ids; returns which of them are new."""
+    check_text("source", source)
+    fresh = []
+    for one in ids:
+        check_text("id", one)
+        fresh.append((source, one) not in unit.tables.receipts)
+        if fresh[-1]:
+            unit.tables.receipts[source, one] = unit.now + keep
+    return fresh
+
+
+def hold(store: Store, unit: StreamUnit, claim: Claim) -> Claim | None:
+    """The claim, while it is still its worker's."""
+    store.load(unit, Wanted(frozenset({claim.id})))
+    record = unit.get(claim.id)
+    same = record is not None and (record.worker, record.token) == (claim.worker, claim.token)
+    return claim if same else None
+
+
+# --- in a step of their own ---------------------------------------------------------------------------------------
+
+
+def lease(store: Store, wish: Wish, now: Instant) -> Lease | Rest:
+    """Take the partition that is free, has something to deliver and was served least recently."""
+    tables = store.tables
+    cursors = tables.cursors_of(wish.stream, wish.consumer)
+    if not cursors:
+        raise NotFound(
+            f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is "
+            "delivered to it. Register it first."
+        )
+    if store.leases.get(wish.worker, -1) < now:
+        return Rest()
+    ready = [cursor for cursor in cursors if tables.ready(cursor)]
+    chosen = choose(ready, now, lambda worker: store.leases.get(worker, -1) >= now)
+    return chosen if isinstance(chosen, Rest) else _take(tables, chosen, wish, now)
+
+
+def go_on(store: Store, cursor: Cursor, wish: Wish, now: Instant) -> Advanced:
+    """Lease a partition again whose advance was just stored."""
+    free = may_lease(cursor, now, alive=False) and store.leases.get(wish.worker, -1) >= now
+    if free and store.tables.ready(cursor):
+        return Advanced(applied=True, lease=_take(store.tables, cursor, wish, now))
+    return Advanced(applied=True)
+
+
+def _take(tables: Tables, free: Cursor, wish: Wish, now: Instant) -> Lease:
+    cursor = leased(free, wish.worker, now, wish.terms)
+    tables.put(cursor)
+    limit = wanted(cursor, wish)
+    key = tables.released_key(cursor)
+    if key is not None:
+        found = [message_of(letter) for letter in tables.parked_letters(cursor, key)[:limit]]
+        return Lease(cursor, _within(found, wish.bytes), released=key, more=True)
+    due = tables.letters_of(cursor, lambda letter: letter.due)
+    if due:
+        return Lease(cursor, (message_of(due[0]),), replayed=True, more=True)
+    seen = attempts_seen(cursor)
+    messages = _within([replace(one, attempts=seen) for one in tables.behind(cursor, limit)], wish.bytes)
+    parked = tables.marks_of(cursor).keys() & {message.key for message in messages}
+    more = tables.last(cursor.stream, cursor.partition) > messages[-1].number
+    return Lease(cursor, messages, frozenset(parked), more=more)
+
+
+def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
+    return tuple(messages[: fitting((len(message.payload or b"") for message in messages), most)])
+
+
+def streams(tables: Tables, names: Sequence[str]) -> list[StreamState]:
+    """Streams with their cursors, by name."""
+    chosen = sorted(names or tables.streams)
+    return [_state(tables, tables.streams[name]) for name in chosen if name in tables.streams]
+
+
+def _state(tables: Tables, stream: Stream) -> StreamState:
+    last = tuple(tables.last(stream.name, n) for n in range(stream.partitions))
+    known = sorted(consumer for name, consumer in tables.consumers if name == stream.name)
+    cursors = [cursor for consumer in known for cursor in tables.cursors_of(stream.name, consumer)]
+    states = []
+    for cursor in cursors:
+        first = tables.behind(cursor, 1)
+        waiting = last[cursor.partition] - cursor.position
+        states.append(CursorState(cursor, waiting, first[0].created if first else None))
+    return StreamState(stream, last, tuple(states))
+
+
+def steer(store: Store, stream: str, consumer: str, change: Steering) -> bool:
+    """Change a consumer; False when there is nothing to change."""
+    tables = store.tables
+    cursors = tables.cursors_of(stream, consumer)
+    match change:
+        case Seek(to):
+            for cursor in cursors:
+                position = tables.landing(stream, cursor.partition, to)
+                if position is not None:
+                    tables.put(sought(cursor, position))
+        case Pause() | Resume():
+            for cursor in cursors:
+                tables.put(replace(cursor, paused=isinstance(change, Pause)))
+        case Release(key):
+            return _release(store, cursors, key)
+        case Drop():
+            _drop(tables, stream, consumer)
+    if cursors and isinstance(change, Seek | Resume):
+        store.wake(topic(stream))
+    return bool(cursors)
+
+
+def _release(store: Store, cursors: Sequence[Cursor], key: str) -> bool:
+    found = False
+    for cursor in cursors:
+        place = (cursor.stream, cursor.consumer, cursor.partition, key)
+        mark = store.tables.marks.get(place)
+        if mark is not None:
+            store.tables.marks[place] = mark._replace(released=True)
+            store.wake(topic(cursor.stream))
+            found = True
+    return found
+
+
+def _drop(tables: Tables, stream: str, consumer: str) -> None:
+    tables.consumers.pop((stream, consumer), None)
+    tables.cursors = {key: row for key, row in tables.cursors.items() if key[:2] != (stream, consumer)}
+    tables.marks = {key: row for key, row in tables.marks.items() if key[:2] != (stream, consumer)}
+    tables.letters = {key: row for key, row in tables.letters.items() if key[:2] != (stream, consumer)}
+
+
+def vacuum(tables: Tables, name: str, limit: int, now: Instant) -> Vacuumed:
+    """Delete what every consumer has passed and `keep` has outlived."""
+    deleted = 0
+    passed: dict[int, int] = {}
+    for cursor in tables.cursors.values():
+        if cursor.stream == name:
+            passed[cursor.partition] = min(passed.get(cursor.partition, cursor.position), cursor.position)
+    for partition, position in sorted(passed.items()):
+        log = tables.logs.get((name, partition), [])
+        latest = now - tables.streams[name].keep
+        while log and deleted < limit and log[0].number <= position and log[0].created <= latest:
+            tables.swept[name, partition] = log.pop(0).number
+            deleted += 1
+    return Vacuumed(deleted, deleted >= limit)
+
+
+def letters(store: Store, chosen: LetterFilter, action: LetterAction | None, now: Instant) -> Letters:
+    """List letters, or change those that the action applies to."""
+    table = store.tables.letters
+    found = sorted(filter(chosen.matches, table.values()), key=lambda letter: letter.place.order)
+    if action is None:
+        page = tuple(found[: chosen.limit])
+        return Letters(len(page), page)
+    if isinstance(action, Count):
+        return Letters(len(found))
+    changed = [after for letter in found if (after := act(letter, action, now)) is not None][: chosen.limit]
+    for letter in changed:
+        key = (letter.stream, letter.consumer, letter.partition, letter.number)
+        if isinstance(action, Clean):
+            del table[key]
+        else:
+            table[key] = letter
+        if isinstance(action, Replay):
+            store.wake(topic(letter.stream))
+    return Letters(len(changed), tuple(changed))

@@ -1,0 +1,151 @@
+"""Everything about streams in memory, and a transaction's own view of it.
+
+A transaction works on an overlay, which is merged when it commits. Messages get their numbers then, so that numbers
+follow commits.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from stoker.engines.shared.unit_of_work import UnitOfWork
+from stoker.model.outbox.cursor import Cursor, Start
+from stoker.model.outbox.letters import Letter, LetterStatus
+from stoker.model.outbox.steering import landing
+from stoker.model.outbox.stream import Entry, Message, Stream, numbered, numbers, topic
+from stoker.model.time import Instant
+
+_Partition: TypeAlias = tuple[str, str, int]
+"""Stream, consumer and partition."""
+
+
+class Mark(NamedTuple):
+    """A parked key. `released`: its letters are to be delivered."""
+
+    since: Instant
+    reason: str
+    released: bool = False
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def _over(below: MutableMapping[_K, _V] | None) -> MutableMapping[_K, _V]:
+    """A map of its own, or one that shows what is below and writes nothing there."""
+    return {} if below is None else ChainMap({}, below)
+
+
+class Tables:
+    """Everything about streams; with `below`, a view of that in which a transaction makes its changes.
+
+    Deleted marks are None in a view, which cannot delete.
+    """
+
+    def __init__(self, below: Tables | None = None) -> None:
+        self.streams: MutableMapping[str, Stream] = _over(below.streams if below else None)
+        self.consumers: MutableMapping[tuple[str, str], None] = _over(below.consumers if below else None)
+        self.cursors: MutableMapping[_Partition, Cursor] = _over(below.cursors if below else None)
+        self.marks: MutableMapping[tuple[str, str, int, str], Mark | None] = _over(below.marks if below else None)
+        self.letters: MutableMapping[tuple[str, str, int, int], Letter] = _over(below.letters if below else None)
+        self.receipts: MutableMapping[tuple[str, str], Instant] = _over(below.receipts if below else None)
+        self.logs: dict[tuple[str, int], list[Message]] = below.logs if below else {}
+        self.swept: dict[tuple[str, int], int] = below.swept if below else {}
+        self.appended: list[tuple[str, Entry]] = []
+
+    def commit(self, changes: Tables, now: Instant) -> set[str]:
+        """Merge an overlay and number its messages; returns the topics to wake."""
+        for name in ("streams", "consumers", "cursors", "marks", "letters", "receipts"):
+            getattr(self, name).update(getattr(changes, name).maps[0])
+        for key in [key for key, mark in self.marks.items() if mark is None]:
+            del self.marks[key]
+        for stream, entry in changes.appended:
+            log = self.logs.setdefault((stream, entry.partition), [])
+            [number] = numbers(self.last(stream, entry.partition), 1)
+            log.append(numbered(entry, number, now))
+        return {topic(stream) for stream, _ in changes.appended}
+
+    def forget(self, limit: int, now: Instant) -> int:
+        """Forget received ids whose time has passed; returns how many."""
+        old = [key for key, until in self.receipts.items() if until <= now][: max(limit, 0)]
+        for key in old:
+            del self.receipts[key]
+        return len(old)
+
+    # --- partitions ---------------------------------------------------------------------------------------------
+
+    def last(self, stream: str, partition: int) -> int:
+        """The highest number of a partition."""
+        log = self.logs.get((stream, partition))
+        return log[-1].number if log else self.swept.get((stream, partition), 0)
+
+    def behind(self, cursor: Cursor, limit: int) -> list[Message]:
+        """Messages behind a cursor, by number."""
+        log = self.logs.get((cursor.stream, cursor.partition), [])
+        first = cursor.position - self.swept.get((cursor.stream, cursor.partition), 0)
+        return log[first : first + limit]
+
+    def first_since(self, stream: str, partition: int, to: object) -> int | None:
+        """The lowest number of a message that was appended at an instant or later."""
+        if not isinstance(to, int):
+            return None
+        log = self.logs.get((stream, partition), [])
+        return next((message.number for message in log if message.created >= to), None)
+
+    def landing(self, stream: str, partition: int, to: Start | dict[int, int]) -> int | None:
+        """Where a start or a seek leads."""
+        return landing(
+            to,
+            partition,
+            swept=self.swept.get((stream, partition), 0),
+            last=self.last(stream, partition),
+            first=self.first_since(stream, partition, to),
+        )
+
+    # --- consumers ----------------------------------------------------------------------------------------------
+
+    def cursors_of(self, stream: str, consumer: str) -> list[Cursor]:
+        """The cursors of a consumer by partition; none when it is not known."""
+        if (stream, consumer) not in self.consumers:
+            return []
+        return [self.cursors[stream, consumer, n] for n in range(self.streams[stream].partitions)]
+
+    def put(self, cursor: Cursor) -> None:
+        self.cursors[cursor.stream, cursor.consumer, cursor.partition] = cursor
+
+    def released_key(self, cursor: Cursor) -> str | None:
+        """The key of the partition that was parked first among those released."""
+        found = [(mark.since, key) for key, mark in self.marks_of(cursor).items() if mark.released]
+        return min(found)[1] if found else None
+
+    def marks_of(self, cursor: Cursor) -> dict[str, Mark]:
+        """The parked keys of a partition."""
+        place = (cursor.stream, cursor.consumer, cursor.partition)
+        return {key[3]: mark for key, mark in self.marks.items() if key[:3] == place and mark is not None}
+
+    def letters_of(self, cursor: Cursor, wants: Callable[[Letter], bool]) -> list[Letter]:
+        """Letters of a partition, by number."""
+        place = (cursor.stream, cursor.consumer, cursor.partition)
+        found = [letter for key, letter in self.letters.items() if key[:3] == place and wants(letter)]
+        return sorted(found, key=lambda letter: letter.number)
+
+    def parked_letters(self, cursor: Cursor, key: str) -> list[Letter]:
+        return self.letters_of(cursor, lambda one: one.status is LetterStatus.PARKED and one.key == key)
+
+    def ready(self, cursor: Cursor) -> bool:
+        """Whether the partition has something to deliver."""
+        return (
+            self.last(cursor.stream, cursor.partition) > cursor.position
+            or self.released_key(cursor) is not None
+            or bool(self.letters_of(cursor, lambda letter: letter.due))
+        )
+
+
+class StreamUnit(UnitOfWork):
+    """The unit of work of a transaction, with its view of the streams."""
+
+    def __init__(self, now: Instant, tables: Tables) -> None:
+        super().__init__(now)
+        self.tables = Tables(tables)
