@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from stoker.app import Stoker
-from stoker.model.control import Rate
 from stoker.model.errors import InvalidName, StokerError
 from stoker.model.job import Status
+from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from tests.harness.apps import drain
 
@@ -33,7 +33,7 @@ async def test_a_budget_grants_or_returns_how_long_to_wait(timed_jobs: Stoker, c
     stripe = timed_jobs.budget("stripe")
     assert not await stripe.spend(), "the budget is not set"
     assert await stripe.drain() is False
-    await (await timed_jobs.engine()).tune("stripe", Rate(capacity=2, rate=0.5))
+    await (await timed_jobs.engine()).tune("stripe", Rate(1, per=2, burst=2))
     granted, refused = await stripe.spend(2), await stripe.spend()
     assert (bool(granted), granted.wait) == (True, timedelta(0))
     assert (bool(refused), refused.wait) == (False, timedelta(seconds=4))
@@ -51,7 +51,7 @@ def test_queues_budgets_and_locks_have_sync_forms() -> None:
     def send() -> None: ...
 
     async def prepare() -> None:
-        await (await app.engine()).tune("stripe", Rate(capacity=1, rate=1))
+        await (await app.engine()).tune("stripe", Rate(1))
 
     app.run(prepare())
     app.queue("mail").pause_sync()

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead, wakes
-from stoker.model.time import HOUR, MINUTE
+from stoker.model.control import Pause
+from stoker.model.throttle import Rate, drained, full
+from stoker.model.time import HOUR, MINUTE, SECOND
 
 NOW = 1_800_000_000_000_000
+DRY = drained(full(Rate(1), NOW), NOW)
 
 
 @pytest.mark.spec("WAKE-10")
@@ -14,18 +17,24 @@ def test_a_job_that_is_due_soon_wakes(wait: int, woken: bool) -> None:
     assert wakes(NOW + wait, NOW) is woken
 
 
-@pytest.mark.spec("WAKE-08")
+@pytest.mark.spec("WAKE-08", "RATE-05")
 @pytest.mark.parametrize(
     ("gate", "is_open", "wait"),
     [
-        (Gate("q", paused=False, until=None, due=None), True, None),
-        (Gate("q", paused=False, until=None, due=NOW + HOUR), True, HOUR),
-        (Gate("q", paused=False, until=None, due=NOW - HOUR), True, 0),
-        (Gate("q", paused=False, until=NOW, due=NOW), True, 0),
-        (Gate("q", paused=False, until=NOW + 1, due=NOW), False, 1),
-        (Gate("q", paused=False, until=NOW + MINUTE, due=NOW + HOUR), False, MINUTE),
-        (Gate("q", paused=True, until=NOW + MINUTE, due=NOW), False, None),
-        (Gate("q", paused=True, until=None, due=NOW), False, None),
+        (Gate("q"), True, None),
+        (Gate("q", due=NOW + HOUR), True, HOUR),
+        (Gate("q", due=NOW - HOUR), True, 0),
+        (Gate("q", until=NOW, due=NOW), True, 0),
+        (Gate("q", until=NOW + 1, due=NOW), False, 1),
+        (Gate("q", until=NOW + MINUTE, due=NOW + HOUR), False, MINUTE),
+        (Gate("q", Pause(), until=NOW + MINUTE, due=NOW), False, None),
+        (Gate("q", Pause(), due=NOW), False, None),
+        (Gate("q", Pause(NOW + HOUR), until=NOW + MINUTE, due=NOW), False, HOUR),
+        (Gate("q", Pause(NOW), due=NOW), True, 0),
+        (Gate("q", due=NOW, bucket=full(Rate(1), NOW)), True, 0),
+        (Gate("q", due=NOW, bucket=DRY), False, SECOND),
+        (Gate("q", due=NOW + MINUTE, bucket=DRY), False, MINUTE),
+        (Gate("q", bucket=DRY), False, None),
     ],
 )
 def test_what_one_queue_waits_for(gate: Gate, is_open: bool, wait: int | None) -> None:
@@ -35,9 +44,9 @@ def test_what_one_queue_waits_for(gate: Gate, is_open: bool, wait: int | None) -
 @pytest.mark.spec("WAKE-08")
 def test_the_nearest_of_several_queues_counts() -> None:
     gates = [
-        Gate("a", paused=False, until=None, due=NOW + HOUR),
-        Gate("b", paused=False, until=NOW + MINUTE, due=NOW),
-        Gate("c", paused=True, until=None, due=NOW),
+        Gate("a", due=NOW + HOUR),
+        Gate("b", until=NOW + MINUTE, due=NOW),
+        Gate("c", Pause(), due=NOW),
     ]
     assert look_ahead(gates, NOW) == Ahead(frozenset({"a"}), MINUTE)
     assert look_ahead([], NOW) == Ahead(frozenset(), None)

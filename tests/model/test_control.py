@@ -1,44 +1,52 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.control import (
+    LONGEST_REASON,
     MOST_WORKERS,
+    SETTINGS,
     SHOWN_WITHIN,
     STOPPED,
     Budget,
     Clash,
     NamedLock,
+    Pause,
     Presence,
     Queue,
-    Rate,
     Tuning,
+    budgeted,
     clashes,
     guardian_of,
     may_release,
     may_take,
+    opens,
     share_of,
     shares,
     tuned,
 )
-from stoker.model.errors import InvalidName
+from stoker.model.errors import InvalidInput, InvalidName
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.retry import OFF, Curve, clamped_curve
-from stoker.model.throttle import OPEN, Cooldown, full
+from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, take
 from stoker.model.time import DAY, HOUR, LONGEST, SECOND
 
 SPANS = st.integers(-LONGEST * 2, LONGEST * 2)
 CURVES = st.builds(Curve, on=st.booleans(), base=SPANS, max=SPANS)
-TUNINGS = st.builds(
-    Tuning,
-    paused=st.none() | st.booleans(),
-    workers=st.none() | st.integers(-100, 1_000),
-    keep_done=st.none() | SPANS,
-    keep_dead=st.none() | SPANS,
-    curve=st.none() | CURVES,
-)
+FIELDS: dict[str, Any] = {
+    "workers": st.none() | st.integers(-100, 20_000),
+    "rate": st.sampled_from([None, Rate(1), Rate(5, per=60), Rate(2, burst=9)]),
+    "keep_done": st.none() | SPANS,
+    "keep_dead": st.none() | SPANS,
+    "curve": st.none() | CURVES,
+}
+SETTINGS_ONLY = st.builds(Tuning, **FIELDS)
+TUNINGS = st.builds(Tuning, paused=st.none() | st.booleans(), **FIELDS)
+NOW = 1_800_000_000_000_000
 
 
 # --- queues -----------------------------------------------------------------------------------------------------
@@ -47,53 +55,184 @@ TUNINGS = st.builds(
 @pytest.mark.spec("QUEUE-02")
 def test_a_queue_nobody_tuned_has_the_defaults() -> None:
     queue = Queue(name="mail")
-    assert (queue.paused, queue.workers, queue.curve, queue.cooldown) == (False, None, OFF, OPEN)
+    assert (queue.pause, queue.workers, queue.rate, queue.curve, queue.cooldown) == (None, None, None, OFF, OPEN)
     assert (queue.keep_done, queue.keep_dead) == (KEEP_DONE, KEEP_DEAD)
-    assert tuned(queue, Tuning()) == queue
+    assert tuned(queue, Tuning(), NOW) == queue
 
 
 @pytest.mark.spec("QUEUE-03")
 def test_a_tuning_changes_only_what_it_names() -> None:
-    before = Queue(name="mail", paused=True, workers=3, keep_done=HOUR, cooldown=Cooldown(5, 2))
-    assert tuned(before, Tuning(paused=False)) == Queue(
-        name="mail", paused=False, workers=3, keep_done=HOUR, cooldown=Cooldown(5, 2)
+    before = Queue(name="mail", pause=Pause(), workers=3, keep_done=HOUR, cooldown=Cooldown(5, 2))
+    assert tuned(before, Tuning(paused=False), NOW) == Queue(
+        name="mail", workers=3, keep_done=HOUR, cooldown=Cooldown(5, 2)
     )
-    assert tuned(before, Tuning(keep_dead=DAY, curve=Curve(on=True))).cooldown == Cooldown(5, 2)
+    after = tuned(before, Tuning(keep_dead=DAY, curve=Curve(on=True), rate=Rate(5)), NOW)
+    assert (after.cooldown, after.pause, after.bucket) == (Cooldown(5, 2), Pause(), full(Rate(5), NOW))
 
 
 @pytest.mark.spec("QUEUE-04")
 def test_values_out_of_range_are_pulled_in() -> None:
-    queue = tuned(Queue(name="q"), Tuning(workers=-1, keep_done=-5, keep_dead=LONGEST + 1, curve=Curve(base=0)))
+    tuning = Tuning(workers=-1, keep_done=-5, keep_dead=LONGEST + 1, curve=Curve(base=0))
+    queue = tuned(Queue(name="q"), tuning, NOW)
     assert (queue.workers, queue.keep_done, queue.keep_dead) == (0, 0, LONGEST)
     assert queue.curve.base == SECOND
-    assert tuned(queue, Tuning(workers=MOST_WORKERS + 1)).workers == MOST_WORKERS
+    assert tuned(queue, Tuning(workers=MOST_WORKERS + 1), NOW).workers == MOST_WORKERS == 10_000
 
 
-@pytest.mark.spec("QUEUE-03", "QUEUE-04")
+@pytest.mark.spec("QUEUE-03", "QUEUE-04", "QUEUE-14")
 @given(TUNINGS, TUNINGS)
-def test_tuning_is_bounded_idempotent_and_the_last_word_wins(first: Tuning, second: Tuning) -> None:
-    once = tuned(Queue(name="q"), first)
-    assert tuned(once, first) == once
+def test_tuning_is_bounded_idempotent_and_the_last_one_wins(first: Tuning, second: Tuning) -> None:
+    once = tuned(Queue(name="q"), first, NOW)
+    assert tuned(once, first, NOW) == once
     assert once.workers is None or 0 <= once.workers <= MOST_WORKERS
     assert 0 <= once.keep_done <= LONGEST
     assert 0 <= once.keep_dead <= LONGEST
     assert once.curve == clamped_curve(once.curve)
-    twice = tuned(once, second)
-    if second.paused is not None:
-        assert twice.paused is second.paused
-    else:
-        assert twice.paused is once.paused
+    twice = tuned(once, second, NOW)
+    for field in SETTINGS:
+        if (value := getattr(second, field)) is not None:
+            assert getattr(twice, field) == value
+        else:
+            assert getattr(twice, field) == getattr(once, field)
+    assert twice.is_paused(NOW) is (once.is_paused(NOW) if second.paused is None else second.paused)
+    assert tuned(twice, Tuning(paused=False, clear=frozenset(SETTINGS)), NOW) == Queue(name="q")
 
 
 @pytest.mark.spec("QUEUE-11")
 def test_a_queue_with_an_impossible_name_cannot_be_tuned() -> None:
     with pytest.raises(InvalidName, match="two words"):
-        tuned(Queue(name="two words"), Tuning())
+        tuned(Queue(name="two words"), Tuning(), NOW)
 
 
-def test_budgets_and_presences_are_plain_values() -> None:
-    assert Budget("api", full(10, 1, 0)).bucket.tokens == 10
-    assert Rate(10, 1) == Rate(capacity=10, rate=1)
+@pytest.mark.spec("QUEUE-12", "QUEUE-13")
+def test_a_pause_ends_by_itself_or_by_a_resume() -> None:
+    paused = tuned(Queue(name="q"), Tuning(paused=True, pause_for=HOUR, reason="deploy", by="ann"), NOW)
+    assert paused.pause == Pause(NOW + HOUR, "deploy", "ann")
+    assert [paused.is_paused(NOW + at) for at in (0, HOUR - 1, HOUR)] == [True, True, False]
+    again = tuned(paused, Tuning(paused=True), NOW)
+    assert again.pause == Pause()
+    assert again.is_paused(NOW + LONGEST)
+    assert tuned(again, Tuning(paused=False), NOW).pause is None
+
+
+@pytest.mark.spec("QUEUE-07", "RATE-09")
+def test_a_waiter_is_woken_when_a_queue_may_open_earlier() -> None:
+    plain, forever, short = (Queue(name="q", pause=pause) for pause in (None, Pause(), Pause(NOW)))
+    slow, fast = (Queue(name="q", bucket=full(Rate(n), NOW)) for n in (1, 2))
+    woken = [(forever, plain), (forever, short), (slow, fast), (fast, slow), (fast, plain)]
+    asleep = [(plain, forever), (plain, plain), (forever, forever), (plain, slow), (slow, slow)]
+    assert [opens(*pair) for pair in woken] == [True] * 5
+    assert [opens(*pair) for pair in asleep] == [False] * 5
+
+
+@pytest.mark.spec("RATE-02", "RATE-06")
+def test_a_claim_starts_no_more_than_gates_and_tokens_allow() -> None:
+    bucket = full(Rate(2, burst=3), NOW)
+    queue = Queue(name="q", bucket=bucket)
+    assert [queue.startable(n, NOW) for n in (-1, 0, 2, 9)] == [-1, 0, 2, 3]
+    less = Queue(name="q", bucket=take(bucket, 3, NOW))
+    assert [less.startable(9, NOW + at) for at in (0, SECOND // 2 - 1, SECOND // 2, DAY)] == [0, 0, 1, 3]
+    assert Queue(name="q").startable(9, NOW) == 9
+    assert Queue(name="q", pause=Pause(), bucket=bucket).startable(9, NOW) == 0
+    assert Queue(name="q", cooldown=Cooldown(NOW + 1, 1), bucket=bucket).startable(9, NOW) == 0
+
+
+@pytest.mark.spec("QUEUE-16", "INPUT-05")
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"clear": {"paused"}}, "clear"),
+        ({"clear": {"fair"}}, "clear"),
+        ({"clear": {"workers"}, "workers": 3}, "clear"),
+        ({"paused": True, "reason": "x" * (LONGEST_REASON + 1)}, "reason"),
+        ({"paused": True, "reason": ""}, "reason"),
+        ({"paused": True, "reason": 5}, "reason"),
+        ({"paused": True, "reason": "a\0b"}, "reason"),
+        ({"paused": True, "by": "\ud800"}, "by"),
+        ({"paused": True, "pause_for": 0}, "pause"),
+        ({"paused": True, "pause_for": -HOUR}, "pause"),
+        ({"paused": True, "pause_for": LONGEST + 1}, "pause"),
+        ({"paused": False, "reason": "deploy"}, "reason"),
+        ({"by": "ann"}, "by"),
+        ({"pause_for": HOUR}, "pause_for"),
+        ({"workers": 2.5}, "workers"),
+        ({"workers": True}, "workers"),
+        ({"keep_done": "a day"}, "keep_done"),
+        ({"rate": 5}, "rate"),
+    ],
+)
+def test_an_impossible_tuning_is_refused_by_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Tuning(**given)
+    assert refused.value.field == field
+
+
+# --- declarations -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("QUEUE-15")
+def test_a_setting_follows_the_code_until_people_change_it() -> None:
+    queue = _declared(Queue(name="q"), Tuning(workers=3, rate=Rate(5), keep_dead=DAY))
+    assert (queue.workers, queue.rate, queue.keep_dead) == (3, Rate(5), DAY)
+    assert _declared(queue, Tuning(workers=3, rate=Rate(5), keep_dead=DAY)) == queue
+    people = tuned(queue, Tuning(rate=Rate(7), paused=True), NOW)
+    later = _declared(people, Tuning(workers=4, rate=Rate(6)))
+    assert (later.workers, later.rate, later.keep_dead) == (4, Rate(7), KEEP_DEAD)
+    assert later.pause == Pause()
+    agreed = _declared(tuned(later, Tuning(rate=Rate(6)), NOW), Tuning(workers=4))
+    assert (agreed.workers, agreed.rate) == (4, None)
+
+
+@pytest.mark.spec("QUEUE-15")
+def test_a_first_declaration_leaves_what_people_tuned() -> None:
+    queue = _declared(Queue(name="q", workers=9, keep_done=HOUR), Tuning(workers=3, curve=Curve(on=True)), HOUR)
+    assert (queue.workers, queue.curve, queue.keep_done) == (9, Curve(on=True), HOUR)
+    assert _declared(queue, Tuning(keep_done=DAY), HOUR).keep_done == DAY
+
+
+@pytest.mark.spec("QUEUE-15")
+@given(SETTINGS_ONLY, SETTINGS_ONLY, SETTINGS_ONLY)
+def test_a_declaration_never_changes_what_people_changed(one: Tuning, other: Tuning, edit: Tuning) -> None:
+    declared = _declared(Queue(name="q"), one)
+    edited = tuned(declared, edit, NOW)
+    after = _declared(edited, other)
+    plain = Queue(name="q")
+    for field in SETTINGS:
+        if getattr(edited, field) != getattr(declared, field):
+            assert getattr(after, field) == getattr(edited, field)
+        else:
+            wanted = getattr(other, field)
+            assert getattr(after, field) == (getattr(plain, field) if wanted is None else wanted)
+
+
+@pytest.mark.spec("QUEUE-15")
+def test_a_declaration_neither_pauses_nor_clears() -> None:
+    for tuning in (Tuning(paused=True), Tuning(clear=frozenset({"workers"}))):
+        with pytest.raises(InvalidInput, match="declaration"):
+            _declared(Queue(name="q"), tuning)
+
+
+def _declared(queue: Queue, tuning: Tuning, keep_done: int = KEEP_DONE) -> Queue:
+    return tuned(queue, tuning, NOW, keep_done=keep_done, declared=True)
+
+
+@pytest.mark.spec("BUDGET-10")
+def test_a_budget_follows_the_code_until_people_change_it() -> None:
+    declared = budgeted(None, "sms", Rate(5), NOW, declared=True)
+    assert declared == Budget("sms", full(Rate(5), NOW), Rate(5))
+    assert budgeted(declared, "sms", Rate(5), NOW + DAY, declared=True) == declared
+    followed = budgeted(declared, "sms", Rate(9), NOW, declared=True)
+    assert followed == Budget("sms", Bucket(Rate(9), 5, NOW), Rate(9))
+    edited = budgeted(followed, "sms", Rate(2), NOW)
+    assert (edited.bucket.rate, edited.declared) == (Rate(2), Rate(9))
+    assert budgeted(edited, "sms", Rate(8), NOW, declared=True) == Budget("sms", edited.bucket, Rate(8))
+    by_people = budgeted(None, "sms", Rate(3), NOW)
+    assert budgeted(by_people, "sms", Rate(8), NOW, declared=True) == Budget("sms", full(Rate(3), NOW), Rate(8))
+    with pytest.raises(InvalidName):
+        budgeted(None, "two words", Rate(1), NOW)
+
+
+def test_presences_are_plain_values() -> None:
     shown = Presence(worker="w", host="h", pid=1, queues={"q": 2})
     assert (shown.running, shown.version, shown.state, shown.seen_at) == (0, "", "running", 0)
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,25 +14,29 @@ from stoker.model.retry import OFF, Curve
 from stoker.model.throttle import (
     DECAY_GRACE,
     FLAT_COOLDOWN,
+    HIGHEST_RATE,
+    LONGEST_SLEEP,
     MOST_EVENTS,
     OPEN,
     Bucket,
     Cool,
     Cooldown,
+    Rate,
     cooldown_delay,
     cooled,
     drained,
     full,
+    level,
     retuned,
     spend,
+    until_token,
     wait_hint,
 )
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 
 NOW = 1_800_000_000_000_000
 CURVE = Curve(on=True, base=MINUTE, max=30 * MINUTE)
-NUMBERS = st.floats(1, 1e6)
-RATES = st.floats(0, 1e6)
+RATES = st.builds(Rate, st.floats(0.001, 1e6), st.floats(0.001, 1e6), st.floats(1, 1e6))
 
 
 # --- cool-down ------------------------------------------------------------------------------------------------------
@@ -102,12 +109,49 @@ def test_a_success_on_an_open_queue_changes_nothing(offset: int) -> None:
     assert cooled(NOW, idle, Cool(0)) is idle
 
 
-# --- budgets --------------------------------------------------------------------------------------------------------
+# --- rates ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RATE-01")
+def test_a_rate_holds_what_it_starts_at_once_and_in_the_long_run() -> None:
+    rate = Rate(100, per=60)
+    assert (rate.capacity, rate.refill) == (100, 100 / 60)
+    assert rate == Rate(100, timedelta(minutes=1), 100) == Rate(*rate.numbers)
+    assert (Rate(10, burst=30).capacity, Rate(10, burst=30).refill) == (30, 10)
+    assert Rate(0.2, burst=1).refill == Rate(1, per=5).refill
+    assert msgspec.json.decode(msgspec.json.encode(rate), type=Rate) == rate
+
+
+@pytest.mark.spec("RATE-08", "INPUT-05")
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"n": 0}, "Rate.n"),
+        ({"n": -1}, "Rate.n"),
+        ({"n": math.nan}, "Rate.n"),
+        ({"n": math.inf}, "Rate.n"),
+        ({"n": HIGHEST_RATE + 1}, "Rate.n"),
+        ({"n": True}, "Rate.n"),
+        ({"n": "5"}, "Rate.n"),
+        ({"n": 0.5}, "Rate.n"),
+        ({"n": 1, "per": 0}, "Rate.per"),
+        ({"n": 1, "per": -1}, "Rate.per"),
+        ({"n": 1, "per": math.nan}, "Rate.per"),
+        ({"n": 1, "per": math.inf}, "Rate.per"),
+        ({"n": 1, "burst": 0}, "Rate.burst"),
+        ({"n": 1, "burst": 0.9}, "Rate.burst"),
+        ({"n": 1, "burst": math.nan}, "Rate.burst"),
+    ],
+)
+def test_an_impossible_rate_is_refused_by_name(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Rate(**given)
+    assert refused.value.field == field
 
 
 @pytest.mark.spec("THROTTLE-05")
 def test_a_budget_grants_what_it_has_and_no_more() -> None:
-    bucket = full(3, 0, NOW)
+    bucket = full(Rate(3, per=timedelta(days=100)), NOW)
     for left in (2, 1, 0):
         bucket, grant = spend(bucket, 1, NOW)
         assert (grant.granted, grant.wait, bucket.tokens) == (True, 0, left)
@@ -118,7 +162,7 @@ def test_a_budget_grants_what_it_has_and_no_more() -> None:
 
 @pytest.mark.spec("THROTTLE-05")
 def test_a_budget_refills_with_time_up_to_its_capacity() -> None:
-    empty = drained(full(10, 2, NOW), NOW)
+    empty = drained(full(Rate(2, burst=10), NOW), NOW)
     assert not spend(empty, 1, NOW + SECOND // 2 - 1)[1].granted
     assert spend(empty, 1, NOW + SECOND // 2)[1].granted
     bucket, grant = spend(empty, 10, NOW + DAY)
@@ -128,19 +172,17 @@ def test_a_budget_refills_with_time_up_to_its_capacity() -> None:
 
 @pytest.mark.spec("THROTTLE-05")
 def test_several_tokens_or_none() -> None:
-    bucket = full(5, 0, NOW)
+    bucket = full(Rate(5), NOW)
     assert spend(bucket, 6, NOW)[0] is bucket
     assert spend(bucket, 5, NOW)[0].tokens == 0
 
 
 @pytest.mark.spec("THROTTLE-06")
-@given(NUMBERS, RATES, st.floats(0, 1), st.integers(-DAY, DAY), st.integers(1, 100))
-def test_tokens_stay_within_bounds_and_time_never_goes_back(
-    capacity: float, rate: float, share: float, offset: int, n: int
-) -> None:
-    before = Bucket(capacity, rate, capacity * share, NOW)
+@given(RATES, st.floats(0, 1), st.integers(-DAY, DAY), st.integers(1, 100))
+def test_tokens_stay_within_bounds_and_time_never_goes_back(rate: Rate, share: float, offset: int, n: int) -> None:
+    before = Bucket(rate, rate.capacity * share, NOW)
     after, grant = spend(before, n, NOW + offset)
-    assert 0 <= after.tokens <= capacity
+    assert 0 <= after.tokens <= rate.capacity
     assert after.refilled_at >= before.refilled_at
     assert grant.granted == (after is not before)
     if offset <= 0 and grant.granted:
@@ -149,16 +191,23 @@ def test_tokens_stay_within_bounds_and_time_never_goes_back(
 
 @pytest.mark.spec("THROTTLE-06")
 def test_draining_empties_and_never_goes_back_in_time() -> None:
-    bucket = full(5, 1, NOW)
-    assert drained(bucket, NOW + SECOND) == Bucket(5, 1, 0.0, NOW + SECOND)
+    bucket = full(Rate(1, burst=5), NOW)
+    assert drained(bucket, NOW + SECOND) == Bucket(Rate(1, burst=5), 0.0, NOW + SECOND)
     assert drained(bucket, NOW - DAY).refilled_at == NOW
 
 
 @pytest.mark.spec("THROTTLE-06")
-@given(NUMBERS, NUMBERS, RATES)
-def test_retuning_keeps_what_fits(before: float, after: float, rate: float) -> None:
-    bucket = retuned(full(before, 1, NOW), after, rate)
-    assert (bucket.capacity, bucket.rate, bucket.tokens) == (after, rate, min(before, after))
+@given(RATES, RATES)
+def test_another_rate_keeps_what_fits(before: Rate, after: Rate) -> None:
+    bucket = retuned(full(before, NOW), after, NOW + DAY)
+    assert (bucket.rate, bucket.tokens) == (after, min(before.capacity, after.capacity))
+    assert retuned(bucket, after, NOW + 2 * DAY) is bucket
+
+
+@pytest.mark.spec("THROTTLE-06")
+def test_time_before_another_rate_counts_at_the_old_one() -> None:
+    empty = drained(full(Rate(1, per=60), NOW), NOW)
+    assert retuned(empty, Rate(100), NOW + 30 * SECOND) == Bucket(Rate(100), 0.5, NOW + 30 * SECOND)
 
 
 @pytest.mark.spec("THROTTLE-07")
@@ -166,43 +215,39 @@ def test_retuning_keeps_what_fits(before: float, after: float, rate: float) -> N
     ("rate", "wait"),
     [
         (None, MINUTE),
-        (0, MINUTE),
-        (-1, MINUTE),
-        (math.nan, MINUTE),
-        (math.inf, MINUTE),
-        (1, 2 * SECOND),
-        (0.5, 4 * SECOND),
-        (100, SECOND),
-        (0.001, MINUTE),
+        (Rate(1), 2 * SECOND),
+        (Rate(1, per=2), 4 * SECOND),
+        (Rate(100), SECOND),
+        (Rate(1, per=1000), MINUTE),
     ],
 )
-def test_a_refusal_says_how_long_to_wait(rate: float | None, wait: int) -> None:
+def test_a_refusal_says_how_long_to_wait(rate: Rate | None, wait: int) -> None:
     assert wait_hint(rate) == wait
 
 
-@pytest.mark.spec("THROTTLE-08", "INPUT-05")
-@pytest.mark.parametrize(
-    ("capacity", "rate", "field"),
-    [
-        (0, 1, "budget capacity"),
-        (0.5, 1, "budget capacity"),
-        (math.nan, 1, "budget capacity"),
-        (math.inf, 1, "budget capacity"),
-        (1, -1, "budget rate"),
-        (1, math.nan, "budget rate"),
-        (1, math.inf, "budget rate"),
-    ],
-)
-def test_an_impossible_budget_is_refused_by_name(capacity: float, rate: float, field: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        full(capacity, rate, NOW)
-    assert refused.value.field == field
-    with pytest.raises(InvalidInput):
-        retuned(full(1, 1, NOW), capacity, rate)
+@pytest.mark.spec("RATE-05")
+def test_the_next_token_is_at_most_a_minute_away() -> None:
+    empty = drained(full(Rate(2), NOW), NOW)
+    assert until_token(full(Rate(2), NOW), NOW) == 0
+    assert until_token(empty, NOW) == SECOND // 2
+    assert until_token(empty, NOW + SECOND // 2 - 1) == 1
+    assert until_token(empty, NOW - SECOND) == SECOND + SECOND // 2
+    assert until_token(drained(full(Rate(1, per=timedelta(days=1)), NOW), NOW), NOW) == LONGEST_SLEEP
+    assert until_token(empty, NOW - DAY) == LONGEST_SLEEP
+
+
+@pytest.mark.spec("RATE-05")
+@given(RATES, st.floats(0, 0.99))
+def test_after_the_sleep_there_is_a_token_or_almost(rate: Rate, tokens: float) -> None:
+    bucket = Bucket(rate, tokens, NOW)
+    wait = until_token(bucket, NOW)
+    assert 0 < wait <= LONGEST_SLEEP
+    if wait < LONGEST_SLEEP:
+        assert level(bucket, NOW + wait) >= 1 - 1e-9
 
 
 @pytest.mark.spec("THROTTLE-08", "INPUT-05")
 @pytest.mark.parametrize("n", [0, -1])
-def test_nobody_takes_less_than_one_token(n: int) -> None:
+def test_less_than_one_token_is_refused(n: int) -> None:
     with pytest.raises(InvalidInput, match="tokens"):
-        spend(full(1, 1, NOW), n, NOW)
+        spend(full(Rate(1), NOW), n, NOW)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stoker.model.control import SHOWN_WITHIN, STOPPED, Presence, Queue
+from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
 from stoker.model.job import Job, Status
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census, Count
-from stoker.model.throttle import Cooldown
+from stoker.model.throttle import Cooldown, Rate, drained, full
 from stoker.model.time import SECOND
 from stoker.model.waiting import served, unserved, why_waiting
 
@@ -28,11 +28,19 @@ def job(**changes: Any) -> Job:
 def test_the_reason_is_the_one_that_must_be_mended_first() -> None:
     queue = Queue(name="mail")
     cooling = Queue(name="mail", cooldown=Cooldown(NOW + SECOND, 1))
+    dry = Queue(name="mail", bucket=drained(full(Rate(2), NOW), NOW))
     later = NOW + 60 * SECOND
     for found, told in [
         (why_waiting(job(status=Status.RUNNING), queue, [], NOW), "it is running"),
-        (why_waiting(job(), Queue(name="mail", paused=True), [], NOW), "no worker serves queue 'mail'"),
-        (why_waiting(job(), Queue(name="mail", paused=True), [HERE], NOW), "queue 'mail' is paused"),
+        (why_waiting(job(), Queue(name="mail", pause=Pause()), [], NOW), "no worker serves queue 'mail'"),
+        (why_waiting(job(), Queue(name="mail", pause=Pause()), [HERE], NOW), "queue 'mail' is paused"),
+        (
+            why_waiting(job(), Queue(name="mail", pause=Pause(later, "deploy", "ann")), [HERE], NOW),
+            "queue 'mail' is paused until 1970-01-01T00:17:40Z (deploy)",
+        ),
+        (why_waiting(job(), Queue(name="mail", pause=Pause(NOW)), [HERE], NOW), "behind other jobs"),
+        (why_waiting(job(), dry, [HERE], NOW), "queue 'mail' keeps its rate: its next job starts in 0.5 s"),
+        (why_waiting(job(), dry, [HERE], NOW + SECOND), "behind other jobs"),
         (why_waiting(job(metadata={UNFIT_SINCE: "1"}), queue, [HERE], NOW), "cannot run task 'send'"),
         (why_waiting(job(), cooling, [HERE], NOW), "queue 'mail' cools down until 1970-01-01T00:16:41"),
         (why_waiting(job(), cooling, [HERE], NOW - 5 * SECOND), "queue 'mail' cools down until"),

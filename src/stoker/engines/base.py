@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, cast
 import msgspec
 
 from stoker.model.ahead import Ahead
-from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
@@ -33,7 +33,7 @@ from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.throttle import Grant
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
 
 Clock: TypeAlias = Callable[[], Instant]
@@ -108,9 +108,11 @@ class Jobs(Protocol):
 
         Only pending and retrying jobs whose scheduled time is at or before now, of queues that are neither paused nor
         cooling down. Order: queues as demanded; inside a queue by priority (lower first), scheduled time, id. At most
-        the number requested per queue and in total. Atomic: no job goes to two workers; a job is running, with a rising
-        token and one more attempt, when the call returns. Claiming a retrying job makes its key strong again and
-        clears a cancel flag of an earlier run. A worker without a live lease gets nothing. Empty: `[]`.
+        the number requested per queue and in total, and of a queue with a rate at most as many as it has whole tokens;
+        the claim takes one token for each job that it hands out, in the same step. Atomic: no job goes to two workers;
+        a job is running, with a rising token and one more attempt, when the call returns. Claiming a retrying job makes
+        its key strong again and clears a cancel flag of an earlier run. A worker without a live lease gets nothing.
+        Empty: `[]`.
         """
         ...
 
@@ -171,10 +173,11 @@ class Jobs(Protocol):
     async def ahead(self, queues: Sequence[str]) -> Ahead:
         """Return how long a worker of these queues may sleep, by the store's clock.
 
-        `open`: those that are neither paused nor cooling down, also when the store does not know them. `wait`: the
-        time until the next of their jobs is due, 0 when one has been due for less than `ahead.SOON` (longer: it may be
-        reported, a claim finds it anyway); of a queue that cools down the time until its deadline. None: nothing will
-        become due before a queue is woken or this is called again. Empty: no queue, None.
+        `open`: those that are neither paused nor cooling down nor out of tokens, also when the store does not know
+        them. `wait`: the time until the next of their jobs is due, 0 when one has been due for less than `ahead.SOON`
+        (longer: it may be reported, a claim finds it anyway); of a queue that cools down or is paused for a while the
+        time until its end, of one with jobs and no token the time until the next, at most `throttle.LONGEST_SLEEP`.
+        None: nothing will become due before a queue is woken or this is called again. Empty: no queue, None.
         """
         ...
 
@@ -276,11 +279,12 @@ class Control(Protocol):
         """Every queue that was tuned, cooled or used, by name. Empty: `[]`."""
         ...
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
         """Patch a queue (`Tuning`) or set a budget (`Rate`), creating it when new.
 
-        `if_absent` leaves an existing one alone, so that seeding at start-up keeps what users tuned. Returns whether
-        anything was written. Resuming a queue wakes a waiter.
+        `declared`: this is what an app's code declares. The store keeps the last declaration, and a setting follows
+        the code only while it has the value that was declared last (`control.declare`). Returns whether anything was
+        written. A change that lets jobs start earlier (`control.opens`) wakes a waiter of the queue.
         """
         ...
 

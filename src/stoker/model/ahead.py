@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from stoker.model.control import Pause
+from stoker.model.throttle import Bucket, until_token
 from stoker.model.time import SECOND, Instant, Span
 
 SOON: Span = 2 * SECOND
@@ -24,12 +26,13 @@ class Ahead(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """One queue as the store has it: is it paused, until when does it cool down, when is its first job due."""
+    """One queue as the store has it: its pause, the end of its cool-down, its first due time and its tokens."""
 
     queue: str
-    paused: bool
-    until: Instant | None
-    due: Instant | None
+    pause: Pause | None = None
+    until: Instant | None = None
+    due: Instant | None = None
+    bucket: Bucket | None = None
 
 
 def wakes(due: Instant, now: Instant) -> bool:
@@ -38,16 +41,23 @@ def wakes(due: Instant, now: Instant) -> bool:
 
 
 def look_ahead(gates: Iterable[Gate], now: Instant) -> Ahead:
-    """What workers of these queues wait for. A paused queue opens by a wake-up, a cooling one at its deadline."""
+    """What workers of these queues wait for.
+
+    A paused queue opens at its end or by a wake-up, a cooling one at its deadline, one without tokens at the next.
+    """
     hands_out: set[str] = set()
     waits: list[Span] = []
-    for gate in gates:
-        if gate.paused:
+    for queue, pause, until, due, bucket in gates:
+        if pause is not None and pause.lasts(now):
+            if pause.until is not None:
+                waits.append(pause.until - now)
             continue
-        if gate.until is not None and gate.until > now:
-            waits.append(gate.until - now)
+        if until is not None and until > now:
+            waits.append(until - now)
             continue
-        hands_out.add(gate.queue)
-        if gate.due is not None:
-            waits.append(max(0, gate.due - now))
+        token = 0 if bucket is None else until_token(bucket, now)
+        if token == 0:
+            hands_out.add(queue)
+        if due is not None:
+            waits.append(max(token, due - now))
     return Ahead(frozenset(hands_out), min(waits, default=None))

@@ -6,17 +6,25 @@ counts, curves, retention) and refused where it is not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from stoker.model.errors import InvalidInput
 from stoker.model.job import check_name
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.retry import OFF, Curve, clamped_curve
-from stoker.model.throttle import OPEN, Bucket, Cooldown
+from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, level, retuned
 from stoker.model.time import LONGEST, SECOND, Instant, Span
 
-MOST_WORKERS = 64
+MOST_WORKERS = 10_000
+LONGEST_REASON = 1_000
+"""Characters of the reason for a pause."""
+
+SETTINGS = ("workers", "rate", "keep_done", "keep_dead", "curve")
+"""What an app's code may declare for a queue, and what can be cleared."""
+
 SHOWN_WITHIN: Span = 20 * SECOND
 """A worker that has not shown itself for longer has no share of a limited queue."""
 
@@ -24,40 +32,119 @@ STOPPED = "stopped"
 """The state of a presence that will not come back."""
 
 
-class Tuning(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to a queue. `workers` is the cluster-wide number of slots; None there means: whatever workers bring."""
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Changes to a queue. `workers` is the cluster-wide number of slots; None there means: whatever workers bring.
+
+    `paused=True` pauses the queue for `pause_for` (None: until it is resumed) and replaces an earlier pause;
+    `paused=False` resumes it. `clear` names settings that go back to their defaults.
+    """
 
     paused: bool | None = None
+    pause_for: Span | None = None
+    reason: str | None = None
+    by: str | None = None
     workers: int | None = None
+    rate: Rate | None = None
     keep_done: Span | None = None
     keep_dead: Span | None = None
     curve: Curve | None = None
+    clear: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for field in ("pause_for", "reason", "by"):
+            if self.paused is not True and getattr(self, field) is not None:
+                raise InvalidInput(field, getattr(self, field), "belongs to a pause; it needs paused=True")
+        if self.pause_for is not None and not 0 < self.pause_for <= LONGEST:
+            raise InvalidInput("pause", self.pause_for, "must end in the future and within ten years")
+        for field in ("reason", "by"):
+            _check_text(field, getattr(self, field))
+        self._bound("workers", MOST_WORKERS)
+        self._bound("keep_done", LONGEST)
+        self._bound("keep_dead", LONGEST)
+        if self.rate is not None and not isinstance(self.rate, Rate):
+            raise InvalidInput("rate", self.rate, "must be a Rate, such as Rate(100, per=60)")
+        if self.curve is not None:
+            msgspec.structs.force_setattr(self, "curve", clamped_curve(self.curve))
+        for field in sorted(self.clear):
+            if field not in SETTINGS:
+                raise InvalidInput("clear", field, f"must be one of {', '.join(SETTINGS)}")
+            if getattr(self, field) is not None:
+                raise InvalidInput("clear", field, "is set and cleared at once; do one of them")
+
+    def _bound(self, field: str, highest: int) -> None:
+        value = getattr(self, field)
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidInput(field, value, "must be a whole number")
+            msgspec.structs.force_setattr(self, field, min(max(value, 0), highest))
 
 
-class Rate(msgspec.Struct, frozen=True):
-    """Settings of a budget: at most `capacity` at once, `rate` per second in the long run."""
+def _check_text(field: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_REASON:
+        raise InvalidInput(field, value, f"must be a text of 1 to {LONGEST_REASON:,} characters")
+    if "\0" in value:
+        raise InvalidInput(field, value, "must not contain NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, value, "must not contain lone surrogates") from error
 
-    capacity: float
-    rate: float
+
+UNDECLARED = Tuning()
+
+
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """A pause of a queue: until when (None: until it is resumed), why, and by whom."""
+
+    until: Instant | None = None
+    reason: str | None = None
+    by: str | None = None
+
+    def lasts(self, now: Instant) -> bool:
+        """Does the queue hand out nothing? The end of a pause needs no write."""
+        return self.until is None or self.until > now
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as stored. One that was never tuned acts like `Queue(name=…)`."""
+    """A queue as stored. One that was never tuned acts like `Queue(name=…)`.
+
+    `bucket` holds its rate and tokens. `declared` is what an app's code declared last.
+    """
 
     name: str
-    paused: bool = False
+    pause: Pause | None = None
     workers: int | None = None
+    bucket: Bucket | None = None
     keep_done: Span = KEEP_DONE
     keep_dead: Span = KEEP_DEAD
     curve: Curve = OFF
     cooldown: Cooldown = OPEN
+    declared: Tuning | None = None
+
+    @property
+    def rate(self) -> Rate | None:
+        """At most so many starts; None: any number."""
+        return None if self.bucket is None else self.bucket.rate
+
+    def is_paused(self, now: Instant) -> bool:
+        """Is it paused at this instant?"""
+        return self.pause is not None and self.pause.lasts(now)
+
+    def startable(self, wanted: int, now: Instant) -> int:
+        """How many of the wanted jobs a claim may start: none while paused or cooling, no more than tokens."""
+        if self.is_paused(now) or self.cooldown.shut(now):
+            return 0
+        return wanted if self.bucket is None else min(wanted, math.floor(level(self.bucket, now)))
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """A budget as stored."""
+    """A budget as stored. `declared` is what an app's code declared last."""
 
     name: str
     bucket: Bucket
+    declared: Rate | None = None
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,21 +180,74 @@ def guardian_of(worker: str) -> str | None:
     return guardian or None
 
 
-def tuned(queue: Queue, tuning: Tuning) -> Queue:
-    """The queue after the patch, every value within its bounds."""
+def tuned(queue: Queue, tuning: Tuning, now: Instant, *, keep_done: Span = KEEP_DONE, declared: bool = False) -> Queue:
+    """The queue after the patch; the same one when nothing changes. `keep_done` is the engine's default.
+
+    `declared`: the tuning is what an app's code declares, and `declare` decides what of it counts.
+    """
     check_name("queue", queue.name)
+    plain = Queue(name=queue.name, keep_done=keep_done)
+    if declared:
+        patch = declare(queue, queue.declared or UNDECLARED, tuning, plain)
+        queue, tuning = msgspec.structs.replace(queue, declared=tuning), patch
     changes: dict[str, object] = {}
     if tuning.paused is not None:
-        changes["paused"] = tuning.paused
-    if tuning.workers is not None:
-        changes["workers"] = min(max(tuning.workers, 0), MOST_WORKERS)
-    if tuning.keep_done is not None:
-        changes["keep_done"] = min(max(tuning.keep_done, 0), LONGEST)
-    if tuning.keep_dead is not None:
-        changes["keep_dead"] = min(max(tuning.keep_dead, 0), LONGEST)
-    if tuning.curve is not None:
-        changes["curve"] = clamped_curve(tuning.curve)
+        until = None if tuning.pause_for is None else now + tuning.pause_for
+        changes["pause"] = Pause(until, tuning.reason, tuning.by) if tuning.paused else None
+    for field in ("workers", "keep_done", "keep_dead", "curve"):
+        if field in tuning.clear:
+            changes[field] = getattr(plain, field)
+        elif getattr(tuning, field) is not None:
+            changes[field] = getattr(tuning, field)
+    if "rate" in tuning.clear:
+        changes["bucket"] = None
+    elif tuning.rate is not None:
+        changes["bucket"] = _at_rate(queue.bucket, tuning.rate, now)
     return msgspec.structs.replace(queue, **changes)
+
+
+def declare(stored: Queue, before: Tuning, now: Tuning, plain: Queue) -> Tuning:
+    """What a queue takes over from its app's code: `before` is the last declaration, `now` the new one.
+
+    A setting that still has the value last declared (undeclared: the default, as in `plain`) follows the code. One
+    that people changed stays.
+    """
+    if now.paused is not None or now.clear:
+        raise InvalidInput("declaration", now, f"may hold only {', '.join(SETTINGS)}")
+    sets: dict[str, object] = {}
+    clear: set[str] = set()
+    for field in SETTINGS:
+        value, last = getattr(now, field), getattr(before, field)
+        default = getattr(plain, field)
+        if getattr(stored, field) != (default if last is None else last):
+            continue
+        if value is not None:
+            sets[field] = value
+        else:
+            clear.add(field)
+    return Tuning(clear=frozenset(clear), **sets)  # type: ignore[arg-type]
+
+
+def opens(before: Queue, after: Queue) -> bool:
+    """Whether a tuning may let jobs start earlier than waiters expect, so that one of them is woken."""
+    sooner = before.pause is not None and before.pause != after.pause
+    return sooner or (before.rate is not None and before.rate != after.rate)
+
+
+def budgeted(before: Budget | None, name: str, rate: Rate, now: Instant, *, declared: bool = False) -> Budget:
+    """A budget under a rate; one that exists keeps its tokens as far as they fit.
+
+    `declared`: an app's code declares the rate. It counts unless people changed the last one declared.
+    """
+    check_name("budget", name)
+    last = None if before is None else before.declared
+    if before is not None and declared and before.bucket.rate != last:
+        return Budget(name, before.bucket, rate)
+    return Budget(name, _at_rate(None if before is None else before.bucket, rate, now), rate if declared else last)
+
+
+def _at_rate(bucket: Bucket | None, rate: Rate, now: Instant) -> Bucket:
+    return full(rate, now) if bucket is None else retuned(bucket, rate, now)
 
 
 def may_take(lock: NamedLock | None, owner: str, now: Instant) -> bool:

@@ -1,11 +1,12 @@
-"""Holding back: a whole queue that a limiter refused, and budgets that are spent before the limiter has to.
+"""Holding back: a whole queue that a limiter refused, and rates that are kept before the limiter has to.
 
 *Cool-down.* A throttled handler opens a window in which the queue hands out nothing. Only the first throttle of a
 window counts: the settlement carries the count its claim saw, and the store changes deadline and count only if the
 count is still that one and the window is not open. The next window is longer, until a success well after the last
 deadline (`DECAY_GRACE`) clears the count.
 
-*Budgets.* A token bucket per name. The store reads the bucket, calls `spend` and writes its result in one step.
+*Rates.* A token bucket for a queue, or for a budget that handlers spend from by hand. The store reads the bucket,
+calls `spend` or `take` and writes the result in one step. A claim takes as many tokens as it hands out jobs.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import msgspec
 
 from stoker.model.errors import InvalidInput
 from stoker.model.retry import DEEPEST_EXPONENT, Curve
-from stoker.model.time import MINUTE, SECOND, Instant, Span
+from stoker.model.time import MINUTE, SECOND, Instant, Seconds, Span, span
 
 FLAT_COOLDOWN: Span = MINUTE
 DECAY_GRACE: Span = 2 * MINUTE
+HIGHEST_RATE = 1_000_000_000
+LONGEST_SLEEP: Span = MINUTE
+"""A worker that waits for a token looks again at least this often."""
+
 MOST_EVENTS = DEEPEST_EXPONENT
 """The count of consecutive limiter events stops here; the delay stops growing long before."""
 
@@ -64,11 +69,52 @@ def _decayed(now: Instant, state: Cooldown) -> bool:
     return state.count > 0 and (state.until is None or state.until + DECAY_GRACE <= now)
 
 
-class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """A rate budget: at most `capacity` tokens, refilled at `rate` per second."""
+class Rate(msgspec.Struct, frozen=True, gc=False):
+    """How fast: `n` per `per` seconds in the long run, at most `burst` at once (`n` unless given)."""
 
-    capacity: float
-    rate: float
+    n: float
+    per: Seconds = 1
+    burst: float | None = None
+
+    def __post_init__(self) -> None:
+        per = span(self.per, "Rate.per") / SECOND
+        if per == 0:
+            raise InvalidInput("Rate.per", self.per, "must be longer than nothing")
+        n = _checked("Rate.n", self.n)
+        burst = n if self.burst is None else _checked("Rate.burst", self.burst)
+        if burst < 1:
+            why = "must be at least 1, else nothing could ever start; write one every 5 s as Rate(1, per=5)"
+            raise InvalidInput("Rate.n" if self.burst is None else "Rate.burst", burst, why)
+        for field, value in (("n", n), ("per", per), ("burst", burst)):
+            msgspec.structs.force_setattr(self, field, value)
+
+    @property
+    def refill(self) -> float:
+        """Tokens per second."""
+        return self.n / float(self.per)  # type: ignore[arg-type]  # read above: seconds
+
+    @property
+    def capacity(self) -> float:
+        """The most tokens at once."""
+        assert self.burst is not None
+        return self.burst
+
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """The three numbers as engines store them; `Rate(*numbers)` is the same rate."""
+        return self.n, float(self.per), self.capacity  # type: ignore[arg-type]
+
+
+def _checked(field: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= HIGHEST_RATE:
+        raise InvalidInput(field, value, f"must be a number above 0 and at most {HIGHEST_RATE:,}")
+    return float(value)
+
+
+class Bucket(msgspec.Struct, frozen=True, gc=False):
+    """The tokens of a rate: how many there were at `refilled_at`."""
+
+    rate: Rate
     tokens: float
     refilled_at: Instant
 
@@ -80,40 +126,52 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     wait: Span = 0
 
 
-def full(capacity: float, rate: float, now: Instant) -> Bucket:
-    """A new budget, checked."""
-    if not math.isfinite(capacity) or capacity < 1:
-        raise InvalidInput("budget capacity", capacity, "must be a number of at least 1")
-    if not math.isfinite(rate) or rate < 0:
-        raise InvalidInput("budget rate", rate, "must be a number per second, 0 or more")
-    return Bucket(capacity, rate, capacity, now)
+def full(rate: Rate, now: Instant) -> Bucket:
+    """A new bucket."""
+    return Bucket(rate, rate.capacity, now)
+
+
+def level(bucket: Bucket, now: Instant) -> float:
+    """The tokens at hand. A clock that steps back neither takes nor gives any."""
+    elapsed = max(0, now - bucket.refilled_at) / SECOND
+    return min(bucket.rate.capacity, bucket.tokens + elapsed * bucket.rate.refill)
+
+
+def take(bucket: Bucket, n: int, now: Instant) -> Bucket:
+    """The bucket after `n` of its tokens went."""
+    return Bucket(bucket.rate, level(bucket, now) - n, max(now, bucket.refilled_at))
 
 
 def spend(bucket: Bucket, n: int, now: Instant) -> tuple[Bucket, Grant]:
-    """Take `n` tokens or none. A refusal leaves the bucket as it was; a clock that steps back takes nothing away."""
+    """Take `n` tokens or none. A refusal leaves the bucket as it was."""
     if n < 1:
         raise InvalidInput("tokens", n, "must be at least 1")
-    elapsed = max(0, now - bucket.refilled_at) / SECOND
-    tokens = min(bucket.capacity, bucket.tokens + elapsed * bucket.rate)
-    if tokens < n:
+    if level(bucket, now) < n:
         return bucket, Grant(granted=False, wait=wait_hint(bucket.rate))
-    left = Bucket(bucket.capacity, bucket.rate, tokens - n, max(now, bucket.refilled_at))
-    return left, Grant(granted=True)
+    return take(bucket, n, now), Grant(granted=True)
 
 
 def drained(bucket: Bucket, now: Instant) -> Bucket:
     """An empty bucket: the real limiter refused although the bucket had tokens."""
-    return Bucket(bucket.capacity, bucket.rate, 0.0, max(now, bucket.refilled_at))
+    return Bucket(bucket.rate, 0.0, max(now, bucket.refilled_at))
 
 
-def retuned(bucket: Bucket, capacity: float, rate: float) -> Bucket:
-    """The same budget under new settings; tokens at hand are kept as far as they fit."""
-    checked = full(capacity, rate, bucket.refilled_at)
-    return Bucket(checked.capacity, checked.rate, min(bucket.tokens, capacity), bucket.refilled_at)
+def retuned(bucket: Bucket, rate: Rate, now: Instant) -> Bucket:
+    """The bucket under another rate: tokens at hand are kept as far as they fit."""
+    if rate == bucket.rate:
+        return bucket
+    return Bucket(rate, min(level(bucket, now), rate.capacity), max(now, bucket.refilled_at))
 
 
-def wait_hint(rate: float | None) -> Span:
+def wait_hint(rate: Rate | None) -> Span:
     """Two tokens' worth of refill, between a second and a minute; a minute when there is no rate."""
-    if rate is None or not math.isfinite(rate) or rate <= 0:
-        return MINUTE
-    return round(min(max(2 / rate, 1), 60) * SECOND)
+    return MINUTE if rate is None else round(min(max(2 / rate.refill, 1), 60) * SECOND)
+
+
+def until_token(bucket: Bucket, now: Instant) -> Span:
+    """How long until the bucket has a whole token, at most `LONGEST_SLEEP`; 0: it has one."""
+    missing = 1 - level(bucket, now)
+    if missing <= 0:
+        return 0
+    behind = max(0, bucket.refilled_at - now)  # after a step back the clock has to catch up first
+    return min(behind + math.ceil(min(missing / bucket.rate.refill, 60) * SECOND), LONGEST_SLEEP)

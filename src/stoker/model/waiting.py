@@ -8,7 +8,8 @@ from stoker.model.control import SHOWN_WITHIN, STOPPED, Presence, Queue
 from stoker.model.job import Job, Status
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census
-from stoker.model.time import Instant, rfc3339
+from stoker.model.throttle import until_token
+from stoker.model.time import Instant, rfc3339, seconds
 
 
 def served(queue: str, presences: Sequence[Presence], now: Instant) -> bool:
@@ -29,8 +30,10 @@ def why_waiting(job: Job, queue: Queue, presences: Sequence[Presence], now: Inst
         return "it is running"
     if not served(job.queue, presences, now):
         return f"no worker serves queue {job.queue!r}"
-    if queue.paused:
-        return f"queue {job.queue!r} is paused"
+    if queue.pause is not None and queue.is_paused(now):
+        end = "" if queue.pause.until is None else f" until {rfc3339(queue.pause.until)}"
+        why = "" if queue.pause.reason is None else f" ({queue.pause.reason})"
+        return f"queue {job.queue!r} is paused{end}{why}"
     if UNFIT_SINCE in job.metadata:
         why = "it is unknown there, or has other arguments"
         return f"the workers of queue {job.queue!r} cannot run task {job.kind!r}: {why}"
@@ -39,4 +42,6 @@ def why_waiting(job: Job, queue: Queue, presences: Sequence[Presence], now: Inst
     if job.scheduled_at > now:
         wait = "waits for its next attempt" if job.status is Status.RETRYING else "is scheduled"
         return f"it {wait} until {rfc3339(job.scheduled_at)}"
+    if queue.bucket is not None and (left := until_token(queue.bucket, now)):
+        return f"queue {job.queue!r} keeps its rate: its next job starts in {seconds(left):g} s"
     return f"it waits in queue {job.queue!r} behind other jobs"

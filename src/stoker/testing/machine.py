@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER, Clock, Engine, Feature
 from stoker.engines.memory import MemoryEngine
-from stoker.model.control import Tuning
+from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId, Mint
@@ -76,6 +76,7 @@ from stoker.model.query import (
 )
 from stoker.model.retry import Curve
 from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
+from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -537,13 +538,25 @@ class LockStep(RuleBasedStateMachine):
         tuning=st.builds(
             Tuning,
             paused=st.sampled_from([None, False, False, True]),
+            workers=st.sampled_from([None, None, 0, 3]),
+            rate=st.sampled_from([None, None, Rate(1, per=60, burst=2), Rate(0.3, burst=4), Rate(1, per=3)]),
             keep_done=st.sampled_from([None, 0, HOUR]),
             curve=st.sampled_from([None, Curve(on=True, base=SECOND, max=MINUTE)]),
         ),
-        if_absent=st.booleans(),
+        pause_for=st.sampled_from([None, 1, HOUR]),
+        clear=st.sets(st.sampled_from(SETTINGS), max_size=2),
+        declared=_mostly.map(lambda mostly: not mostly),
     )
-    def tune(self, queue: str, tuning: Tuning, if_absent: bool) -> None:
-        self.same(lambda engine: engine.tune(queue, tuning, if_absent=if_absent))
+    def tune(self, queue: str, tuning: Tuning, pause_for: int | None, clear: set[str], declared: bool) -> None:
+        """Change settings, or declare them as code does."""
+        if declared:
+            tuning = msgspec.structs.replace(tuning, paused=None)
+        else:
+            unset = {field for field in clear if getattr(tuning, field) is None}
+            tuning = msgspec.structs.replace(tuning, clear=frozenset(unset))
+            if tuning.paused:
+                tuning = msgspec.structs.replace(tuning, pause_for=pause_for, reason="deploy")
+        self.same(lambda engine: engine.tune(queue, tuning, declared=declared))
 
     @rule(
         span=st.sampled_from([1, SECOND, MINUTE, HOUR, 8 * DAY, 31 * DAY]),

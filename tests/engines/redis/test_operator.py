@@ -12,7 +12,7 @@ import redis
 from stoker.engines.base import LEASE
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis import find
-from stoker.model.control import Presence, Rate, Tuning
+from stoker.model.control import Presence, Tuning
 from stoker.model.errors import EngineFull
 from stoker.model.events import REMEMBERED, Event, EventType, Point, Window
 from stoker.model.ids import JobId
@@ -33,6 +33,7 @@ from stoker.model.query import (
     RunNow,
     Selection,
 )
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import Unique
 from tests import services
@@ -79,7 +80,7 @@ async def full(small: redis.Redis) -> AsyncIterator[Bench]:
         await found.run(2, Rejected("no"))
         await found.add(2)
         await found.run(2, Done())
-        await found.engine.tune("api", Rate(10, 1))
+        await found.engine.tune("api", Rate(1, burst=10))
         await found.add(3, delay=HOUR)
         await found.add(1)
         await found.engine.claim(Demand("w", (("default", 1),)))

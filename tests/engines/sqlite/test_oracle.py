@@ -200,7 +200,7 @@ class Pair:
                     curve=chance.choice([None, Curve(on=True)]),
                     keep_done=chance.choice([None, 0, DAY]),
                 )
-                await self.both("tune", chance.choice(QUEUES), tuning, if_absent=chance.random() < 0.2)
+                await self.both("tune", chance.choice(QUEUES), tuning)
             case 3 if self.claims:
                 notes = [
                     Note(claim.id, claim.worker, claim.token, 0.5, {"x": "y"}, ("line",))

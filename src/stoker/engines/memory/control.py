@@ -5,10 +5,12 @@ The model decides; a function here reads a value, asks the model and writes the 
 
 from __future__ import annotations
 
+import msgspec
+
 from stoker.engines.memory.store import Store
-from stoker.model.control import Budget, NamedLock, Queue, Rate, Tuning, may_release, may_take, tuned
+from stoker.model.control import Budget, NamedLock, Queue, Tuning, budgeted, may_release, may_take, opens, tuned
 from stoker.model.job import check_name, check_span
-from stoker.model.throttle import Grant, drained, full, retuned, spend, wait_hint
+from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
 from stoker.model.time import Instant, Span
 
 
@@ -17,27 +19,25 @@ def queues(store: Store) -> list[Queue]:
     return [store.queue(name) for name in sorted(store.rows.keys() | store.waiting.keys())]
 
 
-def tune_queue(store: Store, name: str, tuning: Tuning, *, if_absent: bool) -> bool:
-    """Patch a queue. One that was used or cooled but never tuned counts as absent."""
-    if if_absent and name in store.tuned:
-        return False
+def tune_queue(store: Store, name: str, tuning: Tuning, now: Instant, *, declared: bool) -> bool:
+    """Patch a queue."""
     before = store.queue(name)
-    after = tuned(before, tuning)
+    after = tuned(before, tuning, now, keep_done=store.keep_done, declared=declared)
+    if after == before:
+        return False
     store.set_queue(after)
-    store.tuned.add(name)
-    if before.paused and not after.paused:
+    if opens(before, after):
         store.wake(name)
     return True
 
 
-def tune_budget(store: Store, name: str, rate: Rate, now: Instant, *, if_absent: bool) -> bool:
+def tune_budget(store: Store, name: str, rate: Rate, now: Instant, *, declared: bool) -> bool:
     """Set a budget; one that exists keeps the tokens it has."""
-    check_name("budget", name)
     before = store.budgets.get(name)
-    if before is not None and if_absent:
+    after = budgeted(before, name, rate, now, declared=declared)
+    if after == before:
         return False
-    bucket = full(rate.capacity, rate.rate, now) if before is None else retuned(before.bucket, rate.capacity, rate.rate)
-    store.budgets[name] = Budget(name, bucket)
+    store.budgets[name] = after
     return True
 
 
@@ -47,7 +47,7 @@ def take_tokens(store: Store, name: str, n: int, now: Instant) -> Grant:
     if budget is None:
         return Grant(granted=False, wait=wait_hint(None))
     bucket, grant = spend(budget.bucket, n, now)
-    store.budgets[name] = Budget(name, bucket)
+    _fill(store, budget, bucket)
     return grant
 
 
@@ -56,8 +56,12 @@ def drain(store: Store, name: str, now: Instant) -> bool:
     budget = store.budgets.get(name)
     if budget is None:
         return False
-    store.budgets[name] = Budget(name, drained(budget.bucket, now))
+    _fill(store, budget, drained(budget.bucket, now))
     return True
+
+
+def _fill(store: Store, budget: Budget, bucket: Bucket) -> None:
+    store.budgets[budget.name] = msgspec.structs.replace(budget, bucket=bucket)
 
 
 def lock(store: Store, name: str, owner: str, lease: Span, now: Instant) -> bool:

@@ -20,7 +20,7 @@ from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.ends import WANT, Ends, Message
 from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
-from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
@@ -46,7 +46,7 @@ from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.throttle import Grant
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
 WhenFull = Literal["raise", "wait"]
@@ -335,11 +335,11 @@ class MemoryEngine:
         with self._read as store:
             return control.queues(store)
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
         with self._write as store:
             if isinstance(tuning, Rate):
-                return control.tune_budget(store, name, tuning, store.now(), if_absent=if_absent)
-            return control.tune_queue(store, name, tuning, if_absent=if_absent)
+                return control.tune_budget(store, name, tuning, store.now(), declared=declared)
+            return control.tune_queue(store, name, tuning, store.now(), declared=declared)
 
     async def budgets(self) -> list[Budget]:
         with self._read as store:

@@ -94,5 +94,5 @@ def ahead(store: Store, queues: Sequence[str], now: Instant) -> Ahead:
     for name in queues:
         waiting, queue = store.waiting.get(name), store.queue(name)
         due = None if waiting is None else waiting.first_due(now)
-        gates.append(Gate(name, queue.paused, queue.cooldown.until, due))
+        gates.append(Gate(name, queue.pause, queue.cooldown.until, due, queue.bucket))
     return look_ahead(gates, now)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from stoker.engines.base import ORPHANED_AFTER
 from stoker.engines.memory.store import Store
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Renewal
+from stoker.model.throttle import take
 from stoker.model.time import Instant, Span
 
 
@@ -23,9 +26,13 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
     left = sum(n for _, n in demand.queues if n > 0) if demand.total is None else demand.total
     for name, wanted in demand.queues:
         waiting, queue = store.waiting.get(name), store.queue(name)
-        if waiting is None or queue.paused or queue.cooldown.shut(now):
+        n = 0 if waiting is None else queue.startable(min(wanted, left - len(claims)), now)
+        if waiting is None or n <= 0:
             continue
-        for entry in waiting.take(min(wanted, left - len(claims)), now):
+        taken = waiting.take(n, now)
+        if taken and queue.bucket is not None:
+            store.set_queue(msgspec.structs.replace(queue, bucket=take(queue.bucket, len(taken), now)))
+        for entry in taken:
             before = entry.record.status
             store.hand_over(entry, entry.record.claimed(demand.worker, now))
             claims.append(entry.record.as_claim(queue, before))

@@ -71,7 +71,6 @@ class Store:
         self.retired: set[str] = set()
         self.rows: dict[str, Queue] = {}
         self._untuned: dict[str, Queue] = {}
-        self.tuned: set[str] = set()
         self.groups: dict[JobId, Group] = {}
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}

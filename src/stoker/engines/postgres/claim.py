@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from itertools import count, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,18 +20,37 @@ from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_options, read_unique
+from stoker.engines.sql.settings import read_queue
 from stoker.engines.sql.steps import Row
+from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Draft, Settlement, Status
 from stoker.model.retry import OFF, Curve
+from stoker.model.throttle import take
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
+    from stoker.engines.postgres.connection import Connection
     from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.unit_of_work import Unit
 
 _CLAIM = sql("claim")
+_CLAIM_RATED = sql("claim_rated")
+_QUEUE_HOLD = sql("queue_hold")
+_QUEUE_TOKENS = sql("queue_tokens")
+_NOW_LAX = sql("now_lax")
+_QUEUE, _ID = 3, 5
+"""Where in a row of a claim the queue's name and the job's id are; a queue with a rate answers without an id."""
+
+Run: TypeAlias = Callable[[Row, float], Awaitable[list[Row]]]
+"""Runs the statement of a claim with these values, with some seconds extra."""
+
 _decode_past = msgspec.json.Decoder(tuple[int, int, int, dict[str, str] | None]).decode
+
+
+class _RateChanged(Exception):
+    """A queue turned out to have a rate, or to have none any more: nothing was taken, and `Claimer` knows it now."""
 
 
 class Lease:
@@ -66,6 +87,8 @@ class Claimer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cursors: dict[str, ClaimCursor] = {}
+        self._rated: set[str] = set()
+        """Queues that had a rate when they were last claimed from."""
 
     def forget(self, queues: Iterable[str] | None = None) -> None:
         """Note that jobs of these queues (None: of any) may have been queued before the cursors."""
@@ -104,15 +127,78 @@ class Claimer:
         if total <= 0:
             self._store.inside()
             return []
-        now = time.monotonic()
         for queue in wanted:
             if queue not in self._cursors:
                 self._cursors[queue] = ClaimCursor()
+        return await self._in_order(demand.worker, wanted, total)
+
+    async def _in_order(self, worker: str, wanted: dict[str, int], total: int) -> list[Claim]:
+        """Take from the queues in their order: from plain ones together, from each queue with a rate by itself."""
+        found: list[Claim] = []
+        waiting = list(wanted)
+        while waiting and len(found) < total:
+            left = total - len(found)
+            try:
+                if waiting[0] in self._rated:
+                    taken = await self._take_rated(worker, waiting[0], min(wanted[waiting[0]], left))
+                    done = 1
+                else:
+                    plain = {queue: wanted[queue] for queue in takewhile(lambda one: one not in self._rated, waiting)}
+                    taken = await self._take_from(self._alone, worker, plain, left)
+                    done = len(plain)
+            except _RateChanged:
+                continue
+            found += taken
+            del waiting[:done]
+        return found
+
+    async def _take_rated(self, worker: str, queue: str, n: int) -> list[Claim]:
+        """Take from a queue with a rate, at most as many jobs as it has tokens.
+
+        The queue's row is locked first and the tokens are written last, so concurrent claims take turns. The jobs are
+        read by a statement that begins when the lock is held.
+        """
+        store, cursor = self._store, self._cursors[queue]
+        tries = count()
+
+        async def work(connection: Connection, unit: Unit) -> list[Claim]:
+            if next(tries):
+                cursor.forget()  # it moved behind jobs that the rollback put back
+            run = partial(connection.run, patience=store.options.patience)
+            rows = await run(store.texts[_QUEUE_HOLD], (queue,))
+            stored = read_queue(rows[0]) if rows else Queue(name=queue)
+            if stored.bucket is None:
+                self._rated.discard(queue)
+                raise _RateChanged
+            startable = stored.startable(n, unit.now)
+            if startable <= 0:
+                return []
+
+            async def claim(values: Row, extra: float) -> list[Row]:
+                return await connection.run(store.texts[_CLAIM_RATED], values, store.options.patience + extra)
+
+            claims = await self._take_from(claim, worker, {queue: startable}, startable)
+            if claims:
+                bucket = take(stored.bucket, len(claims), unit.now)
+                await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
+            return claims
+
+        try:
+            return await store.transact(work, lane="claim", first=(_NOW_LAX, ()))
+        except BaseException:
+            cursor.forget()
+            raise
+
+    async def _alone(self, values: Row, extra: float) -> list[Row]:
+        return await self._store.once("claim", _CLAIM, values, extra=extra)
+
+    async def _take_from(self, run: Run, worker: str, wanted: dict[str, int], total: int) -> list[Claim]:
+        now = time.monotonic()
         scans = {queue: self._cursors[queue].scan(now) for queue in wanted}
-        found = await self._take(demand.worker, wanted, total, scans)
+        found = await self._take(run, worker, wanted, total, scans)
         if len(found) < total and (rest := self._rest(wanted, found, scans)):
             scans = {queue: self._cursors[queue].scan(now, whole=True) for queue in rest}
-            found += await self._take(demand.worker, rest, total - len(found), scans)
+            found += await self._take(run, worker, rest, total - len(found), scans)
             order = {queue: place for place, queue in enumerate(wanted)}
             found.sort(key=lambda claim: (order[claim.queue], claim.priority, claim.scheduled_at, claim.id))
         return found
@@ -128,17 +214,22 @@ class Claimer:
             if counts[queue] < n and not scans[queue].whole and self._cursors[queue].slices is None
         }
 
-    async def _take(self, worker: str, wanted: dict[str, int], total: int, scans: dict[str, Scan]) -> list[Claim]:
+    async def _take(
+        self, run: Run, worker: str, wanted: dict[str, int], total: int, scans: dict[str, Scan]
+    ) -> list[Claim]:
         began = time.monotonic()
         where = [[listed(range_[part] for range_ in scans[queue].ranges) for queue in wanted] for part in range(4)]
         values = (self._store.now(), worker, list(wanted), listed(wanted.values()), total, *where)
         extra = max(0.0 if self._cursors[queue].levels else 2 * self._cursors[queue].grace for queue in scans)
         try:
-            rows = await self._store.once("claim", _CLAIM, values, extra=extra)
+            rows = await run(values, extra)
         except EngineUnavailable:
             for queue, scan in scans.items():
                 self._cursors[queue].failed(scan, time.monotonic() - began)
             raise
+        if rows and rows[0][_ID] is None:
+            self._rated.update(row[_QUEUE] for row in rows)
+            raise _RateChanged
         found, cost = handed_over(worker, rows), time.monotonic() - began
         taken: dict[str, list[Claim]] = {queue: [] for queue in wanted}
         for claim in found:

@@ -13,11 +13,23 @@ import msgspec
 
 from stoker.engines.postgres import counters
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import Unit, queue_of
+from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.sql.settings import pack_budget, pack_queue, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
-from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
+from stoker.model.control import (
+    Budget,
+    NamedLock,
+    Presence,
+    Queue,
+    Tuning,
+    budgeted,
+    may_release,
+    may_take,
+    opens,
+    tuned,
+)
 from stoker.model.job import check_name, check_span
-from stoker.model.throttle import Bucket, Grant, drained, full, retuned, wait_hint
+from stoker.model.throttle import Bucket, Grant, Rate, drained, wait_hint
 from stoker.model.throttle import spend as spent
 from stoker.model.time import Span
 
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
 _QUEUES = sql("queues")
+_QUEUE_HOLD = sql("queue_hold")
 _QUEUE_LOCK = sql("queue_lock")
 _BUDGETS = sql("budgets")
 _BUDGET_LOCK = sql("budget_lock")
@@ -51,28 +64,28 @@ async def queues(store: Store) -> list[Queue]:
 
 def _queues() -> Steps[list[Queue]]:
     rows: list[Row] = yield _QUEUES, ()
-    return [Queue(name=row[0]) if row[1] is None else queue_of(row)[0] for row in rows]
+    return [Queue(name=row[0]) if row[1] is None else read_queue(row) for row in rows]
 
 
-async def tune(store: Store, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> bool:
+async def tune(store: Store, name: str, tuning: Tuning | Rate, *, declared: bool) -> bool:
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
-        return await store.write(lambda unit: _tune_budget(unit, name, tuning, if_absent=if_absent), lane="desk")
-    return await store.write(lambda unit: _tune_queue(unit, name, tuning, if_absent=if_absent), lane="desk")
+        return await store.write(lambda unit: _tune_budget(unit, name, tuning, declared=declared), lane="desk")
+    return await store.write(lambda unit: _tune_queue(unit, name, tuning, declared=declared), lane="desk")
 
 
-def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, if_absent: bool) -> Steps[bool]:
-    check_name("queue", name)
-    plain = Queue(name=name)
-    curve = plain.curve
-    [row] = yield _QUEUE_LOCK, (name, plain.keep_done, plain.keep_dead, curve.on, curve.base, curve.max)
-    before, chosen = queue_of(row)
-    # A queue that was only used or cooled counts as absent: it was never tuned.
-    if if_absent and chosen:
+def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool) -> Steps[bool]:
+    rows: list[Row] = yield _QUEUE_HOLD, (name,)
+    before = read_queue(rows[0]) if rows else Queue(name=name)
+    after = tuned(before, tuning, unit.now, declared=declared)
+    if after != before and not rows:
+        [row] = yield _QUEUE_LOCK, pack_queue(before)
+        before = read_queue(row)
+        after = tuned(before, tuning, unit.now, declared=declared)
+    if after == before:
         return False
-    after = tuned(before, tuning)
-    yield from unit.write_queue(after, tuned=True)
-    if before.paused and not after.paused:
+    yield from unit.write_queue(after)
+    if opens(before, after):
         unit.woken.add(name)
     return True
 
@@ -80,16 +93,16 @@ def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, if_absent: bool) -> St
 # --- budgets ----------------------------------------------------------------------------------------------------
 
 
-def _tune_budget(unit: Unit, name: str, rate: Rate, *, if_absent: bool) -> Steps[bool]:
-    check_name("budget", name)
+def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool) -> Steps[bool]:
     while True:
-        before = yield from _bucket(name)
+        before = yield from _budget(name)
+        after = budgeted(before, name, rate, unit.now, declared=declared)
+        if after == before:
+            return False
         if before is not None:
-            if not if_absent:
-                yield from _write_bucket(name, retuned(before, rate.capacity, rate.rate))
-            return not if_absent
-        new = full(rate.capacity, rate.rate, unit.now)
-        if (yield _BUDGET_MAKE, (name, new.capacity, new.rate, new.tokens, new.refilled_at)):
+            yield _BUDGET_WRITE, pack_budget(after)
+            return True
+        if (yield _BUDGET_MAKE, pack_budget(after)):
             return True
 
 
@@ -99,7 +112,7 @@ async def budgets(store: Store) -> list[Budget]:
 
 
 def _budgets() -> Steps[list[Budget]]:
-    return [Budget(row[0], Bucket(*row[1:])) for row in (yield _BUDGETS, ())]
+    return [read_budget(row) for row in (yield _BUDGETS, ())]
 
 
 async def spend(store: Store, name: str, n: int) -> Grant:
@@ -108,12 +121,12 @@ async def spend(store: Store, name: str, n: int) -> Grant:
 
 
 def _spend(unit: Unit, name: str, n: int) -> Steps[Grant]:
-    bucket = yield from _bucket(name)
-    if bucket is None:
+    budget = yield from _budget(name)
+    if budget is None:
         return Grant(granted=False, wait=wait_hint(None))
-    after, grant = spent(bucket, n, unit.now)
-    if after != bucket:
-        yield from _write_bucket(name, after)
+    after, grant = spent(budget.bucket, n, unit.now)
+    if grant.granted:
+        yield from _fill(budget, after)
     return grant
 
 
@@ -123,20 +136,20 @@ async def drain(store: Store, name: str) -> bool:
 
 
 def _drain(unit: Unit, name: str) -> Steps[bool]:
-    bucket = yield from _bucket(name)
-    if bucket is None:
+    budget = yield from _budget(name)
+    if budget is None:
         return False
-    yield from _write_bucket(name, drained(bucket, unit.now))
+    yield from _fill(budget, drained(budget.bucket, unit.now))
     return True
 
 
-def _bucket(name: str) -> Steps[Bucket | None]:
+def _budget(name: str) -> Steps[Budget | None]:
     rows: list[Row] = yield _BUDGET_LOCK, (name,)
-    return Bucket(*rows[0]) if rows else None
+    return read_budget(rows[0]) if rows else None
 
 
-def _write_bucket(name: str, bucket: Bucket) -> Steps[None]:
-    yield _BUDGET_WRITE, (name, bucket.capacity, bucket.rate, bucket.tokens, bucket.refilled_at)
+def _fill(budget: Budget, bucket: Bucket) -> Steps[None]:
+    yield _BUDGET_WRITE, pack_budget(msgspec.structs.replace(budget, bucket=bucket))
 
 
 # --- locks ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.schedules import fire
 from stoker.engines.sql.steps import just
 from stoker.model.ahead import Ahead
-from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
@@ -58,7 +58,7 @@ from stoker.model.job import (
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.throttle import Grant
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
 
@@ -247,8 +247,8 @@ class PostgresEngine:
         return await control.queues(self._store)
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
-        return await control.tune(self._store, name, tuning, if_absent=if_absent)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+        return await control.tune(self._store, name, tuning, declared=declared)
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:

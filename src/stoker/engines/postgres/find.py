@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_unique
+from stoker.engines.sql.settings import read_bucket
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
+from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
@@ -50,7 +52,11 @@ async def find(store: Store, query: Query) -> Page:
 async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
     """Return how long a worker of these queues may sleep."""
     rows = await store.once("desk", _AHEAD, (list(queues), store.now(), SOON))
-    return look_ahead([Gate(*row[:4]) for row in rows], rows[0][4] if rows else 0)
+    gates = [
+        Gate(name, Pause(end) if paused else None, until, due, read_bucket(*bucket))
+        for _, name, paused, end, until, due, *bucket in rows
+    ]
+    return look_ahead(gates, rows[0][0] if rows else 0)
 
 
 async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:

@@ -20,8 +20,9 @@ from stoker.engines.postgres.columns import CODES
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.lease_bits import BitMasks, Item, located
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import Unit, queue_of
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.packing import encode, legible
+from stoker.engines.sql.settings import pack_queue, read_queue
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
 from stoker.model.ids import JobId
@@ -280,12 +281,11 @@ def _cool(unit: Unit, name: str, wish: Cool) -> Steps[None]:
     """Apply a cool-down. The queue's row is locked, and read again, only if it would change."""
     queue = Queue(name=name)
     for row in (yield _QUEUES, ([name],)):
-        queue, _ = queue_of(row)
+        queue = read_queue(row)
     if cooled(unit.now, queue.cooldown, wish) == queue.cooldown:
         return
-    curve = queue.curve
-    rows: Any = yield _LOCK, (name, queue.keep_done, queue.keep_dead, curve.on, curve.base, curve.max)
-    queue, tuned = queue_of(rows[0])
+    rows: Any = yield _LOCK, pack_queue(Queue(name=name))
+    queue = read_queue(rows[0])
     cooldown = cooled(unit.now, queue.cooldown, wish)
     if cooldown != queue.cooldown:
-        yield from unit.write_queue(msgspec.structs.replace(queue, cooldown=cooldown), tuned=tuned)
+        yield from unit.write_queue(msgspec.structs.replace(queue, cooldown=cooldown))

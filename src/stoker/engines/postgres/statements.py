@@ -18,6 +18,9 @@ from stoker.model.errors import InvalidOption
 DEFAULT_SCHEMA = "stoker"
 _FILES = Statements("stoker.engines.postgres")
 STATEMENTS: dict[str, str] = {**{name: _FILES[name] for name in _FILES}, **GENERATED}
+STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS rated", "false AS rated")
+"""Takes from a queue with a rate; the caller holds the queue's row and has counted its tokens."""
+
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -26,8 +29,7 @@ _QUALIFIED = re.compile(r"\bstoker\.")
 
 def sql(name: str) -> str:
     """Return a statement's name after checking that there is one. The store looks up the text."""
-    if name not in GENERATED:
-        _FILES[name]
+    STATEMENTS[name]
     return name
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres.columns import CANCELED, DEAD, DONE, RETRYING
 from stoker.engines.postgres.statements import sql
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.settings import pack_queue, read_queue
+from stoker.engines.sql.steps import Steps
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
-from stoker.model.retry import Curve
-from stoker.model.throttle import OPEN, Cooldown
 from stoker.model.time import Instant
 
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
@@ -75,32 +74,12 @@ class Unit:
         """Queues by name, as stored or with defaults."""
         if missing := sorted(names - self._queues.keys()):
             for row in (yield _QUEUES, (missing,)):
-                queue, _ = queue_of(row)
-                self._queues[queue.name] = queue
+                self._queues[row[0]] = read_queue(row)
             for name in missing:
                 self._queues.setdefault(name, Queue(name=name))
         return {name: self._queues[name] for name in names}
 
-    def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[None]:
-        """Store a queue's settings and cool-down. One that was tuned stays so."""
-        curve, cool = queue.curve, queue.cooldown
-        settings = (queue.name, tuned, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
-        yield _QUEUE_WRITE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
+    def write_queue(self, queue: Queue) -> Steps[None]:
+        """Store a queue's settings and cool-down."""
+        yield _QUEUE_WRITE, pack_queue(queue)
         self._queues[queue.name] = queue
-
-
-def queue_of(row: Row) -> tuple[Queue, bool]:
-    """A stored queue, and whether somebody chose its settings."""
-    name, tuned, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
-    return (
-        Queue(
-            name=name,
-            paused=paused,
-            workers=workers,
-            keep_done=keep_done,
-            keep_dead=keep_dead,
-            curve=Curve(on, base, top),
-            cooldown=OPEN if until is None and not count else Cooldown(until, count),
-        ),
-        tuned,
-    )

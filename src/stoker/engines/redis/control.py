@@ -14,16 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import script
-from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
+from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.control import (
+    Budget,
+    NamedLock,
+    Pause,
+    Presence,
+    Queue,
+    Tuning,
+    budgeted,
+    may_release,
+    may_take,
+    opens,
+    tuned,
+)
 from stoker.model.job import check_name, check_span
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.retry import OFF, Curve
-from stoker.model.throttle import OPEN, Bucket, Cooldown, Grant, drained, full, retuned, spend, wait_hint
+from stoker.model.throttle import OPEN, Bucket, Cooldown, Grant, Rate, drained, spend, wait_hint
 from stoker.model.time import HOUR, Instant, Span
 
 if TYPE_CHECKING:
@@ -37,14 +51,19 @@ Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
 KEEP_DONE: Span = HOUR
 """For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
 
-QUEUE_FIELDS = ("paused", "workers", "keep_done", "keep_dead", "curve", "until", "count")
+JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count")
+"""The fields of a queue that a change of its jobs depends on."""
+
+QUEUE_FIELDS = (*JUDGED_BY, "paused", "reason", "by", "workers", "bucket", "declared")
 """How a queue is stored: as fields `queue/field` of one hash, so that scripts read only what they need."""
 
 _SWAP = script("swap")
 _BEAT = script("beat")
 
 _encode = msgspec.json.Encoder().encode
-_read_bucket = msgspec.json.Decoder(tuple[float, float, float, int]).decode
+_read_bucket = msgspec.json.Decoder(tuple[float, float, float, float, int]).decode
+_read_budget = msgspec.json.Decoder(tuple[Rate, float, int, Rate | None]).decode
+_read_tuning = msgspec.json.Decoder(Tuning).decode
 _read_presence = msgspec.json.Decoder(Presence).decode
 _read_curve = msgspec.json.Decoder(Curve).decode
 
@@ -68,32 +87,35 @@ class Control:
                 found.setdefault(name, {})[what] = value
         return [queue_of(name, found[name]) for name in sorted(found)]
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool) -> bool:
         """Patch a queue or set a budget."""
         if isinstance(tuning, Rate):
-            return await self._tune_budget(name, tuning, if_absent=if_absent)
+            return await self._tune_budget(name, tuning, declared=declared)
         check_name("queue", name)
 
         await self._store.introduce([name])
 
         async def patch(unit: Unit) -> bool:
-            key, fields = unit.shard.key("queues"), (*QUEUE_FIELDS, "tuned")
-            found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in fields))
-            stored = dict(zip(fields, found, strict=True))
-            # A queue that was only used or cooled counts as absent: it has no settings yet.
-            if if_absent and stored["tuned"] is not None:
-                return False
+            await unit.load(Wanted())  # the store's clock
+            key = unit.shard.key("queues")
+            found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in QUEUE_FIELDS))
+            stored = dict(zip(QUEUE_FIELDS, found, strict=True))
             before = queue_of(name, stored)
-            after = tuned(before, tuning)
+            after = tuned(before, tuning, unit.now, keep_done=KEEP_DONE, declared=declared)
+            if after == before:
+                return False
+            wanted, standing = fields_of(after), fields_of(before)
+            changed = {field: value for field, value in wanted.items() if value != standing[field]}
             # The first write is a removal: a server without free memory accepts it, and the rest with it.
-            unit.write("HDEL", key, f"{name}/tuned")
-            for field, value in {**fields_of(after), "tuned": "1"}.items():
-                unit.expect_hash(key, f"{name}/{field}", stored[field])
-                if value is None:
-                    unit.write("HDEL", key, f"{name}/{field}")
-                else:
+            unit.write("HDEL", key, *(f"{name}/{field}" for field in changed))
+            unit.write("HSET", key, f"{name}/used", "1")
+            for field, value in changed.items():
+                if value is not None:
                     unit.write("HSET", key, f"{name}/{field}", value)
-            if before.paused and not after.paused:
+            # Claims take tokens all the time: only a change of the rate must not meet one.
+            for field in wanted if declared else changed:
+                unit.expect_hash(key, f"{name}/{field}", stored[field])
+            if opens(before, after):
                 unit.wake(name)
             return True
 
@@ -104,17 +126,15 @@ class Control:
     async def budgets(self) -> list[Budget]:
         """Every budget, by name."""
         found = await self._all("budgets")
-        return [Budget(name, bucket_of(found[name])) for name in sorted(found)]
+        return [budget_of(name, found[name]) for name in sorted(found)]
 
-    async def _tune_budget(self, name: str, rate: Rate, *, if_absent: bool) -> bool:
+    async def _tune_budget(self, name: str, rate: Rate, *, declared: bool) -> bool:
         check_name("budget", name)
 
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
-            if stored is None:
-                return bytes_of(full(rate.capacity, rate.rate, now)), True
-            if if_absent:
-                return stored, False
-            return bytes_of(retuned(bucket_of(stored), rate.capacity, rate.rate)), True
+            before = None if stored is None else budget_of(name, stored)
+            after = budgeted(before, name, rate, now, declared=declared)
+            return (stored, False) if after == before else (bytes_of(after), True)
 
         return await self._one_at_a_time("budgets", name, decide)
 
@@ -124,8 +144,9 @@ class Control:
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, Grant]:
             if stored is None:
                 return None, Grant(granted=False, wait=wait_hint(None))
-            bucket, grant = spend(bucket_of(stored), n, now)
-            return bytes_of(bucket) if grant.granted else stored, grant
+            budget = budget_of(name, stored)
+            bucket, grant = spend(budget.bucket, n, now)
+            return bytes_of(replace(budget, bucket=bucket)) if grant.granted else stored, grant
 
         return await self._one_at_a_time("budgets", name, decide)
 
@@ -135,7 +156,8 @@ class Control:
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
             if stored is None:
                 return None, False
-            return bytes_of(drained(bucket_of(stored), now)), True
+            budget = budget_of(name, stored)
+            return bytes_of(replace(budget, bucket=drained(budget.bucket, now))), True
 
         return await self._one_at_a_time("budgets", name, decide)
 
@@ -212,12 +234,12 @@ def curve_of(stored: bytes | None) -> Curve:
 
 
 async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[str, Queue]:
-    """The settings of queues, stored or not."""
-    fields = [f"{name}/{field}" for name in names for field in QUEUE_FIELDS]
+    """What changes of jobs need of their queues, stored or not."""
+    fields = [f"{name}/{field}" for name in names for field in JUDGED_BY]
     found = await store.connection.call("HMGET", shard.key("queues"), *fields)
-    size = len(QUEUE_FIELDS)
+    size = len(JUDGED_BY)
     return {
-        name: queue_of(name, dict(zip(QUEUE_FIELDS, found[at * size : (at + 1) * size], strict=True)))
+        name: queue_of(name, dict(zip(JUDGED_BY, found[at * size : (at + 1) * size], strict=True)))
         for at, name in enumerate(names)
     }
 
@@ -225,27 +247,49 @@ async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[
 def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
     """A queue as its fields say."""
     number = {field: int(stored.get(field) or 0) for field in ("keep_done", "keep_dead", "until", "count")}
-    workers = stored.get("workers")
+    workers, declared = stored.get("workers"), stored.get("declared")
     cooling = stored.get("until") is not None or number["count"] > 0
     return Queue(
         name=name,
-        paused=stored.get("paused") is not None,
+        pause=pause_of(stored.get("paused"), stored.get("reason"), stored.get("by")),
         workers=None if workers is None else int(workers),
+        bucket=bucket_of(stored.get("bucket")),
         keep_done=KEEP_DONE if stored.get("keep_done") is None else number["keep_done"],
         keep_dead=KEEP_DEAD if stored.get("keep_dead") is None else number["keep_dead"],
         curve=curve_of(stored.get("curve")),
         cooldown=Cooldown(number["until"], number["count"]) if cooling else OPEN,
+        declared=None if declared is None else _read_tuning(declared),
     )
+
+
+def pause_of(stored: bytes | None, reason: bytes | None = None, by: bytes | None = None) -> Pause | None:
+    """A queue's pause: the instant of its end, 0 for none."""
+    if stored is None:
+        return None
+    return Pause(int(stored) or None, None if reason is None else reason.decode(), None if by is None else by.decode())
+
+
+def bucket_of(stored: bytes | None) -> Bucket | None:
+    """A queue's bucket: n, per, burst, tokens, refilled. Claims rewrite it (`lua/_claim.lua`)."""
+    if stored is None:
+        return None
+    n, per, burst, tokens, refilled = _read_bucket(stored)
+    return Bucket(Rate(n, per, burst), tokens, refilled)
 
 
 def fields_of(queue: Queue) -> dict[str, Any]:
     """What to write for a queue's settings, its cool-down apart; None for a field to be removed."""
+    pause, bucket, declared = queue.pause, queue.bucket, queue.declared
     return {
-        "paused": "1" if queue.paused else None,
+        "paused": None if pause is None else pause.until or 0,
+        "reason": None if pause is None else pause.reason,
+        "by": None if pause is None else pause.by,
         "workers": queue.workers,
-        "keep_done": queue.keep_done,
-        "keep_dead": queue.keep_dead,
+        "bucket": None if bucket is None else _encode((*bucket.rate.numbers, bucket.tokens, bucket.refilled_at)),
+        "keep_done": None if queue.keep_done == KEEP_DONE else queue.keep_done,
+        "keep_dead": None if queue.keep_dead == KEEP_DEAD else queue.keep_dead,
         "curve": None if queue.curve == OFF else _encode(queue.curve),
+        "declared": None if declared is None else _encode(declared),
     }
 
 
@@ -263,14 +307,16 @@ def scored(flat: list[Any]) -> list[tuple[bytes, float]]:
     return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def bucket_of(stored: bytes) -> Bucket:
+def budget_of(name: str, stored: bytes) -> Budget:
     """What `bytes_of` wrote."""
-    return Bucket(*_read_bucket(stored))
+    rate, tokens, refilled, declared = _read_budget(stored)
+    return Budget(name, Bucket(rate, tokens, refilled), declared)
 
 
-def bytes_of(bucket: Bucket) -> bytes:
-    """A bucket in full: JSON carries every float exactly."""
-    return _encode((bucket.capacity, bucket.rate, bucket.tokens, bucket.refilled_at))
+def bytes_of(budget: Budget) -> bytes:
+    """A budget in full: JSON carries every float exactly."""
+    bucket = budget.bucket
+    return _encode((bucket.rate, bucket.tokens, bucket.refilled_at, budget.declared))
 
 
 def _lock_of(stored: bytes | None) -> NamedLock | None:

@@ -25,7 +25,7 @@ from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.write_counter import WriteCounter
 from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
-from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
@@ -46,7 +46,7 @@ from stoker.model.job import (
 )
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.throttle import Grant
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
 DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0, "history": None}
@@ -274,8 +274,8 @@ class RedisEngine:
         return await self._control.queues()
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
-        return await self._control.tune(name, tuning, if_absent=if_absent)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+        return await self._control.tune(name, tuning, declared=declared)
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:

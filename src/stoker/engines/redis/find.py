@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from stoker.engines.redis.cluster.fan_out import spread
-from stoker.engines.redis.control import pairs
+from stoker.engines.redis.control import bucket_of, pairs, pause_of
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import CHARS, ODD, STATUSES
 from stoker.engines.redis.scripts import script
@@ -49,9 +49,9 @@ async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
 async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
     instant, rows = await store.run(_AHEAD, shard, names, queues=names)
     gates: list[Gate] = []
-    for name, (paused, *times) in zip(names, rows, strict=True):
+    for name, (paused, bucket, *times) in zip(names, rows, strict=True):
         until, due = (int(each) if each else None for each in times)
-        gates.append(Gate(name, paused is not None, until, due))
+        gates.append(Gate(name, pause_of(paused), until, due, bucket_of(bucket)))
     return look_ahead(gates, store.seen(instant))
 
 

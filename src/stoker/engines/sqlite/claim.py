@@ -16,11 +16,13 @@ import msgspec
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.packing import read_metadata, read_options, read_unique
+from stoker.engines.sql.settings import read_bucket
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
 from stoker.model.ahead import Ahead, Gate, look_ahead
+from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand
@@ -56,7 +58,8 @@ def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
         if n <= 0:
             continue
         queue_row = yield from unit.find_queue(name)
-        if queue_row is None or queue_row.queue.paused or queue_row.queue.cooldown.shut(unit.now):
+        n = 0 if queue_row is None else queue_row.queue.startable(n, unit.now)
+        if queue_row is None or n <= 0:
             continue
         claims += yield from _from_queue(unit, queue_row, wid, demand.worker, n)
     return claims
@@ -85,6 +88,7 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
         yield _TAKE, (qid, priority, last[3], last[0], wid, now)
         yield _DROP, (qid, priority, last[3], last[0])
         claims += yield from _handed_over(unit, queue_row, worker, priority, picked)
+    yield from unit.take_tokens(queue_row, len(claims))
     return claims
 
 
@@ -191,13 +195,13 @@ def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
     for name in names:
         rows = yield _OPEN, (name,)
         if not rows:
-            gates.append(Gate(name, paused=False, until=None, due=None))
+            gates.append(Gate(name))
             continue
-        [(qid, paused, until)] = rows
+        [(qid, paused, end, until, *bucket)] = rows
         first, priority = None, BEFORE_ALL
         while found := (yield _PRIORITY, (qid, priority)):
             priority = found[0][0]
             due = (yield _FIRST_DUE, (qid, priority))[0][0]
             first = due if first is None else min(first, due)
-        gates.append(Gate(name, bool(paused), until, first))
+        gates.append(Gate(name, Pause(end) if paused else None, until, first, read_bucket(*bucket)))
     return look_ahead(gates, now)

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.engines.sql.settings import pack_budget, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import Unit, read_queue
-from stoker.model.control import Budget, NamedLock, Presence, Queue, Rate, Tuning, may_release, may_take, tuned
+from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model.control import (
+    Budget,
+    NamedLock,
+    Presence,
+    Queue,
+    Tuning,
+    budgeted,
+    may_release,
+    may_take,
+    opens,
+    tuned,
+)
 from stoker.model.job import check_name, check_span
-from stoker.model.throttle import Bucket, Grant, drained, full, retuned, spend, wait_hint
+from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
 from stoker.model.time import Span
 
 _QUEUES = sql("queues")
@@ -31,69 +43,65 @@ _decode = msgspec.json.Decoder(Presence).decode
 
 def queues() -> Steps[list[Queue]]:
     """Return every queue that was tuned, cooled or used, by name."""
-    return [read_queue(row).queue for row in (yield _QUEUES, ())]
+    return [read_queue(row[1:]) for row in (yield _QUEUES, ())]
 
 
-def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, if_absent: bool) -> Steps[bool]:
+def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool) -> Steps[bool]:
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
-        return (yield from _tune_budget(unit, name, tuning, if_absent=if_absent))
+        return (yield from _tune_budget(unit, name, tuning, declared=declared))
     stored = yield from unit.find_queue(name)
-    # A queue that was only used or cooled, never tuned, counts as absent.
-    if if_absent and stored is not None and stored.tuned:
-        return False
     before = Queue(name=name) if stored is None else stored.queue
-    after = tuned(before, tuning)
-    yield from unit.write_queue(after, tuned=True)
-    if before.paused and not after.paused:
+    after = tuned(before, tuning, unit.now, declared=declared)
+    if after == before:
+        return False
+    yield from unit.write_queue(after)
+    if opens(before, after):
         unit.woken.add(name)
     return True
 
 
-def _tune_budget(unit: Unit, name: str, rate: Rate, *, if_absent: bool) -> Steps[bool]:
-    check_name("budget", name)
-    before = yield from _bucket(name)
-    if before is not None and if_absent:
+def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool) -> Steps[bool]:
+    before = yield from _budget(name)
+    after = budgeted(before, name, rate, unit.now, declared=declared)
+    if after == before:
         return False
-    if before is None:
-        yield from _write_bucket(name, full(rate.capacity, rate.rate, unit.now))
-    else:
-        yield from _write_bucket(name, retuned(before, rate.capacity, rate.rate))
+    yield _BUDGET_WRITE, pack_budget(after)
     return True
 
 
 def budgets() -> Steps[list[Budget]]:
     """Return every budget, by name."""
-    return [Budget(row[0], Bucket(*row[1:])) for row in (yield _BUDGETS, ())]
+    return [read_budget(row) for row in (yield _BUDGETS, ())]
 
 
 def take_tokens(unit: Unit, name: str, n: int) -> Steps[Grant]:
     """Take `n` tokens or none."""
-    bucket = yield from _bucket(name)
-    if bucket is None:
+    budget = yield from _budget(name)
+    if budget is None:
         return Grant(granted=False, wait=wait_hint(None))
-    after, grant = spend(bucket, n, unit.now)
-    if after != bucket:
-        yield from _write_bucket(name, after)
+    after, grant = spend(budget.bucket, n, unit.now)
+    if grant.granted:
+        yield from _fill(budget, after)
     return grant
 
 
 def drain(unit: Unit, name: str) -> Steps[bool]:
     """Empty a budget."""
-    bucket = yield from _bucket(name)
-    if bucket is None:
+    budget = yield from _budget(name)
+    if budget is None:
         return False
-    yield from _write_bucket(name, drained(bucket, unit.now))
+    yield from _fill(budget, drained(budget.bucket, unit.now))
     return True
 
 
-def _bucket(name: str) -> Steps[Bucket | None]:
+def _budget(name: str) -> Steps[Budget | None]:
     rows: list[Row] = yield _BUDGET, (name,)
-    return Bucket(*rows[0][1:]) if rows else None
+    return read_budget(rows[0]) if rows else None
 
 
-def _write_bucket(name: str, bucket: Bucket) -> Steps[None]:
-    yield _BUDGET_WRITE, (name, bucket.capacity, bucket.rate, bucket.tokens, bucket.refilled_at)
+def _fill(budget: Budget, bucket: Bucket) -> Steps[None]:
+    yield _BUDGET_WRITE, pack_budget(msgspec.structs.replace(budget, bucket=bucket))
 
 
 def lock(unit: Unit, name: str, owner: str, lease: Span) -> Steps[bool]:

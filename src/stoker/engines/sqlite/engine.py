@@ -39,7 +39,7 @@ from stoker.engines.sqlite.expire import expire
 from stoker.engines.sqlite.insert import insert
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.ahead import Ahead
-from stoker.model.control import Budget, Presence, Queue, Rate, Tuning
+from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
@@ -60,7 +60,7 @@ from stoker.model.job import (
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.throttle import Grant
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
 T = TypeVar("T")
@@ -288,8 +288,8 @@ class SqliteEngine:
         return await self._store.read(lambda _: control.queues())
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, if_absent: bool = False) -> bool:
-        return await self._store.write(lambda unit: control.tune(unit, name, tuning, if_absent=if_absent), strict=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+        return await self._store.write(lambda unit: control.tune(unit, name, tuning, declared=declared), strict=True)
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:

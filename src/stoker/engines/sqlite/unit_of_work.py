@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
+from stoker.engines.sql.settings import pack_queue, read_queue
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import columns, groups
 from stoker.engines.sqlite.columns import CODES, Stored
@@ -23,8 +26,7 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record, Total
-from stoker.model.retry import Curve
-from stoker.model.throttle import OPEN, Cooldown
+from stoker.model.throttle import take
 from stoker.model.time import MILLISECOND, MINUTE, Instant, Span
 from stoker.model.unique import Holder
 
@@ -51,6 +53,7 @@ _NUMBERS = sql("numbers")
 _QUEUE = sql("queue")
 _QUEUE_BY_QID = sql("queue_by_qid")
 _QUEUE_WRITE = sql("queue_write")
+_QUEUE_TOKENS = sql("queue_tokens")
 _WORKER = sql("worker")
 _COUNT = sql("count")
 _RUNNING = sql("get_running")
@@ -110,12 +113,11 @@ class IdBlock:
 class QueueRow(NamedTuple):
     """A queue and the number its jobs are stored under.
 
-    `tuned`: an operator or the app set its settings. `found`: it existed before this transaction.
+    `found`: it existed before this transaction.
     """
 
     qid: int
     queue: Queue
-    tuned: bool
     found: bool = True
 
 
@@ -228,16 +230,22 @@ class Unit(SqlUnit):
             self._ids.qids[name] = found.qid
         return found.qid
 
-    def write_queue(self, queue: Queue, *, tuned: bool = False) -> Steps[QueueRow]:
+    def write_queue(self, queue: Queue) -> Steps[QueueRow]:
         """Store a queue's settings and cool-down."""
-        curve, cool = queue.curve, queue.cooldown
-        settings = (queue.name, tuned, queue.paused, queue.workers, queue.keep_done, queue.keep_dead)
-        [(qid,)] = yield _QUEUE_WRITE, (*settings, curve.on, curve.base, curve.max, cool.until, cool.count)
-        queue_row = self._names[queue.name] = self._qids[qid] = QueueRow(qid, queue, tuned, found=False)
-        return queue_row
+        [(qid,)] = yield _QUEUE_WRITE, pack_queue(queue)
+        return self._keep(QueueRow(qid, queue, found=False))
+
+    def take_tokens(self, queue_row: QueueRow, n: int) -> Steps[None]:
+        """Take the tokens of so many started jobs from a queue that has a rate."""
+        if queue_row.queue.bucket is not None and n:
+            bucket = take(queue_row.queue.bucket, n, self.now)
+            yield _QUEUE_TOKENS, (queue_row.qid, bucket.tokens, bucket.refilled_at)
+            self._keep(queue_row._replace(queue=msgspec.structs.replace(queue_row.queue, bucket=bucket)))
 
     def _remember(self, row: Row) -> QueueRow:
-        queue_row = read_queue(row)
+        return self._keep(QueueRow(row[0], read_queue(row[1:])))
+
+    def _keep(self, queue_row: QueueRow) -> QueueRow:
         self._names[queue_row.queue.name] = self._qids[queue_row.qid] = queue_row
         return queue_row
 
@@ -425,21 +433,3 @@ def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | 
         if held:
             return columns.read(rows[0], held[0], queue)
     raise CorruptRecord(f"job {text(job)} is neither waiting nor running nor finished")
-
-
-def read_queue(row: Row) -> QueueRow:
-    """Make a queue of its row."""
-    qid, name, tuned, paused, workers, keep_done, keep_dead, on, base, top, until, count = row
-    return QueueRow(
-        qid,
-        Queue(
-            name=name,
-            paused=bool(paused),
-            workers=workers,
-            keep_done=keep_done,
-            keep_dead=keep_dead,
-            curve=Curve(bool(on), base, top),
-            cooldown=OPEN if until is None and not count else Cooldown(until, count),
-        ),
-        bool(tuned),
-    )

@@ -7,12 +7,13 @@ from collections import Counter
 import pytest
 
 from stoker.engines.base import Engine, Feature
-from stoker.model.control import Rate
+from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
 from stoker.model.job import Claim, Demand, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Rejected, Snoozed
 from stoker.model.query import Cancel, Clone, Requeue, Selection
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store, Work, at_once, needs
@@ -239,12 +240,35 @@ async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
 @pytest.mark.spec("RACE-07")
 async def test_race_for_a_budget_grants_what_it_holds(store: Store) -> None:
     """Five threads of ten requests each for ten tokens: ten are granted."""
-    await store.engine.tune("api", Rate(10, 0))
+    await store.engine.tune("api", Rate(1, per=3600, burst=10))
 
     async def ask(engine: Engine) -> int:
         return sum([(await engine.spend("api")).granted for _ in range(10)])
 
     assert sum(await at_once(store, [ask] * 5)) == 10
+
+
+@pytest.mark.spec("RACE-09")
+async def test_race_for_the_tokens_of_a_queue_starts_what_it_allows(store: Store) -> None:
+    """Five threads claim, a sixth changes the rate to the same number of tokens: ten jobs start."""
+    await store.engine.tune("default", Tuning(rate=Rate(1, per=3600, burst=10)))
+    await store.insert(*(store.draft() for _ in range(100)))
+    for worker in range(5):
+        await store.enlist(f"w{worker}")
+
+    def take(n: int) -> Work[int]:
+        async def work(engine: Engine) -> int:
+            return sum([len(await engine.claim(Demand(f"w{n}", (("default", 3),)))) for _ in range(10)])
+
+        return work
+
+    async def tune(engine: Engine) -> int:
+        for n in range(10):
+            await engine.tune("default", Tuning(rate=Rate(1, per=3600 + n, burst=10), workers=n))
+        return 0
+
+    assert sum(await at_once(store, [*(take(n) for n in range(5)), tune])) == 10
+    assert await store.counts() == {Status.PENDING: 90, Status.RUNNING: 10}
 
 
 @pytest.mark.spec("RACE-08")

@@ -256,7 +256,7 @@ async def test_a_queue_nobody_tuned_can_cool_down(store: Store) -> None:
     await store.finish(await store.take(queue="brand.new"), Throttled())
     [queue] = [each for each in await store.engine.queues() if each.name == "brand.new"]
     assert queue.cooldown == Cooldown(store.now() + FLAT_COOLDOWN, 1)
-    assert (queue.paused, queue.curve.on) == (False, False)
+    assert (queue.pause, queue.curve.on) == (None, False)
     store.pass_time(FLAT_COOLDOWN)
     assert (await store.take(queue="brand.new")).id == job
 

@@ -1,4 +1,4 @@
-"""Queues as operators tune them: patches, pause and resume, retention, the failure curve."""
+"""Queues as operators tune them and code declares them: patches, pauses, retention, the failure curve."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from stoker.model.control import MOST_WORKERS, Queue, Tuning
+from stoker.model.ahead import Ahead
+from stoker.model.control import LONGEST_REASON, MOST_WORKERS, SETTINGS, Pause, Queue, Tuning
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Demand, Status, Verdict
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.outcome import Done, Failed, Rejected, Throttled
 from stoker.model.query import Move, Selection
 from stoker.model.retry import OFF, Curve
-from stoker.model.throttle import OPEN
+from stoker.model.throttle import OPEN, Rate, full
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store
 
@@ -85,7 +86,7 @@ async def test_queues_tune_is_a_patch(store: Store) -> None:
     assert await store.engine.tune("mail", Tuning(curve=curve, keep_dead=DAY))
     assert await store.engine.tune("mail", Tuning(paused=False))
     assert await _queue(store, "mail") == Queue(
-        name="mail", paused=False, workers=3, keep_done=HOUR, keep_dead=DAY, curve=curve, cooldown=OPEN
+        name="mail", workers=3, keep_done=HOUR, keep_dead=DAY, curve=curve, cooldown=OPEN
     )
 
 
@@ -97,34 +98,12 @@ async def test_queues_tune_pulls_values_into_range(store: Store) -> None:
     low = await _queue(store, "low")
     assert (low.workers, low.keep_done, low.keep_dead, low.curve) == (0, 0, 0, Curve(on=True, base=SECOND, max=SECOND))
     huge = 2 * LONGEST
-    await store.engine.tune("high", Tuning(workers=999, keep_done=huge, keep_dead=huge, curve=Curve(True, huge, huge)))
+    await store.engine.tune(
+        "high", Tuning(workers=99_999, keep_done=huge, keep_dead=huge, curve=Curve(True, huge, huge))
+    )
     high = await _queue(store, "high")
     assert (high.workers, high.keep_done, high.keep_dead) == (MOST_WORKERS, LONGEST, LONGEST)
     assert high.curve == Curve(on=True, base=DAY, max=DAY)
-
-
-@pytest.mark.core
-@pytest.mark.spec("QUEUE-05")
-async def test_queues_seeding_keeps_what_people_tuned(store: Store) -> None:
-    """`if_absent` writes a new queue and leaves an existing one alone, and returns which it was."""
-    assert await store.engine.tune("mail", Tuning(workers=5), if_absent=True)
-    assert not await store.engine.tune("mail", Tuning(workers=9, paused=True), if_absent=True)
-    assert await _queue(store, "mail") == _plain(store, "mail", workers=5)
-    assert await store.engine.tune("mail", Tuning(workers=9))
-    assert (await _queue(store, "mail")).workers == 9
-
-
-@pytest.mark.spec("QUEUE-05")
-async def test_queues_seeding_reaches_a_queue_that_was_only_used(store: Store) -> None:
-    """A producer that came first or a limiter that cooled the queue does not keep the seeding out."""
-    await store.add(queue="used")
-    await store.add(queue="cooled")
-    await store.finish(await store.take(queue="cooled"), Throttled())
-    for name in ("used", "cooled"):
-        assert await store.engine.tune(name, Tuning(workers=3), if_absent=True)
-        assert (await _queue(store, name)).workers == 3
-        assert not await store.engine.tune(name, Tuning(workers=4), if_absent=True)
-    assert (await _queue(store, "cooled")).cooldown.count == 1
 
 
 @pytest.mark.core
@@ -219,7 +198,7 @@ async def test_queues_are_the_same_for_every_engine_on_the_store(store: Store) -
     await twin.open()
     try:
         await twin.tune("mail", Tuning(paused=True, workers=4))
-        assert await store.engine.queues() == await twin.queues() == [_plain(store, "mail", paused=True, workers=4)]
+        assert await store.engine.queues() == await twin.queues() == [_plain(store, "mail", pause=Pause(), workers=4)]
         await store.add(queue="mail")
         assert await store.claim(queue="mail") == []
     finally:
@@ -232,4 +211,141 @@ async def test_queues_with_impossible_names_are_refused(store: Store) -> None:
     for name in ("", "two words", "über", "-dash", "x" * 129, "semi;colon"):
         with pytest.raises(InvalidInput):
             await store.engine.tune(name, Tuning(paused=True))
+    assert await store.engine.queues() == []
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUEUE-12")
+async def test_queues_paused_for_a_while_open_by_themselves(store: Store) -> None:
+    """Exactly at the end of the pause the queue hands out jobs; no call resumes it."""
+    job = await store.add(queue="mail")
+    await store.engine.tune("mail", Tuning(paused=True, pause_for=HOUR))
+    assert (await _queue(store, "mail")).pause == Pause(store.now() + HOUR)
+    assert await store.engine.ahead(["mail", "other"]) == Ahead(frozenset({"other"}), HOUR)
+    store.pass_time(HOUR - 1)
+    assert await store.claim(queue="mail") == []
+    assert (await store.engine.ahead(["mail"])).wait == 1
+    store.pass_time(1)
+    assert (await store.engine.ahead(["mail"])).open == {"mail"}
+    assert (await store.take(queue="mail")).id == job
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUEUE-12")
+async def test_queues_paused_for_a_while_survive_a_reopen(store: Store) -> None:
+    """A store that is closed and opened meanwhile keeps the pause and its end."""
+    job = await store.add(queue="mail")
+    await store.engine.tune("mail", Tuning(paused=True, pause_for=HOUR, reason="deploy", by="ann"))
+    before = await _queue(store, "mail")
+    await store.engine.close()
+    await store.engine.open()
+    assert await _queue(store, "mail") == before
+    assert await store.claim(queue="mail") == []
+    store.pass_time(HOUR)
+    assert (await store.take(queue="mail")).id == job
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUEUE-13")
+async def test_queues_paused_say_why_and_by_whom(store: Store) -> None:
+    """A new pause replaces the one before, a resume ends it early, and the other settings stay."""
+    settings = Tuning(workers=3, keep_done=HOUR, rate=Rate(5))
+    await store.engine.tune("mail", settings)
+    before = await _queue(store, "mail")
+    reason = "ü" * LONGEST_REASON
+    await store.engine.tune("mail", Tuning(paused=True, pause_for=HOUR, reason=reason, by="ann"))
+    assert (await _queue(store, "mail")).pause == Pause(store.now() + HOUR, reason, "ann")
+    await store.engine.tune("mail", Tuning(paused=True, by="bob"))
+    assert (await _queue(store, "mail")).pause == Pause(None, None, "bob")
+    await store.engine.tune("mail", Tuning(workers=3))
+    assert (await _queue(store, "mail")).pause == Pause(None, None, "bob")
+    await store.engine.tune("mail", Tuning(paused=False))
+    assert await _queue(store, "mail") == before
+
+
+@pytest.mark.spec("QUEUE-07", "QUEUE-13")
+async def test_queues_paused_for_less_wake_a_waiter(store: Store) -> None:
+    """A waiter that sleeps until the end of a pause learns of an earlier end."""
+    await store.engine.tune("mail", Tuning(paused=True, pause_for=HOUR))
+    while await store.engine.wait(["mail"], 0.05):
+        pass
+    await store.engine.tune("mail", Tuning(paused=True, pause_for=SECOND))
+    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+
+
+# --- clear and declare ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUEUE-14")
+async def test_queues_settings_can_be_cleared(store: Store) -> None:
+    """A cleared setting has its default again, the engine's own where it has one; the others stay."""
+    curve = Curve(on=True, base=SECOND, max=MINUTE)
+    await store.engine.tune(
+        "mail", Tuning(workers=3, rate=Rate(5), keep_done=HOUR // 2, keep_dead=DAY, curve=curve, paused=True)
+    )
+    assert await store.engine.tune("mail", Tuning(clear=frozenset({"workers", "keep_done"})))
+    left = await _queue(store, "mail")
+    assert (left.workers, left.keep_done) == (None, store.engine.keep_done)
+    assert (left.rate, left.keep_dead, left.curve, left.pause) == (Rate(5), DAY, curve, Pause())
+    assert await store.engine.tune("mail", Tuning(clear=frozenset(SETTINGS)))
+    assert await _queue(store, "mail") == _plain(store, "mail", pause=Pause())
+    assert not await store.engine.tune("mail", Tuning(clear=frozenset(SETTINGS)))
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUEUE-15")
+async def test_queues_follow_the_code_until_people_change_them(store: Store) -> None:
+    """A setting with the value that was declared last follows; one that people changed stays."""
+    first = Tuning(workers=3, rate=Rate(5), keep_dead=DAY)
+    assert await store.engine.tune("mail", first, declared=True)
+    bucket = full(Rate(5), store.now())
+    declared = _plain(store, "mail", workers=3, bucket=bucket, keep_dead=DAY, declared=first)
+    assert await _queue(store, "mail") == declared
+    await store.engine.tune("mail", Tuning(workers=7, paused=True))
+    second = Tuning(workers=4, rate=Rate(6), curve=Curve(on=True))
+    assert await store.engine.tune("mail", second, declared=True)
+    queue = await _queue(store, "mail")
+    assert (queue.workers, queue.rate, queue.keep_dead, queue.curve) == (7, Rate(6), KEEP_DEAD, Curve(on=True))
+    assert (queue.declared, queue.pause) == (second, Pause())
+    await store.engine.tune("mail", Tuning(workers=4))
+    assert await store.engine.tune("mail", Tuning(keep_dead=HOUR), declared=True)
+    assert await _queue(store, "mail") == _plain(
+        store, "mail", keep_dead=HOUR, pause=Pause(), declared=Tuning(keep_dead=HOUR)
+    )
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUEUE-15")
+async def test_queues_declared_again_are_not_written(store: Store) -> None:
+    """Every start of a worker declares; the same declaration changes nothing and says so."""
+    assert await store.engine.tune("mail", Tuning(workers=3), declared=True)
+    before = await store.engine.queues()
+    assert not await store.engine.tune("mail", Tuning(workers=3), declared=True)
+    assert await store.engine.queues() == before
+
+
+@pytest.mark.spec("QUEUE-15")
+async def test_queues_tuned_before_the_first_declaration_stay(store: Store) -> None:
+    """People came first: what they set stays; a queue that was only used or cooled follows the code."""
+    await store.engine.tune("tuned", Tuning(workers=9))
+    await store.add(queue="used")
+    await store.add(queue="cooled")
+    await store.finish(await store.take(queue="cooled"), Throttled())
+    for name in ("tuned", "used", "cooled"):
+        assert await store.engine.tune(name, Tuning(workers=3, keep_done=HOUR // 2), declared=True)
+    assert [(await _queue(store, name)).workers for name in ("tuned", "used", "cooled")] == [9, 3, 3]
+    assert [(await _queue(store, name)).keep_done for name in ("tuned", "used", "cooled")] == [HOUR // 2] * 3
+    assert (await _queue(store, "cooled")).cooldown.count == 1
+
+
+@pytest.mark.spec("QUEUE-16")
+async def test_queues_declarations_only_declare(store: Store) -> None:
+    """A declaration that pauses or clears is refused and nothing is stored."""
+    for tuning in (Tuning(paused=True), Tuning(clear=frozenset({"workers"}))):
+        with pytest.raises(InvalidInput):
+            await store.engine.tune("mail", tuning, declared=True)
     assert await store.engine.queues() == []

@@ -114,18 +114,28 @@ CREATE TABLE stoker.dedupe (
     firm boolean NOT NULL
 ) WITH (fillfactor = 70);
 
+-- A queue's settings and what its gates need. `paused_until` is NULL where only a call resumes the queue; a queue
+-- without a rate has NULL from `rate_n` to `refilled`. `declared` is what an app's code declared last.
 CREATE TABLE stoker.queue (
     name text COLLATE "C" PRIMARY KEY,
-    tuned boolean NOT NULL,
     paused boolean NOT NULL,
+    paused_until bigint,
+    paused_reason text,
+    paused_by text,
     workers integer,
+    rate_n double precision,
+    rate_per double precision,
+    rate_burst double precision,
+    tokens double precision,
+    refilled bigint,
     keep_done bigint NOT NULL,
     keep_dead bigint NOT NULL,
     curve_on boolean NOT NULL,
     curve_base bigint NOT NULL,
     curve_max bigint NOT NULL,
     cool_until bigint,
-    cool_count integer NOT NULL
+    cool_count integer NOT NULL,
+    declared text
 ) WITH (fillfactor = 50);
 
 -- Workers with a lease, and those that were reaped: their names are remembered so that they stay unknown for ever.
@@ -187,10 +197,12 @@ CREATE TABLE stoker.trouble (
 
 CREATE TABLE stoker.budget (
     name text COLLATE "C" PRIMARY KEY,
-    capacity double precision NOT NULL,
-    rate double precision NOT NULL,
+    rate_n double precision NOT NULL,
+    rate_per double precision NOT NULL,
+    rate_burst double precision NOT NULL,
     tokens double precision NOT NULL,
-    refilled bigint NOT NULL
+    refilled bigint NOT NULL,
+    declared text
 ) WITH (fillfactor = 50);
 
 CREATE TABLE stoker.lock (

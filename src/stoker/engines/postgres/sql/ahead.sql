@@ -6,7 +6,13 @@ gate AS (
     SELECT
         x.name,
         coalesce(q.paused, false) AS paused,
-        q.cool_until
+        q.paused_until,
+        q.cool_until,
+        q.rate_n,
+        q.rate_per,
+        q.rate_burst,
+        q.tokens,
+        q.refilled
     FROM unnest($1::text[]) AS x (name)
     LEFT JOIN stoker.queue AS q ON q.name = x.name
 ),
@@ -19,7 +25,7 @@ level AS (
             ORDER BY f.queue, f.priority LIMIT 1
         ) AS priority
     FROM gate AS g, clock AS c
-    WHERE NOT g.paused AND (g.cool_until IS NULL OR g.cool_until <= c.now)
+    WHERE (NOT g.paused OR g.paused_until <= c.now) AND (g.cool_until IS NULL OR g.cool_until <= c.now)
     UNION ALL
     SELECT
         l.queue,
@@ -28,20 +34,35 @@ level AS (
             ORDER BY f.queue, f.priority LIMIT 1
         )
     FROM level AS l WHERE l.priority IS NOT NULL
+),
+
+first AS (
+    SELECT
+        l.queue,
+        min(x.due) AS due
+    FROM clock AS c
+    CROSS JOIN level AS l
+    CROSS JOIN LATERAL (
+        SELECT f.due FROM stoker.ready AS f
+        WHERE f.queue = l.queue AND f.priority = l.priority AND f.due > c.now - $3::bigint
+        ORDER BY f.queue, f.priority, f.due LIMIT 1
+    ) AS x
+    WHERE l.priority IS NOT NULL
+    GROUP BY l.queue
 )
 
 SELECT
+    c.now,
     g.name,
     g.paused,
+    g.paused_until,
     g.cool_until,
-    min(x.due),
-    c.now
+    f.due,
+    g.rate_n,
+    g.rate_per,
+    g.rate_burst,
+    g.tokens,
+    g.refilled
 FROM clock AS c
 CROSS JOIN gate AS g
-LEFT JOIN level AS l ON l.queue = g.name AND l.priority IS NOT NULL
-LEFT JOIN LATERAL (
-    SELECT f.due FROM stoker.ready AS f
-    WHERE f.queue = l.queue AND f.priority = l.priority AND f.due > c.now - $3::bigint
-    ORDER BY f.queue, f.priority, f.due LIMIT 1
-) AS x ON true
-GROUP BY g.name, g.paused, g.cool_until, c.now
+LEFT JOIN first AS f ON f.queue = g.name

@@ -1,4 +1,5 @@
 -- No row in the answer: somebody else was faster.
-INSERT INTO stoker.budget (name, capacity, rate, tokens, refilled) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO stoker.budget (name, rate_n, rate_per, rate_burst, tokens, refilled, declared)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (name) DO NOTHING
 RETURNING name

@@ -1,1 +1,3 @@
-UPDATE stoker.budget SET capacity = $2, rate = $3, tokens = $4, refilled = $5 WHERE name = $1
+UPDATE stoker.budget SET
+    rate_n = $2, rate_per = $3, rate_burst = $4, tokens = $5, refilled = $6, declared = $7
+WHERE name = $1

@@ -1,6 +1,8 @@
 -- Due jobs of several queues. $6 to $9 say where to look in each queue of $3, in the order of the line: from which to
 -- which priority, and there from which to before which instant; of several priorities those are found that somebody has.
 -- Each queue brings the list of its own places, so that nobody looks for them among those of a thousand others.
+-- A queue with a rate is not taken from here: as long as one is among those of $3, nothing is taken, and the answer is
+-- the names of those queues (claim.py takes from them under a lock, by `claim_rated`).
 -- Answers claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
 -- since a job's last claim. Rows that somebody else is about to take are passed over; nothing is locked that is not taken.
 -- Lists of numbers are texts: the driver asks of each element of a list three times what it is.
@@ -8,14 +10,15 @@ WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
 ), g AS MATERIALIZED (
     SELECT
-        x.queue, x.n, x.ord, x.low, x.high, x.since, x.until, q.curve_on, q.curve_base, q.curve_max, q.cool_count
+        x.queue, x.n, x.ord, x.low, x.high, x.since, x.until, q.curve_on, q.curve_base, q.curve_max, q.cool_count,
+        q.rate_n IS NOT NULL AS rated
     FROM
         t,
         unnest($3::text[], $4::text::int[], $6::text[], $7::text[], $8::text[], $9::text[])
             WITH ORDINALITY AS x (queue, n, low, high, since, until, ord)
     LEFT JOIN stoker.queue AS q ON q.name = x.queue
     WHERE
-        q.paused IS NOT TRUE
+        (q.paused IS NOT TRUE OR q.paused_until <= t.now)
         AND (q.cool_until IS NULL OR q.cool_until <= t.now)
         AND EXISTS (SELECT 1 FROM stoker.worker AS w WHERE w.name = $2::text AND w.until >= t.now)
 ), d AS (
@@ -51,7 +54,7 @@ WITH t AS MATERIALIZED (
                     ORDER BY f.due, f.id LIMIT g.n FOR UPDATE SKIP LOCKED
                 ) AS r
             LIMIT g.n
-        ) AS c LIMIT $5::int
+        ) AS c WHERE NOT EXISTS (SELECT 1 FROM g AS o WHERE o.rated) LIMIT $5::int
     )) RETURNING id, queue, priority, due, attempts, status, past, greatest((SELECT now FROM t), token + 1) AS fence
 ), p AS MATERIALIZED (
     SELECT
@@ -74,19 +77,26 @@ WITH t AS MATERIALIZED (
         nullif(-count(*) FILTER (WHERE status = 2), 0)
     FROM p GROUP BY queue, kind
 )
+(
+    SELECT
+        CASE WHEN p.pos = 1 THEN l.id END, CASE WHEN p.pos = 1 THEN l.token END, CASE WHEN p.pos = 1 THEN l.claimed END,
+        CASE WHEN p.pos = 1 THEN p.queue END,
+        CASE WHEN p.pos = 1 AND g.curve_on IS NOT NULL
+            THEN ARRAY[g.curve_on::int, g.curve_base, g.curve_max, g.cool_count]::bigint[] END,
+        p.id, p.kind, p.payload, p.attempts + 1, p.budget, p.created, p.due, p.priority,
+        p.options, p.ukey, p.utraits, p.tenant,
+        CASE WHEN p.past THEN (
+            SELECT json_build_array(o.base, o.crashes, o.throttles, o.metadata)::text FROM stoker.past AS o WHERE o.id = p.id
+        ) END,
+        CASE WHEN p.past THEN (
+            SELECT f.error FROM stoker.failure AS f WHERE f.id = p.id ORDER BY f.n DESC LIMIT 1
+        ) END,
+        p.status
+    FROM p JOIN l ON l.queue = p.queue AND l.token = p.fence JOIN g ON g.queue = p.queue
+    ORDER BY g.ord, p.fence, p.pos
+)
+UNION ALL
 SELECT
-    CASE WHEN p.pos = 1 THEN l.id END, CASE WHEN p.pos = 1 THEN l.token END, CASE WHEN p.pos = 1 THEN l.claimed END,
-    CASE WHEN p.pos = 1 THEN p.queue END,
-    CASE WHEN p.pos = 1 AND g.curve_on IS NOT NULL
-        THEN ARRAY[g.curve_on::int, g.curve_base, g.curve_max, g.cool_count]::bigint[] END,
-    p.id, p.kind, p.payload, p.attempts + 1, p.budget, p.created, p.due, p.priority,
-    p.options, p.ukey, p.utraits, p.tenant,
-    CASE WHEN p.past THEN (
-        SELECT json_build_array(o.base, o.crashes, o.throttles, o.metadata)::text FROM stoker.past AS o WHERE o.id = p.id
-    ) END,
-    CASE WHEN p.past THEN (
-        SELECT f.error FROM stoker.failure AS f WHERE f.id = p.id ORDER BY f.n DESC LIMIT 1
-    ) END,
-    p.status
-FROM p JOIN l ON l.queue = p.queue AND l.token = p.fence JOIN g ON g.queue = p.queue
-ORDER BY g.ord, p.fence, p.pos
+    NULL, NULL, NULL, g.queue, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM g WHERE g.rated

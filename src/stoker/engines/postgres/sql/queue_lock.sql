@@ -1,6 +1,9 @@
 -- A queue's row, held until the transaction ends; made when it is not there yet.
 INSERT INTO stoker.queue AS q (
-    name, tuned, paused, workers, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count
-) VALUES ($1, false, false, NULL, $2, $3, $4, $5, $6, NULL, 0)
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 ON CONFLICT (name) DO UPDATE SET name = q.name
-RETURNING name, tuned, paused, workers, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count
+RETURNING
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared

@@ -169,6 +169,24 @@ local function take(queue, name, batch, worker, mine, jobs)
   end
 end
 
+-- A queue's rate and its tokens now (model.throttle.level); nil: it has no rate. `control.py` writes it first.
+local function bucket_of(stored)
+  if not stored then return nil end
+  local b = cjson.decode(stored)
+  b.tokens = math.min(b[3], b[4] + math.max(0, now - b[5]) / 1000000 * (b[1] / b[2]))
+  return b
+end
+
+-- Take tokens from a queue's bucket (model.throttle.take).
+local function take_tokens(name, b, n)
+  b.tokens = b.tokens - n
+  local stored = fmt('[%.17g,%.17g,%.17g,%.17g,%.0f]', b[1], b[2], b[3], b.tokens, math.max(now, b[5]))
+  call('HSET', QUEUES, name .. '/bucket', stored)
+end
+
+-- Is this the end of a pause that lasts? 0: it has no end.
+local function lasts(paused) return paused and (paused == '0' or tonumber(paused) > now) end
+
 local function claim(at)
   local worker, mine, total = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local lease = tonumber(call('ZSCORE', WORKERS, worker) or '-1')
@@ -177,8 +195,11 @@ local function claim(at)
   for i = at + 3, #ARGV, 3 do
     local queue, name = tonumber(ARGV[i]), ARGV[i + 1]
     local left = math.min(tonumber(ARGV[i + 2]), total)
-    local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/until', name .. '/curve', name .. '/count')
-    if left > 0 and not gate[1] and not (gate[2] and tonumber(gate[2]) > now) then
+    local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/until', name .. '/curve', name .. '/count',
+      name .. '/bucket')
+    local bucket = bucket_of(gate[5])
+    if bucket then left = math.min(left, math.floor(bucket.tokens)) end
+    if left > 0 and not lasts(gate[1]) and not (gate[2] and tonumber(gate[2]) > now) then
       local jobs = {}
       while left > 0 do
         local batch, seen = due_of(WAIT(queue), math.min(left, 1000))
@@ -189,8 +210,9 @@ local function claim(at)
       end
       if #jobs > 0 then
         total = total - #jobs
+        if bucket then take_tokens(name, bucket, #jobs) end
         out[#out + 1] = {queue, gate[3], gate[4], jobs}
-        if left == 0 then
+        if left == 0 and not (bucket and bucket.tokens < 1) then
           local head = call('ZRANGE', WAIT(queue), 0, 0)[1]
           if head and parse('>I8', head, 3) <= now then wake(queue) end
         end

@@ -9,19 +9,29 @@ CREATE TABLE stoker_clock (
 );
 INSERT INTO stoker_clock (one, high, seq) VALUES (1, 0, 0);
 
+-- A queue's settings and what its gates need. `paused_until` is NULL where only a call resumes the queue; a queue
+-- without a rate has NULL from `rate_n` to `refilled`. `declared` is what an app's code declared last.
 CREATE TABLE stoker_queues (
     qid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
-    tuned INTEGER NOT NULL CHECK (tuned IN (0, 1)),
     paused INTEGER NOT NULL CHECK (paused IN (0, 1)),
+    paused_until INTEGER,
+    paused_reason TEXT,
+    paused_by TEXT,
     workers INTEGER,
+    rate_n REAL,
+    rate_per REAL,
+    rate_burst REAL,
+    tokens REAL,
+    refilled INTEGER,
     keep_done INTEGER NOT NULL,
     keep_dead INTEGER NOT NULL,
     curve_on INTEGER NOT NULL CHECK (curve_on IN (0, 1)),
     curve_base INTEGER NOT NULL,
     curve_max INTEGER NOT NULL,
     cool_until INTEGER,
-    cool_count INTEGER NOT NULL
+    cool_count INTEGER NOT NULL,
+    declared TEXT
 );
 
 -- A worker without a lease was reaped; its name is kept so that it stays unknown for ever.
@@ -150,10 +160,12 @@ CREATE TABLE stoker_troubles (
 
 CREATE TABLE stoker_budgets (
     name TEXT NOT NULL PRIMARY KEY,
-    capacity REAL NOT NULL,
-    rate REAL NOT NULL,
+    rate_n REAL NOT NULL,
+    rate_per REAL NOT NULL,
+    rate_burst REAL NOT NULL,
     tokens REAL NOT NULL,
-    refilled INTEGER NOT NULL
+    refilled INTEGER NOT NULL,
+    declared TEXT
 ) WITHOUT ROWID;
 
 CREATE TABLE stoker_locks (

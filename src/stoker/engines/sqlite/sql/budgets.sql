@@ -1,1 +1,1 @@
-SELECT name, capacity, rate, tokens, refilled FROM stoker_budgets ORDER BY name
+SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker_budgets ORDER BY name

@@ -1,3 +1,5 @@
-SELECT qid, name, tuned, paused, workers, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count
+SELECT
+    qid, name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens,
+    refilled, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared
 FROM stoker_queues
 ORDER BY name
