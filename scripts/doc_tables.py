@@ -179,8 +179,8 @@ def state_table() -> str:
 
 def help_text(*command: str) -> str:
     """What `stoker … --help` prints on a terminal of 80 columns."""
-    told = CliRunner().invoke(stoker, [*command, "--help"], prog_name="stoker", terminal_width=80)
-    return f"```text\n{told.output.rstrip()}\n```"
+    shown = CliRunner().invoke(stoker, [*command, "--help"], prog_name="stoker", terminal_width=80)
+    return f"```text\n{shown.output.rstrip()}\n```"
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
@@ -200,16 +200,18 @@ PARTS: dict[str, Callable[[], str]] = {
     "RetentionSettings": lambda: settings_table("RetentionSettings"),
     "state diagram": state_diagram,
     "state table": state_table,
-    "help": help_text,
-    "help work": lambda: help_text("work"),
-    "help demo": lambda: help_text("demo"),
-    "help migrate": lambda: help_text("migrate"),
 }
 
 
 def renewed(page: str) -> str:
     """A page with every generated part made anew."""
-    return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", page)
+    return PART.sub(lambda part: f"{part[1]}\n{made(part[2])}\n\n{part[3]}", page)
+
+
+def made(part: str) -> str:
+    """One generated part: by name, or `help …` for the help of a command."""
+    words = part.split()
+    return help_text(*words[1:]) if words[0] == "help" else PARTS[part]()
 
 
 def pages() -> list[Path]:

@@ -18,11 +18,11 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
 from stoker.model.errors import JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
+from stoker.model.explain import explain
 from stoker.model.job import Status, Stored
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
-from stoker.model.waiting import why_waiting
 from stoker.records import Job
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
             [found] = await engine.get([job])
             if found is None:
                 return ""
-            now, presences = await engine.now(), await engine.workers()
+            census, presences = await engine.census(), await engine.workers()
             queues = {queue.name: queue for queue in await engine.queues()}
     except (StokerError, TimeoutError):
         return ""
     queue = queues.get(found.queue, Queue(name=found.queue))
-    return f": {why_waiting(found, queue, presences, now)}"
+    return f": {explain(found, queue, presences, census).detail}"

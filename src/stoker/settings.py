@@ -182,7 +182,7 @@ def _read(given: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
             return None
         (hint,) = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
     if metadata.get("span"):
-        return _bounded(_span(given), metadata, lambda bound: f"{seconds(bound):g} s")
+        return _bounded(read_span(given), metadata, lambda bound: f"{seconds(bound):g} s")
     origin = typing.get_origin(hint) or hint
     if origin is typing.Literal:
         return _choice(given, typing.get_args(hint))
@@ -212,7 +212,8 @@ _UNITS: Final = {"": SECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": H
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)\s*", re.ASCII)
 
 
-def _span(given: Any) -> Span:
+def read_span(given: Any) -> Span:
+    """A duration: seconds, a timedelta, or text such as `30s` or `2.5m`."""
     if not isinstance(given, str):
         return span(given)
     if (match := _DURATION.fullmatch(given)) is None:

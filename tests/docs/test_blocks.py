@@ -1,16 +1,20 @@
-"""Every Python block in the documentation runs: a page in order, in one namespace, in an empty directory.
+"""Every block in the documentation runs: a page in order, in one namespace, in an empty directory.
 
-A page that takes the address of a server from the environment finds a real one there, with a database to itself.
+A Python block with `file=NAME` is written there, for other blocks to import. In a `console` block the lines after `$`
+are run by a shell, and what they print is compared with the page; `…` stands for any text. A page that takes the
+address of a server from the environment finds a real one there, with a database to itself.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
@@ -21,12 +25,29 @@ from tests.harness.django_settings import unconfigured
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(python|console)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ANY = "…"
 
 
-def blocks(page: str) -> list[tuple[int, str]]:
-    """First line and text of each Python block of a page."""
-    return [(page.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(page)]
+class Block(NamedTuple):
+    """One block of a page: the line it begins at, its language, the file it belongs into, and its text."""
+
+    line: int
+    language: str
+    file: str | None
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """What of a page runs."""
+    return [
+        Block(page.count("\n", 0, match.start(3)), match[1], _file(match[2]), match[3])
+        for match in BLOCK.finditer(page)
+    ]
+
+
+def _file(info: str) -> str | None:
+    return next((word.removeprefix("file=") for word in info.split() if word.startswith("file=")), None)
 
 
 SERVERS = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_database_url"}
@@ -60,6 +81,7 @@ def test_the_blocks_of_a_page_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     for variable, fixture in SERVERS.items():
         if f'os.environ["{variable}"]' in path.read_text(encoding="utf-8"):
             monkeypatch.setenv(variable, request.getfixturevalue(fixture))
@@ -70,11 +92,51 @@ def test_the_blocks_of_a_page_run(
 
 
 def run(path: Path, page: ModuleType) -> None:
-    for line, block in blocks(path.read_text(encoding="utf-8")):
-        # Blank lines in front make a traceback point to the line of the page.
-        exec(compile("\n" * line + block, str(path), "exec"), vars(page))
+    exports: list[str] = []
+    for block in blocks(path.read_text(encoding="utf-8")):
+        if block.language == "console":
+            run_commands(block.text, exports)
+        elif block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        else:
+            # Blank lines in front make a traceback point to the line of the page.
+            exec(compile("\n" * block.line + block.text, str(path), "exec"), vars(page))
+
+
+def run_commands(text: str, exports: list[str]) -> None:
+    """Run each line after `$`, and compare its output with the lines below it. Exports last for the page."""
+    for command, expected in commands(text):
+        if command.startswith("export "):
+            exports.append(command)
+            continue
+        script = "\n".join([*exports, command])
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        pattern = ".*".join(re.escape(part) for part in expected.split(ANY))
+        assert re.fullmatch(pattern, done.stdout, re.DOTALL), f"$ {command}\n{done.stdout}\nis not\n{expected}"
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """The commands of a console block, each with what it prints."""
+    found: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), ""))
+        else:
+            command, expected = found[-1]
+            found[-1] = (command, f"{expected}{line}\n")
+    return found
 
 
 def test_blocks_are_found_with_their_lines() -> None:
-    page = "# Title\n\n```python\na = 1\n```\n\n```sh\nls\n```\n\n```python\nb = a\n```\n"
-    assert blocks(page) == [(3, "a = 1\n"), (11, "b = a\n")]
+    page = "# Title\n\n```python\na = 1\n```\n\n```sh\nls\n```\n\n```python file=b.py\nb = a\n```\n"
+    assert blocks(page) == [Block(3, "python", None, "a = 1\n"), Block(11, "python", "b.py", "b = a\n")]
+
+
+def test_commands_are_compared_with_what_they_print() -> None:
+    assert commands("$ a\n$ b\nx\ny\n") == [("a", ""), ("b", "x\ny\n")]
+    run_commands("$ printf 'a\\nb c\\n'\na\nb …\n", [])
+    with pytest.raises(AssertionError, match="is not"):
+        run_commands("$ echo a\nb\n", [])
+    with pytest.raises(AssertionError, match="no such"):
+        run_commands("$ echo no such; exit 3\n", [])

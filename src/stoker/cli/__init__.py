@@ -11,6 +11,10 @@ from typing import Final
 
 COMMANDS: Final = {
     "work": ("stoker.cli.work:work", "Run the jobs of an app: stoker work app:jobs"),
+    "status": ("stoker.cli.status:status", "Show queues, workers, failing kinds and what needs attention"),
+    "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel, delete"),
+    "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
+    "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }

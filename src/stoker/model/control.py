@@ -279,9 +279,9 @@ def share_of(worker: str, queue: Queue, presences: Sequence[Presence]) -> int | 
     return shares(queue.workers, serving).get(worker, 0)
 
 
-def live(presences: Sequence[Presence]) -> list[Presence]:
-    """The workers that reported themselves lately and have not stopped."""
-    newest = max((one.seen_at for one in presences), default=0)
+def live(presences: Sequence[Presence], now: Instant | None = None) -> list[Presence]:
+    """The workers that reported themselves lately and have not stopped; without `now`, by the newest report."""
+    newest = max((one.seen_at for one in presences), default=0) if now is None else now
     return [one for one in presences if one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN]
 
 

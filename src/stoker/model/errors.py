@@ -83,6 +83,29 @@ class InvalidTransition(StokerError):
         super().__init__(f"{subject} cannot go from {before} to {after}. The record is unchanged.")
 
 
+class WrongStatus(InvalidTransition):
+    """An operator's action that the status of the job does not allow; the record is unchanged."""
+
+    def __init__(self, job_id: str, status: str, action: str) -> None:
+        super().__init__(status, action, job_id)
+        self.job_id = job_id
+        self.status = status
+        self.action = action
+        self.args = (f"job {job_id} is {status}, which {action!r} does not apply to. The record is unchanged.",)
+
+
+class KeyHeld(StokerError):
+    """An operator's action that would make a job active while another active job holds its unique key."""
+
+    def __init__(self, job_id: str, action: str, key: str | None) -> None:
+        self.job_id = job_id
+        self.key = key
+        super().__init__(
+            f"job {job_id} cannot be made active by {action!r}: another active job holds its unique key {key!r}. "
+            "The record is unchanged. Try again when that job has ended, or cancel it first."
+        )
+
+
 class UnknownTask(StokerError, LookupError):
     """A kind that is neither registered nor declared in this app."""
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.model.control import Presence, clashes
+from stoker.model.explain import unserved
 from stoker.model.job import ACTIVE
-from stoker.model.waiting import unserved
 from stoker.worker import presence
 
 if TYPE_CHECKING:

@@ -1,0 +1,158 @@
+"""Which store a command works on, how its errors become exit codes, and how it shows rows.
+
+The app is named by `--app`, else `$STOKER_APP`, else `[tool.stoker] app = "app:jobs"` in pyproject.toml. Commands that
+need no tasks take a `--url`, or `$STOKER_URL`, instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import click
+
+from stoker.app import Stoker
+from stoker.cli.text import one_line, safe
+from stoker.model.errors import EngineUnavailable, InvalidInput, InvalidTransition, KeyHeld, NotFound, StokerError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  failed: the store cannot be used
+  2  wrong usage
+  3  not found
+  4  refused by the state of the job
+"""
+
+
+_CODES = ((NotFound, 3), (InvalidTransition, 4), (KeyHeld, 4), (InvalidInput, 2))
+"""Exit codes by error; every other one is 1."""
+
+
+def on_store(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command the options that name its store."""
+    for option in (
+        click.option("--url", metavar="URL", help="The store; enough where no task is needed. Or $STOKER_URL."),
+        click.option("--app", "path", metavar="MODULE:APP", help="The app. Or $STOKER_APP, or [tool.stoker] app."),
+    ):
+        command = option(command)
+    return command
+
+
+def run(path: str | None, url: str | None, call: Callable[[Stoker], Awaitable[T]]) -> T:
+    """Open the app, await the call and close; errors end the command with their exit code."""
+    import asyncio
+
+    async def inside() -> T:
+        app = _app(path, url)
+        _check_exists(app)
+        async with app:
+            return await call(app)
+
+    try:
+        return asyncio.run(inside())
+    except StokerError as error:
+        _exit(error)
+
+
+def _app(path: str | None, url: str | None) -> Stoker:
+    from stoker.cli.work import load_app
+
+    if path is not None:
+        return load_app(path)
+    if url is not None:
+        return Stoker(url, timeline=False)
+    if (named := os.environ.get("STOKER_APP") or _in_pyproject()) is not None:
+        return load_app(named)
+    if os.environ.get("STOKER_URL"):
+        return Stoker(timeline=False)
+    raise click.UsageError(
+        "which store? Give --app MODULE:APP or --url URL, set $STOKER_APP or $STOKER_URL, "
+        'or write [tool.stoker] app = "app:jobs" in pyproject.toml'
+    )
+
+
+def _check_exists(app: Stoker) -> None:
+    """Refuse a SQLite file that is not there: opening it would make an empty store of a typing error."""
+    engine = app.root()
+    if engine.name == "sqlite" and not Path(engine.where).exists():
+        raise EngineUnavailable(f"there is no store at {engine.where}. Nothing was created.")
+
+
+def _in_pyproject() -> str | None:
+    file = Path("pyproject.toml")
+    try:
+        found = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None
+    app = found.get("tool", {}).get("stoker", {}).get("app")
+    return app if isinstance(app, str) else None
+
+
+def _exit(error: StokerError) -> NoReturn:
+    click.echo(f"Error: {safe(str(error))}", err=True)
+    raise SystemExit(next((code for kinds, code in _CODES if isinstance(error, kinds)), 1)) from None
+
+
+# --- showing --------------------------------------------------------------------------------------------------------
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool = False) -> None:
+    """Print rows: a table on a terminal, tab-separated in a pipe, one object per line as JSON."""
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(dict(zip(columns, map(_plain, row), strict=True))))
+        return
+    texts = [[one_line(_text(cell)) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in (columns, *texts):
+            click.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name)
+    for line in texts:
+        table.add_row(*(Text(cell) for cell in line))
+    Console(highlight=False).print(table)
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    """A time as people read it: `3 m ago`, `in 2 h`."""
+    if moment is None:
+        return ""
+    apart = (now or datetime.now(UTC)) - moment
+    return f"{length(apart)} ago" if apart >= timedelta(0) else f"in {length(-apart)}"
+
+
+def length(duration: timedelta) -> str:
+    """A duration in its largest unit."""
+    seconds = duration.total_seconds()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    return ago(cell) if isinstance(cell, datetime) else str(cell)
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, datetime):
+        return cell.isoformat()
+    return cell if isinstance(cell, str | int | float | bool | None | list | dict) else str(cell)

@@ -1,0 +1,159 @@
+"""Why a job does not run: from its record, its queue, the live workers and the counts of the store.
+
+A job passes several gates before it starts. `explain` names the first one that is shut, and all others that are shut
+too. It uses only what the store knows: a reason that cannot be read is not guessed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from stoker.model.control import Presence, Queue, live
+from stoker.model.job import ACTIVE, Job, Status
+from stoker.model.lifecycle import UNFIT_SINCE
+from stoker.model.query import Census
+from stoker.model.throttle import until_token
+from stoker.model.time import Instant, rfc3339
+
+
+class Reason(enum.StrEnum):
+    """Why a job does not run, in the order in which the gates are asked."""
+
+    UNREADABLE = "unreadable"
+    FINISHED = "finished"
+    CANCELING = "canceling"
+    RUNNING = "running"
+    UNKNOWN_TASK = "unknown_task"
+    SCHEDULED = "scheduled"
+    PAUSED = "paused"
+    COOLING = "cooling"
+    NO_WORKER = "no_worker"
+    RATE_LIMITED = "rate_limited"
+    BEHIND = "behind"
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """One reason: since when, until when (None: not known), in words, and what to do about it."""
+
+    reason: Reason
+    detail: str
+    remedy: str = ""
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The first gate that is shut, and the others behind it."""
+
+    first: Gate
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def reason(self) -> Reason:
+        return self.first.reason
+
+    @property
+    def detail(self) -> str:
+        return self.first.detail
+
+    @property
+    def remedy(self) -> str:
+        return self.first.remedy
+
+
+def explain(
+    job: Job, queue: Queue, presences: Sequence[Presence], census: Census, *, unreadable: str | None = None
+) -> Explanation:
+    """Name the gates that are shut for this job at the census' instant."""
+    if unreadable is not None:
+        remedy = "Read it with `stoker jobs show`, then delete it."
+        return Explanation(Gate(Reason.UNREADABLE, f"its record cannot be read: {unreadable}", remedy))
+    if job.status not in ACTIVE:
+        return Explanation(_finished(job))
+    if job.status is Status.RUNNING:
+        return Explanation(_running(job, presences, census.at))
+    first, *others = _gates(job, queue, presences, census)
+    return Explanation(first, tuple(others))
+
+
+def _finished(job: Job) -> Gate:
+    ways = {
+        Status.DONE: "it is done",
+        Status.DEAD: "it is dead",
+        Status.CANCELED: "it was canceled",
+        Status.DISCARDED: "it was dead and is discarded",
+        Status.RETRIED: "it was dead, and a copy of it was enqueued",
+    }
+    error = "" if job.last_error is None else f": {_first_line(job.last_error)}"
+    can = job.status in {Status.DEAD, Status.CANCELED, Status.DISCARDED}
+    remedy = "`stoker jobs requeue` runs it again." if can else ""
+    return Gate(Reason.FINISHED, f"{ways[job.status]}{error}", remedy, job.finished_at)
+
+
+def _running(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
+    place = next((one for one in presences if one.worker == job.worker), None)
+    where = f"in worker {job.worker}" + ("" if place is None else f" on {place.host}, process {place.pid}")
+    if job.cancel_requested:
+        remedy = "A handler that ignores the request ends with `stoker jobs cancel --force`."
+        return Gate(Reason.CANCELING, f"it runs {where} and was asked to stop", remedy, job.cancel_requested_at)
+    since = "" if job.started_at is None else f" since {rfc3339(job.started_at)}"
+    stalled = place is None or place not in live(presences, now)
+    silent = ", but this worker has been silent lately: another one takes the job over when its lease ends"
+    progress = "" if job.progress is None else f", {job.progress:.0%} done"
+    return Gate(Reason.RUNNING, f"it runs {where}{since}{progress}{silent if stalled else ''}", "", job.started_at)
+
+
+def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census) -> Iterator[Gate]:
+    now, name = census.at, repr(job.queue)
+    if UNFIT_SINCE in job.metadata:
+        unfit = "it is unknown there, or has other arguments"
+        detail = f"the workers of queue {name} cannot run task {job.kind!r}: {unfit}"
+        yield Gate(Reason.UNKNOWN_TASK, detail, "Deploy the task to the workers of this queue.")
+    if job.scheduled_at > now:
+        what = f"waits for attempt {job.attempts + 1}" if job.status is Status.RETRYING else "is scheduled"
+        remedy = "`stoker jobs run-now` starts a scheduled job at once." if job.status is Status.PENDING else ""
+        yield Gate(Reason.SCHEDULED, f"it {what} until {rfc3339(job.scheduled_at)}", remedy, until=job.scheduled_at)
+    if queue.pause is not None and queue.is_paused(now):
+        until = queue.pause.until
+        lasts = "until it is resumed" if until is None else f"until {rfc3339(until)}"
+        by = "" if queue.pause.by is None else f" by {queue.pause.by}"
+        why = "" if queue.pause.reason is None else f": {queue.pause.reason}"
+        detail = f"queue {name} is paused{by} {lasts}{why}"
+        yield Gate(Reason.PAUSED, detail, "`stoker queues resume` opens it.", until=until)
+    if queue.cooldown.until is not None and queue.cooldown.shut(now):
+        until = queue.cooldown.until
+        detail = f"queue {name} cools down until {rfc3339(until)}, because a handler was throttled"
+        yield Gate(Reason.COOLING, detail, until=until)
+    serving = [one for one in live(presences, now) if job.queue in one.queues]
+    if not serving:
+        former = [one for one in presences if job.queue in one.queues]
+        last = max(former, key=lambda one: one.seen_at, default=None)
+        before = "" if last is None else f"; {last.worker} on {last.host} did until {rfc3339(last.seen_at)}"
+        remedy = f"Start one: `stoker work app:jobs -q {job.queue}`."
+        yield Gate(Reason.NO_WORKER, f"no worker serves queue {name}{before}", remedy)
+    if queue.bucket is not None and (wait := until_token(queue.bucket, now)):
+        until = now + wait
+        detail = f"queue {name} is at its rate; its next start is at {rfc3339(until)}"
+        yield Gate(Reason.RATE_LIMITED, detail, until=until)
+    others = max(census.ready(job.queue) - 1, 0)
+    order = f"with {others:,} other due jobs, which run by priority, time and id" if others else "and runs next"
+    yield Gate(Reason.BEHIND, f"it waits in queue {name} {order}", since=job.scheduled_at)
+
+
+def _first_line(error: str) -> str:
+    return (error.strip().splitlines() or [""])[0][:200]
+
+
+def served(queue: str, presences: Sequence[Presence], now: Instant) -> bool:
+    """Does a worker that showed itself lately serve this queue?"""
+    return any(queue in one.queues for one in live(presences, now))
+
+
+def unserved(census: Census, presences: Sequence[Presence]) -> dict[str, int]:
+    """Return the queues that have due jobs and no worker, with the number of these jobs."""
+    queues = sorted({count.queue for count in census.counts})
+    due = {queue: census.ready(queue) for queue in queues if not served(queue, presences, census.at)}
+    return {queue: number for queue, number in due.items() if number > 0}

@@ -1,0 +1,297 @@
+"""The operator's filter as text: `is:dead queue:mail kind:send* since:2h "connection refused"`.
+
+One grammar serves the command line, a search field and a URL. A `Filter` is the text as a value: `parse(str(filter))`
+gives it back. `query` turns it into the `Query` that engines understand, with the names that have jobs now. A word or
+name that means nothing raises `InvalidFilter`, so that a typing error never selects more jobs than were meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Final, Self
+
+import msgspec
+
+from stoker.model import ids
+from stoker.model.errors import InvalidInput
+from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE, FINISHED, Status
+from stoker.model.query import Due, Query
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant
+
+VIEWS: Final[dict[str, frozenset[Status]]] = {
+    **{status.value: frozenset({status}) for status in Status},
+    "ready": frozenset({Status.PENDING}),
+    "scheduled": frozenset({Status.PENDING}),
+    "active": ACTIVE,
+    "finished": FINISHED,
+}
+"""What stands behind `is:`, and the statuses it means."""
+
+DUE: Final[dict[str, Due]] = {"ready": "now", "scheduled": "later"}
+ORDERS = ("newest", "oldest")
+LISTS = ("is", "queue", "kind")
+SINGLES = ("tenant", "key", "since", "until", "order", "id")
+WORDS = (*LISTS, *SINGLES)
+
+_TERM = re.compile(r'(-)?([A-Za-z_]+):|"((?:[^"\\]|\\.)*)"|(\S+)')
+_VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s,"]+)')
+_AGO = re.compile(r"(\d+)(s|m|h|d|w)")
+_UNITS: dict[str, Span] = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+
+
+class InvalidFilter(InvalidInput):
+    """A filter that cannot be read or names nothing; the message says what is known."""
+
+    aftermath = "Nothing was done."
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs are meant, as written. Lists mean "any of"; names beside `but_` are left out.
+
+    `text` is looked for in payloads and errors, ignoring case. `since` and `until` bound the time of enqueueing and are
+    kept as written (`2h`, `today`, `2026-11-16T14:00`), so a filter that is saved goes on meaning "the last two hours".
+    """
+
+    views: tuple[str, ...] = ()
+    but_views: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    but_queues: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    but_kinds: tuple[str, ...] = ()
+    tenant: str | None = None
+    key: str | None = None
+    since: str | None = None
+    until: str | None = None
+    order: str | None = None
+    id: str | None = None
+    text: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a filter; the empty text means every job."""
+        return msgspec.convert(_terms(text), cls)
+
+    def __str__(self) -> str:
+        terms = [
+            _term(name, values)
+            for name, values in (
+                ("is", self.views),
+                ("-is", self.but_views),
+                ("queue", self.queues),
+                ("-queue", self.but_queues),
+                ("kind", self.kinds),
+                ("-kind", self.but_kinds),
+                *((name, _one(getattr(self, name))) for name in SINGLES),
+            )
+            if values
+        ]
+        if self.text is not None:
+            terms.append(_quoted(self.text))
+        return " ".join(terms)
+
+    @property
+    def statuses(self) -> frozenset[Status]:
+        """The statuses that are meant; empty: all."""
+        chosen = frozenset[Status]().union(*(VIEWS[view] for view in self.views))
+        if not self.but_views:
+            return chosen
+        left = (chosen or frozenset(Status)).difference(*(VIEWS[view] for view in self.but_views))
+        if not left:
+            raise InvalidFilter("filter", str(self), "leaves no status")
+        return left
+
+    def query(
+        self,
+        now: Instant,
+        *,
+        queues: Sequence[str],
+        kinds: Sequence[str],
+        limit: int = 25,
+        cursor: JobId | None = None,
+    ) -> Query:
+        """The question for an engine. `queues` and `kinds` are the names that exist, for `*`, `-` and typing errors."""
+        return Query(
+            statuses=self.statuses,
+            queues=_chosen("queue", self.queues, self.but_queues, queues),
+            kinds=_chosen("kind", self.kinds, self.but_kinds, kinds),
+            tenant=self.tenant,
+            key=self.key,
+            due=next((DUE[view] for view in self.views if view in DUE), None),
+            since=None if self.since is None else moment_of("since", self.since, now),
+            until=None if self.until is None else moment_of("until", self.until, now),
+            text=self.text,
+            order="oldest" if self.order == "oldest" else "newest",
+            limit=limit,
+            cursor=cursor,
+        )
+
+
+def moment_of(word: str, text: str, now: Instant) -> Instant:
+    """A moment as written: so long ago (`90s`, `2h`, `3d`, `1w`), `today`, or an ISO time; UTC without a zone."""
+    if text == "today":
+        return now - now % DAY
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return now - int(ago[1]) * _UNITS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        why = "must be like 15m, 2h, 3d, today or 2026-11-16T14:00"
+        raise InvalidFilter(word, text, why) from None
+    return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC), word)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _terms(text: str) -> dict[str, object]:
+    lists: dict[str, list[str]] = {}
+    singles: dict[str, str] = {}
+    free: list[str] = []
+    bare_id: str | None = None
+    at = 0
+    while (at := _past_space(text, at)) < len(text):
+        found = _TERM.match(text, at)
+        assert found is not None  # the last arm takes any character that is no space
+        minus, word, quoted, bare = found.groups()
+        at = found.end()
+        if word is None:
+            bare_id = _as_id(bare) if quoted is None else None
+            free.append(bare if quoted is None else _unquoted(quoted))
+            continue
+        values, at = _values(word, text, at)
+        _put(lists, singles, word, values, minus=minus is not None)
+    if bare_id is not None and len(free) == 1 and not lists and not singles:
+        return {"id": bare_id}
+    if free:
+        singles["text"] = " ".join(free)
+    return {**{name: tuple(dict.fromkeys(values)) for name, values in lists.items()}, **singles}
+
+
+def _put(lists: dict[str, list[str]], singles: dict[str, str], word: str, values: list[str], *, minus: bool) -> None:
+    if word not in WORDS:
+        raise InvalidFilter("filter", f"{word}:", f"{_nearest(word, WORDS)}The words are {_listed(WORDS)}; quote text")
+    if word in SINGLES:
+        if minus:
+            raise InvalidFilter("filter", f"-{word}:", f"only {_listed(LISTS)} can be left out")
+        if len(values) > 1 or word in singles:
+            raise InvalidFilter("filter", f"{word}:", "takes one value")
+        singles[word] = _checked(word, values[0])
+        return
+    if word == "is":
+        _check_views(lists, values, minus=minus)
+    name = {"is": "views", "queue": "queues", "kind": "kinds"}[word]
+    lists.setdefault(f"but_{name}" if minus else name, []).extend(values)
+
+
+def _check_views(lists: dict[str, list[str]], values: list[str], *, minus: bool) -> None:
+    for value in values:
+        if value not in VIEWS:
+            raise InvalidFilter("is", value, f"{_nearest(value, VIEWS)}It must be one of {_listed(VIEWS)}")
+    split = [value for value in values if value in DUE]
+    if split and minus:
+        raise InvalidFilter("filter", f"-is:{split[0]}", "cannot be left out; use is:pending or the other one")
+    together = {*values, *lists.get("views", ())} if not minus else set(lists.get("views", ()))
+    if not DUE.keys().isdisjoint(together) and len(together) > 1:
+        raise InvalidFilter("is", ",".join(sorted(together)), "ready and scheduled stand alone; use is:pending")
+
+
+def _checked(word: str, value: str) -> str:
+    if word == "order" and value not in ORDERS:
+        raise InvalidFilter("order", value, f"must be one of {_listed(ORDERS)}")
+    if word in {"since", "until"}:
+        moment_of(word, value, 0)
+    if word == "id":
+        job = _as_id(value)
+        if job is None:
+            raise InvalidFilter("id", value, "must be a job's id")
+        return job
+    return value
+
+
+def _values(word: str, text: str, at: int) -> tuple[list[str], int]:
+    values: list[str] = []
+    while (found := _VALUE.match(text, at)) is not None:
+        quoted, bare = found.groups()
+        values.append(bare if quoted is None else _unquoted(quoted))
+        at = found.end()
+        if text[at : at + 1] != ",":
+            return values, at
+        at += 1
+    raise InvalidFilter("filter", f"{word}:", "needs a value right behind the colon, and behind each comma")
+
+
+def _past_space(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _as_id(text: str) -> str | None:
+    try:
+        return ids.text(ids.parse(text))
+    except InvalidInput:
+        return None
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def _term(word: str, values: Iterable[str]) -> str:
+    return f"{word}:{','.join(_plain(value) for value in values)}"
+
+
+def _one(value: str | None) -> tuple[str, ...]:
+    return () if value is None else (value,)
+
+
+def _plain(value: str) -> str:
+    return value if _VALUE.fullmatch(value) and '"' not in value else _quoted(value)
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _unquoted(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def _chosen(word: str, wanted: Sequence[str], without: Sequence[str], known: Sequence[str]) -> frozenset[str]:
+    """The names that are meant; empty: all of them."""
+    chosen = _matching(word, wanted, known)
+    if not without:
+        return chosen
+    left = (chosen or frozenset(known)) - _matching(word, without, known)
+    if not left:
+        raise InvalidFilter("filter", f"-{word}:{','.join(without)}", f"leaves no {word}")
+    return left
+
+
+def _matching(word: str, patterns: Sequence[str], known: Sequence[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        names = {name for name in known if fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))}
+        if not names:
+            hint = _nearest(pattern, known) or (f"Those that have some: {_listed(known)}" if known else "None has any")
+            raise InvalidFilter("filter", f"{word}:{pattern}", f"matches no {word} that has jobs. {hint}")
+        found |= names
+    return frozenset(found)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]}? " if near else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")

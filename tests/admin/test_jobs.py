@@ -1,0 +1,283 @@
+"""An operator finds jobs, reads them, asks why one does not run, and changes one or many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stoker.admin import Admin, Bulk, Filter, InvalidFilter
+from stoker.admin import jobs as module
+from stoker.app import Stoker
+from stoker.model import ids
+from stoker.model.control import Presence, Tuning
+from stoker.model.errors import KeyHeld, NotFound, WrongStatus
+from stoker.model.events import Transition
+from stoker.model.explain import Reason
+from stoker.model.job import Claim, Demand, Settlement, Status
+from stoker.model.throttle import Rate
+from stoker.model.time import HOUR, SECOND
+from stoker.testing.clock import VirtualClock
+
+UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
+
+
+async def enqueue(app: Stoker, kind: str = "send", **options: Any) -> str:
+    return (await app.enqueue(app.draft(kind, **options))).id
+
+
+async def claim(app: Stoker, queue: str = "default", n: int = 100) -> list[Claim]:
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    return await engine.claim(Demand("w", ((queue, n),), n))
+
+
+async def end(app: Stoker, claims: list[Claim], status: Status = Status.DEAD, error: str | None = "boom") -> None:
+    engine = await app.engine()
+    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error) for one in claims])
+
+
+async def dead(app: Stoker, n: int = 1, **options: Any) -> list[str]:
+    found = [await enqueue(app, **options) for _ in range(n)]
+    await end(app, await claim(app))
+    return found
+
+
+async def status(app: Stoker, job: str) -> Status:
+    return (await app.handle(job).refresh()).status
+
+
+# --- questions ---
+
+
+@pytest.mark.spec("ADMIN-01")
+async def test_a_filter_finds_jobs_page_by_page(admin: Admin, app: Stoker) -> None:
+    mail = [await enqueue(app, queue="mail") for _ in range(5)]
+    await enqueue(app, "resize")
+    first = await admin.jobs.find("queue:mail", limit=3)
+    rest = await admin.jobs.find("queue:mail", limit=3, cursor=first.cursor)
+    assert [job.id for job in [*first.jobs, *rest.jobs]] == mail[::-1]
+    assert rest.cursor is None
+    assert [job.id for job in (await admin.jobs.find("queue:m* order:oldest is:ready")).jobs] == mail
+    assert [job.id for job in (await admin.jobs.find(mail[2])).jobs] == [mail[2]]
+    assert (await admin.jobs.find(UNKNOWN)).jobs == []
+
+
+@pytest.mark.spec("ADMIN-02")
+async def test_a_mistyped_name_is_refused_and_the_nearest_one_named(admin: Admin, app: Stoker) -> None:
+    await enqueue(app, queue="mail")
+    with pytest.raises(InvalidFilter, match="Did you mean mail"):
+        await admin.jobs.find("queue:maill")
+    with pytest.raises(InvalidFilter):
+        await admin.jobs.delete(Filter(queues=("maill",)))
+
+
+@pytest.mark.spec("ADMIN-03")
+async def test_an_unknown_id_is_not_found(admin: Admin, app: Stoker) -> None:
+    for call in (admin.jobs.get, admin.jobs.explain, admin.jobs.requeue, admin.jobs.delete):
+        with pytest.raises(NotFound, match=UNKNOWN):
+            await call(UNKNOWN)
+
+
+@pytest.mark.spec("ADMIN-04")
+async def test_a_preview_counts_and_changes_nothing(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(7):
+        await enqueue(app)
+    monkeypatch.setattr(module, "PAGE", 3)
+    assert await admin.jobs.preview("is:ready") == (7, True)
+    monkeypatch.setattr(module, "PREVIEW", 5)
+    assert await admin.jobs.preview("is:ready") == (6, False)
+
+
+# --- one job ---
+
+
+@pytest.mark.spec("ADMIN-05")
+async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: Stoker) -> None:
+    [job] = await dead(app)
+    assert (await admin.jobs.requeue(job)).changed == 1
+    assert await status(app, job) is Status.PENDING
+    for call in (admin.jobs.requeue, admin.jobs.discard, admin.jobs.retry):
+        with pytest.raises(WrongStatus, match=f"job {job} is pending"):
+            await call(job)
+    assert (await admin.jobs.move(job, "mail")).changed == 1
+    assert (await admin.jobs.prioritize(job, -5)).changed == 1
+    record = await admin.jobs.get(job)
+    assert (record.queue, record.priority) == ("mail", -5)
+    assert (await admin.jobs.cancel(job, reason="not today")).changed == 1
+    assert (await admin.jobs.get(job)).last_error == "not today"
+    assert (await admin.jobs.delete(job)).changed == 1
+    with pytest.raises(NotFound):
+        await admin.jobs.get(job)
+
+
+@pytest.mark.spec("ADMIN-05")
+async def test_a_scheduled_job_runs_now(admin: Admin, app: Stoker) -> None:
+    job = await enqueue(app, delay=3600)
+    assert (await admin.jobs.run_now(job)).changed == 1
+    assert [ids.text(one.id) for one in await claim(app)] == [job]
+    with pytest.raises(WrongStatus, match="running"):
+        await admin.jobs.run_now(job)
+
+
+@pytest.mark.spec("ADMIN-05")
+async def test_a_running_job_is_asked_to_stop_or_loses_its_claim(admin: Admin, app: Stoker) -> None:
+    job = await enqueue(app)
+    await claim(app)
+    assert (await admin.jobs.cancel(job)).cancel_requested == 1
+    assert await status(app, job) is Status.RUNNING
+    assert (await admin.jobs.cancel(job, force=True)).changed == 1
+    assert await status(app, job) is Status.CANCELED
+
+
+@pytest.mark.spec("ADMIN-05")
+async def test_a_dead_job_is_retried_as_a_copy(admin: Admin, app: Stoker) -> None:
+    [job] = await dead(app)
+    [copy] = (await admin.jobs.retry(job)).created
+    record = await admin.jobs.get(job)
+    assert (record.status, record.successor) == (Status.RETRIED, copy)
+    assert await status(app, copy) is Status.PENDING
+
+
+@pytest.mark.spec("ADMIN-05")
+async def test_a_key_that_another_job_holds_refuses(admin: Admin, app: Stoker) -> None:
+    [old] = await dead(app, unique="k")
+    await enqueue(app, unique="k")
+    with pytest.raises(KeyHeld, match="unique key 'k'"):
+        await admin.jobs.requeue(old)
+    assert await status(app, old) is Status.DEAD
+
+
+@pytest.mark.spec("ADMIN-06")
+async def test_listeners_get_the_true_former_status_of_a_cancel(admin: Admin, app: Stoker) -> None:
+    changes: list[Transition] = []
+    jobs = [await enqueue(app), await enqueue(app, delay=60)]
+    app.listener(changes.append)
+    await admin.jobs.cancel(Filter.parse("is:pending"), reason="enough")
+    assert {(one.job, one.before, one.after, one.error) for one in changes} == {
+        (job, Status.PENDING, Status.CANCELED, "enough") for job in jobs
+    }
+
+
+# --- many jobs ---
+
+
+@pytest.mark.spec("ADMIN-07")
+async def test_a_filter_is_walked_in_pages_that_report(
+    admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 4)
+    jobs = await dead(app, 10)
+    waiting = await enqueue(app)
+    seen: list[int] = []
+    bulk = await admin.jobs.requeue(Filter.parse("is:dead"), lambda so_far: seen.append(so_far.changed))
+    assert (bulk.changed, bulk.stopped) == (10, False)
+    assert seen == [4, 8]
+    assert {await status(app, job) for job in jobs} == {Status.PENDING}
+    assert (await admin.jobs.get(waiting)).attempts == 0
+
+
+@pytest.mark.spec("ADMIN-07")
+async def test_an_action_stops_after_the_page_that_said_so(
+    admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 4)
+    await dead(app, 10)
+    bulk = await admin.jobs.discard(Filter.parse("is:dead"), lambda _: False)
+    assert (bulk.changed, bulk.stopped) == (4, True)
+    assert await admin.jobs.preview("is:dead") == (6, True)
+
+
+@pytest.mark.spec("ADMIN-08")
+async def test_jobs_enqueued_meanwhile_are_left_alone(
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 2)
+    for _ in range(4):
+        await enqueue(app)
+    late: list[asyncio.Task[str]] = []
+
+    def progress(_: Bulk) -> None:
+        clock.advance(1)
+        late.append(asyncio.ensure_future(enqueue(app)))
+
+    bulk = await admin.jobs.cancel(Filter.parse("is:ready order:oldest"), progress=progress)
+    assert bulk.changed == 4
+    assert {await status(app, await job) for job in late} == {Status.PENDING}
+
+
+@pytest.mark.spec("ADMIN-09")
+async def test_a_filter_never_deletes_running_jobs(admin: Admin, app: Stoker) -> None:
+    running = await enqueue(app, queue="mail")
+    await claim(app, "mail")
+    waiting = await enqueue(app, queue="mail")
+    assert (await admin.jobs.delete(Filter.parse("queue:mail"))).changed == 1
+    assert await status(app, running) is Status.RUNNING
+    with pytest.raises(NotFound):
+        await admin.jobs.get(waiting)
+
+
+@pytest.mark.spec("ADMIN-10")
+async def test_ids_are_tallied_one_by_one(admin: Admin, app: Stoker) -> None:
+    [gone] = await dead(app, unique="k")
+    holder = await enqueue(app, unique="k")
+    free = await enqueue(app, queue="mail")
+    bulk = await admin.jobs.requeue([gone, holder, free, UNKNOWN])
+    assert (bulk.changed, bulk.blocked, bulk.missing) == (0, 1, 1)
+    assert bulk.refused == {Status.PENDING: 2}
+    assert bulk.seen == 4
+
+
+# --- why ---
+
+
+async def present(app: Stoker, *queues: str) -> None:
+    engine = await app.engine()
+    await engine.beat(Presence(worker="w", host="here", pid=1, queues=dict.fromkeys(queues, 1)))
+
+
+async def reason(admin: Admin, job: str) -> Reason:
+    return (await admin.jobs.explain(job)).reason
+
+
+@pytest.mark.spec("EXPLAIN-03")
+async def test_every_engine_shows_each_reason(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    job = await enqueue(app, queue="mail")
+    assert await reason(admin, job) is Reason.NO_WORKER
+    await present(app, "mail")
+    assert await reason(admin, job) is Reason.BEHIND
+    await engine.tune("mail", Tuning(paused=True, reason="a migration", by="ada", pause_for=60 * SECOND))
+    assert "by ada" in (await admin.jobs.explain(job)).detail
+    clock.advance(60)
+    await present(app, "mail")
+    assert await reason(admin, job) is Reason.BEHIND, "the pause ended by itself"
+    await engine.tune("mail", Tuning(rate=Rate(1, per=60)))
+    assert [ids.text(one.id) for one in await claim(app, "mail")] == [job]
+    assert await reason(admin, job) is Reason.RUNNING
+    other = await enqueue(app, queue="mail")
+    assert await reason(admin, other) is Reason.RATE_LIMITED
+    await engine.tune("mail", Tuning(clear=frozenset({"rate"})))
+    await admin.jobs.cancel(job)
+    assert await reason(admin, job) is Reason.CANCELING
+    await admin.jobs.cancel(job, force=True)
+    assert await reason(admin, job) is Reason.FINISHED
+    later = await enqueue(app, queue="mail", delay=3600)
+    found = await admin.jobs.explain(later)
+    assert found.reason is Reason.SCHEDULED
+    assert found.first.until == clock() + HOUR
+
+
+@pytest.mark.spec("EXPLAIN-03")
+async def test_every_engine_shows_a_cooling_queue(admin: Admin, app: Stoker) -> None:
+    from stoker.model.throttle import Cool
+
+    engine = await app.engine()
+    await enqueue(app, queue="mail")
+    [running] = await claim(app, "mail")
+    await engine.settle(
+        [Settlement(running.id, "w", running.token, Status.PENDING, refund=True, cool=Cool(0, 60 * SECOND))]
+    )
+    await present(app, "mail")
+    assert await reason(admin, ids.text(running.id)) is Reason.COOLING

@@ -1,0 +1,147 @@
+"""Why a job does not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
+from stoker.model.explain import Reason, explain, served, unserved
+from stoker.model.job import Job, Status
+from stoker.model.lifecycle import UNFIT_SINCE
+from stoker.model.query import Census, Count
+from stoker.model.throttle import Bucket, Cooldown, Rate
+from stoker.model.time import SECOND
+
+NOW = 1_000 * SECOND
+LATER = NOW + 60 * SECOND
+HERE = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW)
+MAIL = Queue(name="mail")
+
+
+def job(**changes: Any) -> Job:
+    fields: dict[str, Any] = {"id": bytes(16), "kind": "send", "queue": "mail", "payload": b"", "priority": 0}
+    fields |= {"status": Status.PENDING, "attempts": 0, "base": 0, "budget": 3, "created_at": 0, "scheduled_at": NOW}
+    return Job(**{**fields, **changes})
+
+
+def census(ready: int = 1, *, at: int = NOW) -> Census:
+    return Census(at=at, counts=(Count("mail", "send", Status.PENDING, ready),))
+
+
+def why(one: Job, queue: Queue = MAIL, *present: Presence, ready: int = 1) -> str:
+    found = explain(one, queue, present, census(ready))
+    return f"{found.reason}: {found.detail}"
+
+
+@pytest.mark.spec("EXPLAIN-01", "START-05")
+@pytest.mark.parametrize(
+    "status, says, mends",
+    [
+        (Status.DONE, "finished: it is done", False),
+        (Status.DEAD, "finished: it is dead: ValueError: no", True),
+        (Status.CANCELED, "finished: it was canceled: ValueError: no", True),
+        (Status.DISCARDED, "finished: it was dead and is discarded", True),
+        (Status.RETRIED, "finished: it was dead, and a copy of it was enqueued", False),
+    ],
+)
+def test_a_finished_job_has_ended_in_one_way(status: Status, says: str, mends: bool) -> None:
+    error = None if status is Status.DONE else "ValueError: no\nTraceback…\n"
+    one = job(status=status, last_error=error, finished_at=NOW)
+    assert why(one).startswith(says)
+    found = explain(one, MAIL, [], census())
+    assert ("requeue" in found.remedy) == mends
+    assert found.first.since == NOW
+
+
+@pytest.mark.spec("EXPLAIN-01")
+def test_a_running_job_is_somewhere() -> None:
+    running = {"status": Status.RUNNING, "worker": "w", "started_at": NOW}
+    assert why(job(**running), MAIL, HERE) == (
+        "running: it runs in worker w on h, process 7 since 1970-01-01T00:16:40Z"
+    )
+    assert "50% done" in why(job(**running, progress=0.5), MAIL, HERE)
+    old = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW - SHOWN_WITHIN - 1)
+    assert "silent lately" in why(job(**running), MAIL, old)
+    assert "silent lately" in why(job(status=Status.RUNNING, worker="gone"), MAIL)
+    asked = job(**running, cancel_requested=True, cancel_requested_at=NOW)
+    assert why(asked, MAIL, HERE).startswith("canceling: it runs in worker w on h, process 7 and was asked to stop")
+    assert "--force" in explain(asked, MAIL, [HERE], census()).remedy
+
+
+@pytest.mark.spec("EXPLAIN-01", "START-05")
+@pytest.mark.parametrize(
+    "one, queue, present, says",
+    [
+        (job(scheduled_at=LATER), MAIL, [HERE], "scheduled: it is scheduled until 1970-01-01T00:17:40Z"),
+        (
+            job(status=Status.RETRYING, attempts=1, scheduled_at=LATER),
+            MAIL,
+            [HERE],
+            "scheduled: it waits for attempt 2 until 1970-01-01T00:17:40Z",
+        ),
+        (job(), Queue(name="mail", pause=Pause()), [HERE], "paused: queue 'mail' is paused until it is resumed"),
+        (
+            job(),
+            Queue(name="mail", pause=Pause(LATER, "a migration", "ada")),
+            [HERE],
+            "paused: queue 'mail' is paused by ada until 1970-01-01T00:17:40Z: a migration",
+        ),
+        (
+            job(),
+            Queue(name="mail", cooldown=Cooldown(LATER, 1)),
+            [HERE],
+            "cooling: queue 'mail' cools down until 1970-01-01T00:17:40Z, because a handler was throttled",
+        ),
+        (job(metadata={UNFIT_SINCE: "1"}), MAIL, [HERE], "unknown_task: the workers of queue 'mail' cannot run task"),
+        (job(), MAIL, [], "no_worker: no worker serves queue 'mail'"),
+        (
+            job(),
+            Queue(name="mail", bucket=Bucket(Rate(1, per=60), 0, NOW)),
+            [HERE],
+            "rate_limited: queue 'mail' is at its rate; its next start is at 1970-01-01T00:17:40Z",
+        ),
+        (job(), MAIL, [HERE], "behind: it waits in queue 'mail' and runs next"),
+    ],
+)
+def test_a_waiting_job_names_the_first_gate(one: Job, queue: Queue, present: list[Presence], says: str) -> None:
+    assert why(one, queue, *present).startswith(says)
+
+
+@pytest.mark.spec("EXPLAIN-01")
+def test_jobs_before_it_are_counted() -> None:
+    assert "with 41 other due jobs" in why(job(), MAIL, HERE, ready=42)
+
+
+@pytest.mark.spec("EXPLAIN-02")
+def test_every_gate_that_is_shut_is_named() -> None:
+    queue = Queue(name="mail", pause=Pause(), cooldown=Cooldown(LATER, 1), bucket=Bucket(Rate(1, per=60), 0, NOW))
+    gone = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW - SHOWN_WITHIN - 1)
+    found = explain(job(scheduled_at=LATER), queue, [gone], census())
+    assert [gate.reason for gate in (found.first, *found.gates)] == [
+        Reason.SCHEDULED,
+        Reason.PAUSED,
+        Reason.COOLING,
+        Reason.NO_WORKER,
+        Reason.RATE_LIMITED,
+        Reason.BEHIND,
+    ]
+    assert "w on h did until" in found.gates[2].detail
+
+
+@pytest.mark.spec("EXPLAIN-01")
+def test_an_unreadable_record_is_named_first() -> None:
+    found = explain(job(status=Status.DEAD), MAIL, [], census(), unreadable="options")
+    assert (found.reason, found.detail) == (Reason.UNREADABLE, "its record cannot be read: options")
+
+
+@pytest.mark.spec("START-04")
+def test_a_queue_with_due_jobs_and_no_worker_is_found() -> None:
+    counts = tuple(Count(queue, "send", Status.PENDING, 3) for queue in ("mail", "maill", "later"))
+    found = Census(at=NOW, counts=counts, scheduled={"later": 3})
+    assert unserved(found, [HERE]) == {"maill": 3}
+    assert unserved(found, []) == {"mail": 3, "maill": 3}
+    gone = Presence(worker="w", host="h", pid=1, queues={"mail": 3}, seen_at=NOW, state=STOPPED)
+    old = Presence(worker="w", host="h", pid=1, queues={"mail": 3}, seen_at=NOW - SHOWN_WITHIN - 1)
+    assert not served("mail", [gone, old], NOW)

@@ -1,0 +1,167 @@
+"""spec: FILTER-01 FILTER-02 FILTER-03 FILTER-04 FILTER-05"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, moment_of
+from stoker.model.job import ACTIVE, FINISHED, Status
+from stoker.model.query import Query
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, instant
+
+NOW = 1_763_300_000 * SECOND
+JOB = "0193b0f0-0000-7000-8000-000000000001"
+QUEUES = ("mail", "mail.bulk", "default")
+KINDS = ("send", "send_all", "billing.charge")
+
+
+def query(text: str) -> Query:
+    return Filter.parse(text).query(NOW, queues=QUEUES, kinds=KINDS)
+
+
+# --- reading and writing ---
+
+text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+single_views = sorted(set(VIEWS) - set(DUE))
+filters = st.builds(
+    Filter,
+    views=st.lists(st.sampled_from(single_views), unique=True, max_size=3).map(tuple)
+    | st.sampled_from(sorted(DUE)).map(lambda view: (view,)),
+    queues=st.lists(text, unique=True, max_size=3).map(tuple),
+    but_queues=st.lists(text, unique=True, max_size=2).map(tuple),
+    kinds=st.lists(text, unique=True, max_size=3).map(tuple),
+    but_kinds=st.lists(text, unique=True, max_size=2).map(tuple),
+    tenant=st.none() | text,
+    key=st.none() | text,
+    since=st.sampled_from([None, "2h", "today", "2026-11-16T14:00"]),
+    until=st.sampled_from([None, "90s", "1w", "2026-11-16"]),
+    order=st.sampled_from([None, "newest", "oldest"]),
+    id=st.sampled_from([None, JOB]),
+    text=st.none() | text,
+)
+
+
+@given(filters)
+def test_a_filter_survives_its_text(one: Filter) -> None:
+    assert Filter.parse(str(one)) == one
+
+
+def test_views_that_are_left_out_survive_too() -> None:
+    one = Filter.parse("-is:dead,done -is:canceled is:finished")
+    assert one == Filter(views=("finished",), but_views=("dead", "done", "canceled"))
+    assert Filter.parse(str(one)) == one
+
+
+def test_the_empty_filter_means_every_job() -> None:
+    assert Filter.parse("  ") == Filter()
+    assert query("") == Query()
+    assert str(Filter()) == ""
+
+
+def test_values_may_be_quoted_and_listed() -> None:
+    one = Filter.parse(r'key:"img:7, \"a\"" kind:send,billing.charge kind:send tenant:acme')
+    assert one == Filter(key='img:7, "a"', kinds=("send", "billing.charge"), tenant="acme")
+
+
+def test_free_words_are_one_text() -> None:
+    assert Filter.parse('is:dead connection "refused by"').text == "connection refused by"
+
+
+def test_a_bare_id_names_the_job() -> None:
+    assert Filter.parse(JOB.upper()) == Filter(id=JOB)
+    assert Filter.parse(f"id:{JOB}") == Filter(id=JOB)
+    assert Filter.parse(f'"{JOB}"') == Filter(text=JOB), "quoted text is text"
+    assert Filter.parse(f"is:dead {JOB}").text == JOB
+
+
+# --- what it means ---
+
+
+@pytest.mark.parametrize(
+    "words, statuses, due",
+    [
+        ("is:dead", {Status.DEAD}, None),
+        ("is:dead,retrying", {Status.DEAD, Status.RETRYING}, None),
+        ("is:ready", {Status.PENDING}, "now"),
+        ("is:scheduled", {Status.PENDING}, "later"),
+        ("is:active", ACTIVE, None),
+        ("is:finished -is:done", FINISHED - {Status.DONE}, None),
+        ("-is:done", frozenset(Status) - {Status.DONE}, None),
+    ],
+)
+def test_is_names_statuses(words: str, statuses: frozenset[Status], due: str | None) -> None:
+    found = query(words)
+    assert found.statuses == statuses
+    assert found.due == due
+
+
+def test_names_are_expanded_against_what_has_jobs() -> None:
+    assert query("queue:mail*").queues == {"mail", "mail.bulk"}
+    assert query("-queue:mail*").queues == {"default"}
+    assert query("queue:mail,default -queue:default").queues == {"mail"}
+    assert query("kind:send").kinds == {"send"}
+    assert query("kind:*").kinds == set(KINDS)
+
+
+def test_moments() -> None:
+    found = query("since:2h until:15m")
+    assert (found.since, found.until) == (NOW - 2 * HOUR, NOW - 15 * MINUTE)
+    assert moment_of("since", "today", NOW) == NOW - NOW % DAY
+    assert moment_of("since", "1w", NOW) == NOW - 7 * DAY
+    assert moment_of("since", "2026-11-16T14:00", NOW) == moment_of("since", "2026-11-16T15:00+01:00", NOW)
+
+
+def test_order_tenant_key_and_text_reach_the_query() -> None:
+    found = query('order:oldest tenant:acme key:k "no route"')
+    assert (found.order, found.tenant, found.key, found.text) == ("oldest", "acme", "k", "no route")
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ("is:daed", "Did you mean dead?"),
+        ("is:frozen", "must be one of active"),
+        ("quue:mail", "Did you mean queue?"),
+        ("status:dead", "The words are"),
+        ("http://x", "quote text"),
+        ("queue:", "needs a value"),
+        ("queue: mail", "needs a value"),
+        ("queue:mail,", "needs a value"),
+        ("is:ready,dead", "use is:pending"),
+        ("is:ready is:scheduled", "use is:pending"),
+        ("-is:ready", "use is:pending"),
+        ("is:dead -is:dead", "leaves no status"),
+        ("-tenant:acme", "only is, kind, queue can be left out"),
+        ("tenant:a,b", "takes one value"),
+        ("tenant:a tenant:b", "takes one value"),
+        ("order:up", "newest, oldest"),
+        ("since:soon", "must be like 15m"),
+        ("id:seven", "must be a job's id"),
+        ("kind:sned", "Did you mean send?"),
+        ("kind:zzz", "Those that have some: billing.charge, send, send_all"),
+        ("-kind:*", "leaves no kind"),
+        ("queue:[a", "matches no queue"),
+    ],
+)
+def test_a_mistake_selects_nothing(words: str, says: str) -> None:
+    with pytest.raises(InvalidFilter, match="Nothing was done") as refused:
+        query(words)
+    assert says in str(refused.value)
+
+
+def test_an_empty_store_and_a_large_one_are_named() -> None:
+    with pytest.raises(InvalidFilter, match="None has any"):
+        Filter.parse("kind:x").query(NOW, queues=(), kinds=())
+    with pytest.raises(InvalidFilter, match="and 3 more"):
+        Filter.parse("kind:x").query(NOW, queues=(), kinds=[f"kind{n}" for n in range(15)])
+
+
+def test_a_moment_is_read_as_utc() -> None:
+    from datetime import UTC, datetime
+
+    assert moment_of("until", "2026-11-16", NOW) == instant(datetime(2026, 11, 16, tzinfo=UTC))
