@@ -11,6 +11,8 @@ from stoker.handle import JobHandle
 from stoker.model.errors import (
     Duplicate,
     EngineError,
+    GroupClosed,
+    GroupFailed,
     InvalidInput,
     JobCanceled,
     JobFailed,
@@ -54,6 +56,8 @@ __all__ = [
     "StokerError",
     "JobFailed",
     "JobCanceled",
+    "GroupFailed",
+    "GroupClosed",
     "ResultUnavailable",
     "NotFound",
     "Duplicate",

@@ -23,12 +23,14 @@ from stoker.engine_pool import EnginePool
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url, engine_options
 from stoker.event_buffer import EventBuffer, wall
+from stoker.groups import GroupHandle, NewGroup
 from stoker.handle import JobHandle
 from stoker.hooks import Listener, Listeners, Middleware, PlainMiddleware, is_plain
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventType, Transition, transition_to_pending
+from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
 from stoker.model.retry import Backoff
@@ -157,7 +159,7 @@ class Stoker(Registry):
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
     ) -> JobHandle[Any]:
         """Store one draft whose signature is known; tasks call this."""
-        [receipt] = await self._insert([draft], tx)
+        [receipt] = await self.insert_drafts([draft], tx)
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     def enqueue_draft_sync(
@@ -184,17 +186,20 @@ class Stoker(Registry):
         for portion in portions(waiting, engine.most_bytes):
             start = portion.start
             try:
-                receipts += records.receipts(await self._insert(waiting[start : portion.stop], tx))
+                receipts += records.receipts(await self.insert_drafts(waiting[start : portion.stop], tx))
             except Exception as error:
                 error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
                 error.add_note(f"draft {start} (job {ids.text(waiting[start].id)}) and all after it were not stored")
                 raise
         return receipts
 
-    async def _insert(self, drafts: Sequence[Draft], tx: Transaction | None) -> list[stored.Receipt]:
+    async def insert_drafts(
+        self, drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None
+    ) -> list[stored.Receipt]:
+        """Store drafts in one step, with a new group if there is one, and emit what became of them."""
         member = await self._pool.current()
         with self._naming_the_holder():
-            receipts = await member.engine.insert(drafts, tx=tx)
+            receipts = await member.engine.insert(drafts, tx=tx, group=group)
         if tx is not None:
             return receipts  # the user's commit decides whether these jobs exist, so no event is emitted
         for draft, receipt in zip(drafts, receipts, strict=True):
@@ -241,6 +246,29 @@ class Stoker(Registry):
     def handle(self, job: str | JobId) -> JobHandle[Any]:
         """The handle of a job by its id: text, or the bytes of a draft."""
         return JobHandle(self, job if isinstance(job, bytes) else ids.parse(job))
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    def group(
+        self,
+        drafts: Iterable[Draft] | None = None,
+        *,
+        then: Draft | None = None,
+        on_failure: Draft | None = None,
+        on_finish: Draft | None = None,
+        tx: Transaction | None = None,
+    ) -> NewGroup:
+        """Count jobs together, and store another one when all of them are finished.
+
+        `await jobs.group([...])` stores all of it and gives a handle; `async with jobs.group() as group` takes jobs as
+        they come (`await group.add(...)`). When every member is finished, `then` is stored if all are done, else
+        `on_failure`; `on_finish` in both cases.
+        """
+        return NewGroup(self, drafts, tx, {"then": then, "on_failure": on_failure, "on_finish": on_finish})
+
+    def group_handle(self, group: str | JobId) -> GroupHandle:
+        """The handle of a group by its id."""
+        return GroupHandle(self, group if isinstance(group, bytes) else ids.parse(group))
 
     # --- engines ------------------------------------------------------------------------------------------------
 

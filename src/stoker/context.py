@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Call
 from stoker.model import ids
-from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.errors import GroupClosed, InvalidInput, StokerError
+from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, check_metadata
 from stoker.model.time import SECOND, moment
@@ -199,6 +200,12 @@ class Context:
         return (self.claim.options.metadata or {}).get(PARENT)
 
     @property
+    def group(self) -> str | None:
+        """The id of the group this job is a member of, or whose end stored it; None outside a group."""
+        options = self.claim.options
+        return (options.metadata or {}).get(GROUP) if options.group is None else ids.text(options.group)
+
+    @property
     def attempt(self) -> int:
         """Which start of the job this is; 1 on the first run."""
         return self.claim.attempt
@@ -292,6 +299,16 @@ class Context:
         """Enqueue jobs together with this one's success: stored in the same write, or not at all."""
         for draft in drafts:
             self.followups.extend([draft] if isinstance(draft, Draft) else draft)
+
+    def join(self, *drafts: Draft | Iterable[Draft]) -> None:
+        """Add jobs to this job's group together with its success, so that the group waits for them too."""
+        group = self.claim.options.group
+        if group is None:
+            if self.group is not None:
+                raise GroupClosed(ids.parse(self.group))
+            raise StokerError(f"job {self.id} is a member of no group; nothing was added. Use follow_up(...) instead.")
+        for draft in drafts:
+            self.followups.extend(into_group(group, [draft] if isinstance(draft, Draft) else draft))
 
     def executed(self) -> dict[str, str] | None:
         """The run's metadata as it is stored: values as text; a warning instead if it is too large."""

@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.model import job as stored
 from stoker.model import throttle
+from stoker.model.groups import Group
 from stoker.model.ids import text
 from stoker.model.job import Isolation, Status, Stored, links
 from stoker.model.retry import Backoff
@@ -41,8 +42,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
     and `isolation` are the options the job was enqueued with; None: none was given. `then` names the kinds of the jobs
-    behind it in its chain. `metadata` holds what the job was enqueued with and, under keys that begin with `exec_`,
-    what its runs noted. `payload` and `result` are JSON.
+    behind it in its chain, `group` is the id of its group. `metadata` holds what the job was enqueued with and, under
+    keys that begin with `exec_`, what its runs noted. `payload` and `result` are JSON.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff | None = None
     isolation: Isolation | None = None
     then: tuple[str, ...] = ()
+    group: str | None = None
     unique: Unique | None = None
     tenant: str | None = None
     worker: str | None = None
@@ -90,6 +92,21 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
     def __bool__(self) -> bool:
         return self.granted
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """The numbers of a group: its members, and what became of them. `waiting` are those that are not finished."""
+
+    total: int
+    done: int
+    dead: int
+    canceled: int
+    waiting: int
+
+
+def progress(group: Group) -> Progress:
+    """An engine's group as the caller gets it."""
+    return Progress(group.total, group.done, group.dead, group.canceled, group.waiting)
 
 
 def receipts(given: Iterable[stored.Receipt]) -> list[Receipt]:
@@ -120,6 +137,7 @@ def job(record: stored.Job) -> Job:
         backoff=options.backoff,
         isolation=options.isolation,
         then=tuple(draft.kind for draft in links(options)),
+        group=None if options.group is None else text(options.group),
         unique=record.unique,
         tenant=record.tenant,
         worker=record.worker,

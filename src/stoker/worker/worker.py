@@ -31,6 +31,7 @@ from stoker.worker.claims import HeldClaims
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order, QueueLimits
+from stoker.worker.group_sweeper import GroupSweeper
 from stoker.worker.janitor import Janitor
 from stoker.worker.lease_keeper import LeaseKeeper
 from stoker.worker.lease_reports import LeaseReports
@@ -278,7 +279,7 @@ class Worker:
 
     def _services(self) -> list[asyncio.Task[Any]]:
         context = ServiceContext(self.app, self.engine, lambda: self.id)
-        services = [Janitor(self.retention), *self.app.services]
+        services = [Janitor(self.retention), GroupSweeper(), *self.app.services]
         return [self._spawn(keep_running(service, context), f"service-{service.name}") for service in services]
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:

@@ -1,0 +1,254 @@
+"""Groups as an app's user sees them: make one, add jobs, watch it, wait for it, cancel it.
+
+`await jobs.group([...])` stores a group whole. `async with jobs.group() as group:` takes jobs as they come and seals
+the group when the block ends; a block that raises abandons it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from stoker import records
+from stoker.codec.error_text import text_of
+from stoker.engines.base import Transaction
+from stoker.engines.shared.ends import FIRST_PAUSE, LAST_PAUSE
+from stoker.model import ids
+from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
+from stoker.model.groups import MOST_KNOWN, Group, into_group, new_group
+from stoker.model.ids import JobId
+from stoker.model.job import LARGEST_BATCH, Draft, Job, Status, portions
+from stoker.model.query import LONGEST_REASON, Cancel, Selection
+from stoker.model.time import Seconds, span
+from stoker.records import Progress, Receipt
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+
+
+class GroupHandle:
+    """One group, by id; the numbers are in the store."""
+
+    __slots__ = ("_app", "_id")
+
+    def __init__(self, app: Stoker, group: JobId) -> None:
+        self._app = app
+        self._id = group
+
+    @property
+    def id(self) -> str:
+        """The group's id as text."""
+        return ids.text(self._id)
+
+    def __repr__(self) -> str:
+        return f"<GroupHandle {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupHandle) and self._id == other._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    async def add(self, *drafts: Draft | Iterable[Draft]) -> list[Receipt]:
+        """Store more members; receipts in their order. Up to 1,000 are one atomic step.
+
+        Raises `GroupClosed` when all members are finished and the group was sealed, and `NotFound` when it is not in
+        this store; then nothing of that step is stored.
+        """
+        engine = await self._app.engine()
+        waiting = _drafts(drafts)
+        receipts: list[Receipt] = []
+        while members := into_group(self._id, islice(waiting, LARGEST_BATCH)):
+            for portion in portions(members, engine.most_bytes):
+                stored = await self._app.insert_drafts(members[portion.start : portion.stop])
+                receipts += records.receipts(stored)
+        return receipts
+
+    async def progress(self) -> Progress:
+        """How many members there are, and what became of them."""
+        return records.progress(await self._find())
+
+    async def wait(self, timeout: Seconds | None = None) -> Progress:
+        """Wait until the group is closed, and return its numbers.
+
+        Raises `GroupFailed` unless every member is done, `NotFound` when the group is not, or no longer, kept, and
+        `TimeoutError` when it is still open; its jobs go on.
+        """
+        until = None if timeout is None else time.monotonic() + span(timeout, "timeout") / 1e6
+        pause = FIRST_PAUSE
+        while (group := await self._find()).closed_at is None:
+            left = pause if until is None else until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"group {self.id} is not closed in time ({_counts(group)}); its jobs go on")
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 2, LAST_PAUSE)
+        if not group.succeeded:
+            raise await self._failure(group)
+        return records.progress(group)
+
+    async def cancel(self, *, reason: str = "canceled with its group") -> int:
+        """Cancel the members that wait and ask those that run to stop; returns how many that were.
+
+        Refused for a group of more than 1,000 members, whose ids are not kept.
+        """
+        group = await self._find()
+        if group.total and not group.members:
+            why = (
+                f"has {group.total} members, and the ids of more than {MOST_KNOWN} are not kept; cancel them one by one"
+            )
+            raise InvalidInput("group", self.id, why)
+        engine = await self._app.engine()
+        members = {job.id: job for job in await self._members(group)}
+        reason = text_of(reason, LONGEST_REASON)
+        tally = await engine.alter(Selection(tuple(members)), Cancel(reason))
+        for job in tally.changed_ids:
+            self._app.emit_canceled(members[job], reason)
+        return tally.changed + tally.cancel_requested
+
+    # --- without a loop -----------------------------------------------------------------------------------------
+
+    def add_sync(self, *drafts: Draft | Iterable[Draft]) -> list[Receipt]:
+        """`add` for code without a loop."""
+        return self._app.run(self.add(*drafts), instead="`await group.add(...)`")
+
+    def progress_sync(self) -> Progress:
+        """`progress` for code without a loop."""
+        return self._app.run(self.progress(), instead="`await group.progress()`")
+
+    def wait_sync(self, timeout: Seconds | None = None) -> Progress:
+        """`wait` for code without a loop."""
+        return self._app.run(self.wait(timeout), instead="`await group.wait()`")
+
+    def cancel_sync(self, *, reason: str = "canceled with its group") -> int:
+        """`cancel` for code without a loop."""
+        return self._app.run(self.cancel(reason=reason), instead="`await group.cancel()`")
+
+    # --- the store ----------------------------------------------------------------------------------------------
+
+    async def _find(self) -> Group:
+        engine = await self._app.engine()
+        [group] = await engine.groups([self._id])
+        if group is None:
+            raise NotFound.group(self._id)
+        return group
+
+    async def _members(self, group: Group) -> list[Job]:
+        """The records of its members, as far as they are kept; a job that a newer draft took away is none."""
+        engine = await self._app.engine()
+        found = await engine.get(group.members)
+        return [job for job in found if job is not None and job.options.group == self._id]
+
+    async def _failure(self, group: Group) -> GroupFailed:
+        members = sorted(await self._members(group), key=lambda job: job.finished_at or 0)
+        dead = [job for job in members if job.status in (Status.DEAD, Status.DISCARDED)]
+        first = next(iter(dead or [job for job in members if job.status is Status.CANCELED]), None)
+        if first is None:
+            return GroupFailed(self.id, _counts(group))
+        return GroupFailed(self.id, _counts(group), ids.text(first.id), first.kind, first.last_error)
+
+
+class NewGroup:
+    """What `jobs.group(...)` returns: a group that is stored by `await`, or for a block by `async with` or `with`."""
+
+    __slots__ = ("_app", "_callbacks", "_drafts", "_handle", "_tx", "_used")
+
+    def __init__(
+        self, app: Stoker, drafts: Iterable[Draft] | None, tx: Transaction | None, callbacks: dict[str, Draft | None]
+    ) -> None:
+        self._used = True  # until it is whole: one that is refused here needs no warning
+        self._app = app
+        self._drafts = drafts
+        self._tx = tx
+        self._handle = GroupHandle(app, app.mint())
+        self._callbacks = callbacks
+        self._made(sealed=False)
+        self._used = False
+
+    def _made(self, *, sealed: bool) -> Group:
+        return new_group(self._handle._id, sealed=sealed, **self._callbacks)  # noqa: SLF001 - it is one of us
+
+    def _use(self) -> None:
+        if self._used:
+            raise StokerError("this group is stored already; call jobs.group(...) for each group")
+        self._used = True
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                "a group was made and not stored: write `await jobs.group(...)`", RuntimeWarning, stacklevel=2
+            )
+
+    # --- whole --------------------------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, GroupHandle]:
+        self._use()
+        return self._store().__await__()
+
+    async def _store(self) -> GroupHandle:
+        if self._drafts is None:
+            raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
+        engine = await self._app.engine()
+        members = into_group(self._handle._id, _drafts((self._drafts,)))  # noqa: SLF001
+        first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]
+        whole = not rest or self._tx is not None
+        await self._app.insert_drafts(members[: first.stop], self._tx, self._made(sealed=whole))
+        if rest:
+            try:
+                for portion in rest:
+                    await self._app.insert_drafts(members[portion.start : portion.stop], self._tx)
+            except BaseException:
+                await self._end(abandoned=True)
+                raise
+            await self._end(abandoned=False)
+        return self._handle
+
+    async def _end(self, *, abandoned: bool) -> None:
+        if self._tx is None:
+            engine = await self._app.engine()
+            await engine.seal(self._handle._id, abandoned=abandoned)  # noqa: SLF001
+
+    # --- a block ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> GroupHandle:
+        self._use()
+        if self._tx is not None:
+            raise InvalidInput("tx", self._tx, "cannot hold a block; write `await jobs.group([...], tx=tx)`")
+        await self._app.insert_drafts([], None, self._made(sealed=False))
+        if self._drafts is not None:
+            try:
+                await self._handle.add(self._drafts)
+            except BaseException:
+                await self._end(abandoned=True)
+                raise
+        return self._handle
+
+    async def __aexit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        await self._end(abandoned=error is not None)
+
+    def __enter__(self) -> GroupHandle:
+        return self._app.run(self.__aenter__(), instead="`async with jobs.group(...)`")
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        self._app.run(self.__aexit__(error, *rest), instead="`async with jobs.group(...)`")
+
+
+def _drafts(given: Iterable[Draft | Iterable[Draft]]) -> Iterator[Draft]:
+    """Drafts one by one, however they were given."""
+    return chain.from_iterable([one] if isinstance(one, Draft) else _iterated(one) for one in given)
+
+
+def _iterated(drafts: Iterable[Draft]) -> Iterable[Draft]:
+    if not isinstance(drafts, Iterable):
+        raise InvalidInput("group", drafts, "must be made of drafts, such as task.draft(...)")
+    return drafts
+
+
+def _counts(group: Group) -> str:
+    waiting = f", {group.waiting} not finished" if group.waiting else ""
+    abandoned = ", abandoned before it was sealed" if group.abandoned else ""
+    numbers = f"{group.done} done, {group.dead} dead, {group.canceled} canceled"
+    return f"of {group.total} members {numbers}{waiting}{abandoned}"

@@ -1,0 +1,318 @@
+"""Groups as callers and handlers see them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, current
+from stoker.model import ids
+from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN
+from stoker.model.job import Status
+from stoker.model.outcome import Reject
+from stoker.model.time import SECOND
+from stoker.records import Progress
+from stoker.services import ServiceContext
+from stoker.testing.clock import VirtualClock
+from stoker.worker import group_sweeper
+from stoker.worker.group_sweeper import GroupSweeper
+from tests.harness.apps import drain, working
+
+
+class Tasks:
+    """Tasks that note what ran: work, refuse, and a callback that notes its group."""
+
+    def __init__(self, jobs: Stoker) -> None:
+        self.ran: list[tuple[str, Any]] = []
+
+        @jobs.task
+        async def work(number: int = 0) -> int:
+            self.ran.append(("work", number))
+            return number
+
+        @jobs.task
+        async def refuse() -> None:
+            raise Reject("no")
+
+        @jobs.task
+        async def report(name: str = "then") -> None:
+            self.ran.append((name, current().group))
+
+        self.work, self.refuse, self.report = work, refuse, report
+
+
+@pytest.mark.spec("GROUP-22")
+async def test_a_group_runs_and_then_its_callbacks(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group(
+        [tasks.work.draft(number) for number in range(3)],
+        then=tasks.report.draft("then"),
+        on_failure=tasks.report.draft("failure"),
+        on_finish=tasks.report.draft("finish"),
+    )
+    assert await group.progress() == Progress(total=3, done=0, dead=0, canceled=0, waiting=3)
+    with pytest.raises(TimeoutError, match="3 not finished"):
+        await group.wait(0)
+    await drain(jobs)
+    assert sorted(tasks.ran) == [("finish", group.id), ("then", group.id), ("work", 0), ("work", 1), ("work", 2)]
+    assert await group.wait() == await jobs.group_handle(group.id).progress() == Progress(3, 3, 0, 0, 0)
+    assert group == jobs.group_handle(ids.parse(group.id))
+    assert len({group, jobs.group_handle(group.id)}) == 1
+    assert repr(group) == f"<GroupHandle {group.id}>"
+
+
+@pytest.mark.spec("GROUP-23")
+async def test_waiting_for_a_group_that_fails_names_its_first_dead_member(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    dead = tasks.refuse.draft()
+    group = await jobs.group([dead, tasks.work.draft(), tasks.refuse.using(priority=5).draft()])
+    await drain(jobs)
+    with pytest.raises(GroupFailed) as failed:
+        await group.wait()
+    assert (failed.value.group_id, failed.value.job_id) == (group.id, ids.text(dead.id))
+    assert (failed.value.kind, failed.value.error) == ("refuse", "no")
+    assert "of 3 members 1 done, 2 dead, 0 canceled" in str(failed.value)
+
+
+@pytest.mark.spec("GROUP-23")
+async def test_waiting_names_a_canceled_member_if_none_is_dead_and_none_if_none_is_left(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    canceled = tasks.work.draft()
+    group = await jobs.group([canceled, tasks.work.using(keep=0).draft()])
+    await jobs.handle(canceled.id).cancel(reason="enough")
+    await drain(jobs)
+    with pytest.raises(GroupFailed, match="enough") as failed:
+        await group.wait()
+    assert failed.value.job_id == ids.text(canceled.id)
+    with pytest.raises(ZeroDivisionError):
+        async with jobs.group() as empty:
+            raise ZeroDivisionError
+    with pytest.raises(GroupFailed, match="abandoned before it was sealed") as failed:
+        await empty.wait()
+    assert failed.value.job_id is None
+
+
+@pytest.mark.spec("GROUP-23")
+async def test_a_wait_ends_with_the_closing(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group([tasks.work.draft()])
+    waiter = asyncio.create_task(group.wait(10))
+    async with working(jobs):
+        assert await waiter == Progress(1, 1, 0, 0, 0)
+
+
+@pytest.mark.spec("GROUP-22")
+async def test_a_block_takes_jobs_as_they_come_and_seals_at_its_end(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    async with jobs.group([tasks.work.draft(9)], then=tasks.report.draft()) as group:
+        receipts = await group.add(tasks.work.draft(1), (tasks.work.draft(number) for number in (2, 3)))
+        assert [receipt.stored for receipt in receipts] == ["inserted"] * 3
+        await drain(jobs)
+        assert await group.progress() == Progress(4, 4, 0, 0, 0)
+        await group.add([])
+        assert ("then", group.id) not in tasks.ran
+    await drain(jobs)
+    assert tasks.ran[-1] == ("then", group.id)
+    with pytest.raises(GroupClosed):
+        await group.add(tasks.work.draft())
+
+
+@pytest.mark.spec("GROUP-22")
+async def test_a_block_that_raises_abandons_its_group(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    with pytest.raises(ZeroDivisionError):
+        async with jobs.group(then=tasks.report.draft(), on_failure=tasks.report.draft("failure")) as group:
+            await group.add(tasks.work.draft())
+            raise ZeroDivisionError
+    await drain(jobs)
+    assert tasks.ran == [("work", 0), ("failure", group.id)]
+
+
+@pytest.mark.spec("GROUP-22")
+async def test_a_long_list_is_stored_in_portions_and_sealed_at_the_end(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group(tasks.work.using(delay=60).draft() for _ in range(MOST_KNOWN + 5))
+    engine = await jobs.engine()
+    [found] = await engine.groups([ids.parse(group.id)])
+    assert found is not None
+    assert (found.total, found.sealed, found.abandoned) == (MOST_KNOWN + 5, True, False)
+    with pytest.raises(InvalidInput, match="more than 1000"):
+        await group.cancel()
+
+
+@pytest.mark.spec("GROUP-21")
+async def test_a_long_list_that_fails_half_way_is_abandoned(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    drafts = [tasks.work.using(delay=60).draft() for _ in range(MOST_KNOWN + 1)]
+    await jobs.enqueue(drafts[-1])
+    with pytest.raises(InvalidInput, match="stored job"):
+        await jobs.group(drafts)
+    assert (await jobs.handle(drafts[0].id).refresh()).status is Status.PENDING
+    group = (await jobs.handle(drafts[0].id).refresh()).group
+    assert group is not None
+    [found] = await (await jobs.engine()).groups([ids.parse(group)])
+    assert found is not None
+    assert (found.sealed, found.abandoned, found.total) == (True, True, MOST_KNOWN)
+
+
+@pytest.mark.spec("GROUP-21")
+async def test_what_is_no_draft_is_refused_and_nothing_is_stored(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group: Any = jobs.group
+    for wrong in ([7], 7, [tasks.work], tasks.work):
+        with pytest.raises(InvalidInput, match="drafts"):
+            await group(wrong)
+    with pytest.raises(InvalidInput, match="a block"):
+        await group(then=tasks.work.draft())
+    for name in ("then", "on_failure", "on_finish"):
+        with pytest.raises(InvalidInput, match=f"{name}: must be a draft"):
+            group([], **{name: []})
+    async with jobs.group() as open_group:
+        with pytest.raises(InvalidInput, match="drafts"):
+            await open_group.add(tasks.work.draft(), 7)  # type: ignore[arg-type]
+    assert sum(count.n for count in (await (await jobs.engine()).census()).counts) == 0
+
+
+@pytest.mark.spec("GROUP-21")
+async def test_a_group_is_stored_once_and_not_forgotten(jobs: Stoker) -> None:
+    new = jobs.group([])
+    await new
+    with pytest.raises(StokerError, match="stored already"):
+        await new
+    with pytest.warns(RuntimeWarning, match="await jobs.group"):
+        jobs.group([])
+
+
+@pytest.mark.spec("GROUP-24")
+async def test_canceling_a_group_cancels_its_members(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group([tasks.work.using(delay=60).draft() for _ in range(2)], then=tasks.report.draft())
+    assert await group.cancel(reason="enough") == 2
+    assert await group.progress() == Progress(2, 0, 0, 2, 0)
+    assert await group.cancel() == 0
+    with pytest.raises(GroupFailed, match="enough"):
+        await group.wait()
+
+
+@pytest.mark.spec("GROUP-24")
+async def test_a_member_that_was_replaced_is_not_canceled_with_its_former_group(jobs: Stoker) -> None:
+    from stoker import Unique
+
+    tasks = Tasks(jobs)
+    debounced = tasks.work.using(unique=Unique("k", mode="replace"), delay=60)
+    draft = debounced.draft()
+    group = await jobs.group([draft])
+    await debounced.enqueue()
+    assert await group.cancel() == 0
+    assert (await jobs.handle(draft.id).refresh()).status is Status.PENDING
+
+
+@pytest.mark.spec("GROUP-12")
+async def test_a_group_that_is_not_in_the_store_is_not_found(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    foreign = await Stoker("memory://").group([])
+    here = jobs.group_handle(foreign.id)
+    for call in (here.progress(), here.wait(), here.cancel(), here.add(tasks.work.draft())):
+        with pytest.raises(NotFound, match=foreign.id):
+            await call
+
+
+@pytest.mark.spec("GROUP-11")
+async def test_a_member_joins_others_to_its_group(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+
+    @jobs.task
+    async def split(parts: int) -> None:
+        current().join(tasks.work.draft(1), [tasks.work.draft(number) for number in range(2, parts + 1)])
+
+    group = await jobs.group([split.draft(3)], then=tasks.report.draft())
+    await drain(jobs)
+    assert await group.progress() == Progress(4, 4, 0, 0, 0)
+    assert tasks.ran[-1] == ("then", group.id)
+
+
+@pytest.mark.spec("GROUP-12")
+async def test_only_a_member_of_an_open_group_joins(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    refused: list[BaseException] = []
+
+    @jobs.task
+    async def late() -> None:
+        try:
+            current().join(tasks.work.draft())
+        except StokerError as error:
+            refused.append(error)
+
+    await late.enqueue()
+    await drain(jobs)
+    group = await jobs.group([], then=late.draft())
+    await drain(jobs)
+    assert [type(error) for error in refused] == [StokerError, GroupClosed]
+    assert group.id in str(refused[1])
+    assert tasks.ran == []
+
+
+@pytest.mark.spec("GROUP-11")
+async def test_a_chain_in_a_group_is_waited_for_to_its_end(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group([chain(*(tasks.work.draft(number) for number in range(3)))], then=tasks.report.draft())
+    await drain(jobs)
+    assert tasks.ran == [("work", 0), ("work", 1), ("work", 2), ("then", group.id)]
+
+
+@pytest.mark.spec("GROUP-19")
+async def test_a_group_joins_a_transaction(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    engine = await jobs.engine()
+    async with engine.transaction() as tx:
+        drafts = [tasks.work.using(delay=60).draft() for _ in range(MOST_KNOWN + 1)]
+        group = await jobs.group(drafts, tx=tx)
+    assert (await group.progress()).total == MOST_KNOWN + 1
+    with pytest.raises(ZeroDivisionError):
+        async with engine.transaction() as tx:
+            gone = await jobs.group([tasks.work.draft()], tx=tx)
+            raise ZeroDivisionError
+    with pytest.raises(NotFound):
+        await gone.progress()
+    async with engine.transaction() as tx:
+        with pytest.raises(InvalidInput, match="cannot hold a block"):
+            async with jobs.group(tx=tx):
+                pass
+
+
+@pytest.mark.spec("GROUP-25")
+def test_groups_work_without_a_loop() -> None:
+    jobs = Stoker("memory://")
+    tasks = Tasks(jobs)
+    whole = jobs.run(jobs.group([tasks.work.using(delay=60).draft()]))
+    assert whole.progress_sync().waiting == 1
+    assert whole.cancel_sync() == 1
+    with pytest.raises(GroupFailed):
+        whole.wait_sync(1)
+    with jobs.group() as group:
+        assert len(group.add_sync(tasks.work.draft())) == 1
+    jobs.run(drain(jobs))
+    assert group.wait_sync(5).done == 1
+    jobs.run(jobs.close())
+
+
+@pytest.mark.spec("GROUP-09")
+async def test_the_sweeper_abandons_what_stayed_unsealed(
+    timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group_sweeper, "PAUSE", 0.001)
+    tasks = Tasks(timed_jobs)
+    new = timed_jobs.group(on_failure=tasks.report.draft("failure"))
+    group = await new.__aenter__()
+    clock.advance(ABANDONED_AFTER / SECOND + 1)
+    sweeper = asyncio.create_task(
+        GroupSweeper().run(ServiceContext(timed_jobs, await timed_jobs.engine(), lambda: "w"))
+    )
+    with pytest.raises(GroupFailed, match="abandoned"):
+        await group.wait(10)
+    sweeper.cancel()
+    await drain(timed_jobs)
+    assert tasks.ran == [("failure", group.id)]
+    assert "abandoned 1 groups" in caplog.text
