@@ -16,11 +16,13 @@ from stoker.model.errors import (
     InvalidTransition,
     JobCanceled,
     JobFailed,
+    KeyHeld,
     NotFound,
     PayloadTooLarge,
     ResultUnavailable,
     StokerError,
     UnknownTask,
+    WrongStatus,
     shown,
 )
 
@@ -137,6 +139,8 @@ def test_the_end_of_a_job_carries_which_job_and_why() -> None:
         JobCanceled("id", "send", 0, None),
         ResultUnavailable("id", "send", 1, "is no JSON"),
         NotFound.job("id"),
+        WrongStatus("id", "done", "requeue"),
+        KeyHeld("id", "requeue", "img:7"),
     ],
     ids=lambda error: type(error).__name__,
 )

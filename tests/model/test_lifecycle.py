@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidTransition
 from stoker.model.ids import text
-from stoker.model.job import ACTIVE, FINISHED, Claim, Draft, Options, Settlement, Status
+from stoker.model.job import ACTIVE, FINISHED, PARENT, Claim, Draft, Options, Settlement, Status
 from stoker.model.lifecycle import (
     KEEP_DEAD,
     KEEP_DONE,
@@ -496,3 +496,13 @@ def test_a_run_ends_in_no_other_status(status: Status) -> None:
     else:
         with pytest.raises(InvalidTransition, match=text(good.id)):
             check_settlements(settlements)
+
+
+@pytest.mark.spec("CHAIN-03")
+def test_success_alone_stores_what_comes_behind() -> None:
+    behind = Draft(b"b" * 16, "next")
+    link = claimed(options=Options(then=(behind,)))
+    done = conclude(link, Done(followups=(Draft(b"c" * 16, "own"),)))
+    assert [draft.kind for draft in done.followups] == ["own", "next"]
+    assert done.followups[1].options.metadata == {PARENT: text(link.id)}
+    assert conclude(link, Failed("x")).followups == ()

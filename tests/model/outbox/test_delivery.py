@@ -373,6 +373,7 @@ def test_a_released_key_is_delivered_without_moving_the_cursor() -> None:
         (RetryLater("bad"), "leased", (), "bad"),
         (RetryLater("bad", 1), "transactional", (), "bad"),
         (Rejected("never", 2), "leased", (1, 2), "never"),
+        (RetryLater("bad", 1, (Rejection(2, "odd"),)), "leased", (1,), "bad"),
         (Delivered(0), "leased", (), NOTHING_DONE),
         (Delivered(3, (Rejection(2, "odd"),)), "leased", (1,), "odd"),
     ],
