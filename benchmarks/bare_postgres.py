@@ -20,9 +20,8 @@ from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.claim_cursor import MIN_TAKEN, SLACK
 from stoker.engines.postgres.connection import DOORS, Connection
-from stoker.engines.postgres.insert import COPIED
+from stoker.engines.postgres.statements import STATEMENTS
 from stoker.engines.postgres.wakeup.listener import CHANNEL
-from stoker.engines.postgres.wakeup.notifier import PAUSES
 from stoker.model.ids import JobId
 from stoker.model.job import Demand
 from stoker.model.time import HOUR
@@ -145,8 +144,6 @@ class Noted:
 
 async def learn(url: str, schema: str, batch: int) -> Lesson:
     """What the engine sends for a batch, once it knows how fast its line is."""
-    if batch >= COPIED:
-        raise ValueError(f"a batch of {batch} is copied, and a copy is no statement that could be sent again")
     scratch = f"{schema}_scratch"
     engine = PostgresEngine(url, schema=scratch)
     await engine.open()
@@ -157,8 +154,6 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
         for _ in range(MIN_TAKEN // batch + 3):
             await engine.insert(drafts([mint() for _ in range(batch)]))
         await pupil.listen(engine)
-        while engine._store.take_message({QUEUE}) is None:  # noqa: SLF001 - whoever says nothing now stores and tells by one call
-            await asyncio.sleep(max(PAUSES))
         ids = [mint() for _ in range(batch)]
         await engine.insert(drafts(ids))
         [insert] = pupil.take([], ids)
@@ -209,9 +204,11 @@ class BarePostgres:
             self._lessons[batch] = await learn(self._url, self._schema, batch)
 
     async def insert(self, ids: Sequence[JobId]) -> None:
-        """Store one batch."""
+        """Store one batch; one job alone is notified of, as an idle worker waits for it."""
         statement = self._lessons[len(ids)].insert
         await self._links[0].fetch(statement.text, *statement.about([], ids))
+        if len(ids) == 1:
+            await self._links[0].fetch(STATEMENTS["notify"], CHANNEL, f"{self._schema} bare {QUEUE}")
 
     async def turn(self, batch: int) -> int:
         """End what is held and take the next; how many were ended. What is left of a batch at the end is left."""
@@ -237,7 +234,7 @@ class BarePostgres:
 
     def _told(self, _link: Any, _pid: int, _channel: str, message: str) -> None:
         assert self._news is not None
-        if message.startswith(f"{self._schema}_scratch "):  # as it was learnt
+        if message.startswith(f"{self._schema} "):
             self._news.set()
 
     @property

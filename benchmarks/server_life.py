@@ -19,7 +19,7 @@ from benchmarks.worker_life import at_rest
 from stoker.model.job import Draft
 from stoker.registry import mint
 
-PICKUP = {"postgres": 3.0, "redis": 2.0}
+PICKUP = {"postgres": 3.5, "redis": 2.0}
 LATEST = {"postgres": 15.0}
 
 

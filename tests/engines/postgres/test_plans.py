@@ -28,13 +28,13 @@ LARGE = {"job", "ready", "done", "past", "failure", "dedupe", "event", "point"}
 MAY_SCAN = {
     "expire_nearest": "only where the number of finished jobs is bounded; it reads them all, and says so",
     "expire_sample": "along an index, to its limit",
-    "let_go_of_all": "only for a key that cannot be read",
+    "release_all_keys": "only for a key that cannot be read",
 }
 
 CONDITIONS = {"Index Cond", "Recheck Cond", "TID Cond"}
 
 SEARCHES_LEASES = {
-    *("get", "alter_leases", "census_running", "find_active_newest", "find_active_oldest"),
+    *("get", "lock_leases", "census_running", "find_active_newest", "find_active_oldest"),
     *("owners", "reap_oldest"),
 }
 """A job does not know its lease, nor a lapsed worker his: these look into each of the few there are."""
@@ -66,10 +66,9 @@ ASKED: dict[str, tuple[Any, ...]] = {
 
 BY_ID = (
     *(
-        "alter_ready",
-        "alter_done",
-        "alter_leases",
-        "alter_read",
+        "lock_ready",
+        "lock_done",
+        "lock_leases",
         "known",
         "get",
         "ended",
@@ -200,7 +199,7 @@ async def test_no_question_reads_a_large_table_whole(postgres_url: str, schemas:
     guilty = {}
     try:
         ids = [f"{n:032x}" for n in range(1, rows, rows // 20)]
-        asked = {**ASKED, **{name: (ids, [1]) if name == "alter_read" else (ids,) for name in BY_ID}}
+        asked = {**ASKED, **dict.fromkeys(BY_ID, (ids,)), "load": (ids, [1] * len(ids), [0] * len(ids), True)}
         for name, values in asked.items():
             text = placed(STATEMENTS[name], schemas["full"])
             plan = json.loads(await connection.fetchval(f"explain (format json) {text}", *values))

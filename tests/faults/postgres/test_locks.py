@@ -94,17 +94,14 @@ async def test_a_database_that_is_strict_by_default_is_served_all_the_same(serve
 async def test_a_database_that_is_strict_by_default_costs_no_transaction(
     pooled: bool, server: PostgresServer, schema: str, make: Make
 ) -> None:
-    """Whoever writes for Stoker does so at the level that Stoker needs, and the server gives up nothing.
-
-    Behind a pooler a lone job is inserted by a procedure that commits, which cannot choose its level; it reads nothing.
-    """
+    """Stoker writes at the level that it needs, and the server aborts nothing."""
     server.sql("alter role postgres set default_transaction_isolation = 'serializable'")
     try:
         with ExitStack() as stack:
             url = stack.enter_context(services.pooler(server.url, own=True)) if pooled else None
             async with opened(make()):
                 server.sql(LEVELS.format(schema=schema))
-                for table in ("lease", "done", "worker") if pooled else WRITTEN:
+                for table in WRITTEN:
                     server.sql(WATCHED.format(schema=schema, table=table))
             async with trial(make, url, timeout=PATIENT, workers=2) as running:
                 for _ in range(3):

@@ -77,7 +77,6 @@ class Ref(NamedTuple):
     attempt: int
     priority: int
     slot: str | None
-    crashes: int = 0
     throttles: int = 0
 
 
@@ -287,7 +286,7 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
         claim_ = Claim(
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             PLAIN if options is None else read_options(options), unique, tenant, crashes, throttles, error, False,
-            metadata, curve, cool, None, None, Ref(lease, id_, pos, kind, attempt, priority, slot, crashes, throttles),
+            metadata, curve, cool, None, None, Ref(lease, id_, pos, kind, attempt, priority, slot, throttles),
             STATUSES[before],
         )
         # fmt: on

@@ -6,23 +6,78 @@ row in `ready` or `done`, or a bit in a row of `lease`; `past` holds what earlie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stoker.engines.base import CORRUPT
-from stoker.engines.sql.packing import unpacked
+from stoker.engines.sql.packing import encode, pack_unique, unpacked
 from stoker.engines.sql.steps import Row
-from stoker.model.errors import CorruptRecord
-from stoker.model.ids import text
-from stoker.model.job import Failure, Job, Status, shown_error
-from stoker.model.record import Record
+from stoker.model.errors import CorruptRecord, InvalidPayload
+from stoker.model.ids import JobId, text
+from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error
+from stoker.model.record import WAITING, Record
 from stoker.model.time import Instant
 
 CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
 STATUSES: tuple[Status, ...] = tuple(Status)
 PENDING, RUNNING, RETRYING, DONE, DEAD, CANCELED, DISCARDED, RETRIED = range(8)
 NEVER_SETTLED = -1
+
+JOB = {
+    "id": "uuid",
+    "created": "bigint",
+    "due": "bigint",
+    "budget": "int",
+    "priority": "smallint",
+    "utraits": "smallint",
+    "queue": "text",
+    "kind": "text",
+    "payload": "text",
+    "ukey": "text",
+    "tenant": "text",
+    "options": "text",
+}
+READY = {
+    "due": "bigint",
+    "token": "bigint",
+    "id": "uuid",
+    "attempts": "int",
+    "priority": "smallint",
+    "status": "smallint",
+    "settled": "smallint",
+    "past": "boolean",
+    "queue": "text",
+}
+FINISHED = {
+    "id": "uuid",
+    "finished": "bigint",
+    "expires": "bigint",
+    "token": "bigint",
+    "started": "bigint",
+    "attempts": "int",
+    "status": "smallint",
+    "settled": "smallint",
+    "cancel": "boolean",
+    "queue": "text",
+    "result": "text",
+    "successor": "uuid",
+}
+PAST = {
+    "id": "uuid",
+    "due": "bigint",
+    "started": "bigint",
+    "asked": "bigint",
+    "base": "int",
+    "crashes": "int",
+    "throttles": "int",
+    "progress": "double precision",
+    "metadata": "jsonb",
+    "log": "jsonb",
+}
+FAILURE = {"id": "uuid", "at": "bigint", "attempt": "int", "error": "text"}
+"""Columns of the tables with their types."""
 
 _LAST_ERROR = "(SELECT f.error FROM stoker.failure AS f WHERE f.id = j.id ORDER BY f.n DESC LIMIT 1)"
 _ASKED_TO_STOP = "coalesce(l.cancel, d.cancel, false)"
@@ -35,6 +90,7 @@ RECORD = {
     "priority": "j.priority",
     "budget": "j.budget",
     "created": "j.created",
+    "body_due": "j.due",
     "ukey": "j.ukey",
     "utraits": "j.utraits",
     "tenant": "j.tenant",
@@ -86,6 +142,98 @@ LEFT JOIN LATERAL (SELECT * FROM stoker.past WHERE id = j.id OFFSET 0) AS p ON t
 def _selected(columns: dict[str, str]) -> str:
     return ", ".join(f"{place} AS {column}" for column, place in columns.items())
 
+
+def _arrays(columns: dict[str, str], first: int = 1) -> str:
+    """Return the columns as arrays from the value $first on: a row source `u`."""
+    arrays = (f"${n}::{'text' if type_ == 'jsonb' else type_}[]" for n, type_ in enumerate(columns.values(), first))
+    return f"unnest({', '.join(arrays)}) AS u ({', '.join(columns)})"
+
+
+def _given(column: str, type_: str) -> str:
+    return f"u.{column}::jsonb" if type_ == "jsonb" else f"u.{column}"
+
+
+def _put(table: str, columns: dict[str, str]) -> str:
+    values = ", ".join(_given(*column) for column in columns.items())
+    return f"INSERT INTO stoker.{table} ({', '.join(columns)}) SELECT {values} FROM {_arrays(columns)}"
+
+
+_REWRITTEN = {column: type_ for column, type_ in JOB.items() if column != "created"}
+
+# A payload that did not change was not read either.
+REWRITE = (
+    "UPDATE stoker.job AS j SET "
+    + ", ".join(f"{column} = u.{column}" for column in _REWRITTEN if column not in ("id", "payload"))
+    + f", payload = coalesce(u.payload, j.payload) FROM {_arrays(_REWRITTEN)} WHERE j.id = u.id"
+)
+
+PUT_PAST = f"{_put('past', PAST)} ON CONFLICT (id) DO UPDATE SET " + ", ".join(
+    f"{column} = excluded.{column}" for column in PAST if column != "id"
+)
+
+COMMON = {"queue": "text", "kind": "text", "priority": "smallint", "budget": "int"}
+"""Columns that most drafts of a call share: the common value is sent once, and the list is empty then."""
+
+NEW = {
+    "id": "uuid",
+    **COMMON,
+    "payload": "text",
+    "delay": "bigint",
+    "at": "bigint",
+    "tenant": "text",
+    "options": "text",
+    "ukey": "text",
+    "utraits": "smallint",
+}
+
+
+def _insert(conflict: str, source: str, answer: str) -> str:
+    """Return the statement that stores drafts: `Record.drafted` as rows of `job`, `ready` and `delta`.
+
+    When a draft is due: `record.due_at`.
+    """
+    common = {column: f"${n}::{type_}" for n, (column, type_) in enumerate(COMMON.items(), 2)}
+    given = {column: f"u.{column}" for column in NEW if column not in ("delay", "at")}
+    given |= {column: f"coalesce(u.{column}, {value})" for column, value in common.items()}
+    job = ", ".join(JOB)
+    return f"""
+WITH t AS MATERIALIZED (
+    SELECT coalesce($1::bigint, stoker.clock()) AS now
+), x AS MATERIALIZED (
+    SELECT
+        t.now AS created, coalesce(u.at, t.now + coalesce(u.delay, 0)) AS due,
+        {", ".join(f"{value} AS {column}" for column, value in given.items())}
+    FROM t, {_arrays(NEW, 2 + len(COMMON))}
+), j AS (
+    INSERT INTO stoker.job ({job}) SELECT {job} FROM x {conflict}
+), r AS (
+    INSERT INTO stoker.ready ({", ".join(READY)})
+    SELECT due, 0, id, 0, priority, {PENDING}, {NEVER_SETTLED}, false, queue FROM {source}
+), c AS (
+    INSERT INTO stoker.delta (queue, kind, pending, enqueued)
+    SELECT queue, kind, count(*), count(*) FROM {source} GROUP BY queue, kind
+)
+{answer}
+"""
+
+
+# Fresh drafts without keys. One whose id is stored already makes the whole statement fail.
+INSERT = _insert("", "x", "SELECT now FROM t")
+
+# New jobs of which some may be stored already; returns the ids of the others, which it stored.
+CREATE = _insert("ON CONFLICT (id) DO NOTHING RETURNING id, due, priority, queue, kind", "j", "SELECT id FROM j")
+
+# Jobs that are locked, running ones with their lease and their position in it. Payloads only with $4.
+LOAD = f"""
+SELECT {_selected({**RECORD, "payload": "CASE WHEN $4::boolean THEN j.payload END"})}
+FROM unnest($1::uuid[], $2::bigint[], $3::int[]) AS u (id, lease, pos)
+CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = u.id OFFSET 0) AS j
+LEFT JOIN LATERAL (
+    SELECT
+        id, token, worker, claimed, former, former_at, coalesce(attempts[u.pos + 1], 1) AS attempts,
+        coalesce(get_bit(cancel, u.pos), 0) = 1 AS cancel
+    FROM stoker.lease WHERE id = u.lease OFFSET 0
+) AS l ON true{_PLACES}"""
 
 # Leases are searched only when some job neither waits nor is finished. Arrays are compared element by element, so for
 # more than a few jobs everything that runs is looked up in a hash of them instead.
@@ -159,6 +307,14 @@ def _find(walk: str, order: str) -> str:
 
 GENERATED = {
     "get": GET,
+    "load": LOAD,
+    "insert": INSERT,
+    "create": CREATE,
+    "rewrite_job": REWRITE,
+    "put_ready": _put("ready", READY),
+    "put_done": _put("done", FINISHED),
+    "put_past": PUT_PAST,
+    "put_failure": _put("failure", FAILURE),
     **{f"find_{walk}_{order}": _find(walk, order) for walk in _WALKS for order in ("newest", "oldest")},
 }
 """Statements over the job's columns, by name, beside those in `sql/`."""
@@ -177,12 +333,20 @@ class Stored(NamedTuple):
     values: dict[str, Any]
     corrupt: str | None
 
+    @property
+    def has_past(self) -> bool:
+        return self.values["base"] is not None
 
-def read(row: Row) -> Stored:
-    """Make a stored job of the columns `RECORD`, which the row begins with."""
+    @property
+    def key_is_unreadable(self) -> bool:
+        return self.record.unique is None and self.values["ukey"] is not None
+
+
+def read(row: Row) -> Stored | None:
+    """Make a stored job of the columns `RECORD`, which the row begins with; None if it was not found in any place."""
     values = dict(zip(_VIEW, row, strict=False))
     if values["status"] is None:
-        raise CorruptRecord(f"job {text(values['id'])} is neither waiting nor running nor finished")
+        return None
     status, packed = STATUSES[values["status"]], unpacked(values)
     record = Record(
         id=values["id"],
@@ -223,7 +387,160 @@ def read(row: Row) -> Stored:
 
 def shown(row: Row) -> Job:
     """Return a row of `get` as an operator sees the job; the metadata name a column that cannot be read."""
-    record, _, corrupt = read(row)
+    stored = read(row)
+    if stored is None:
+        raise CorruptRecord(f"job {text(row[0])} is neither waiting nor running nor finished")
+    record, _, corrupt = stored
     metadata = record.metadata if corrupt is None else {**record.metadata, CORRUPT: corrupt}
     history = () if row[-1] is None else tuple(Failure(*entry) for entry in _history(row[-1]))
     return msgspec.structs.replace(record, metadata=metadata, history=history).as_job()
+
+
+# --- rows of a record -------------------------------------------------------------------------------------------
+
+
+def body_row(record: Record, stored: Stored) -> Row:
+    """Return the row of `rewrite_job`. A column that cannot be read stays as it was stored."""
+    before, values = stored.record, stored.values
+    key, traits = pack_unique(record.unique)
+    if record.unique == before.unique:
+        key, traits = values["ukey"], values["utraits"]
+    options = values["options"] if record.options == before.options else packed_options(record.options)
+    payload = None if record.payload == before.payload else payload_text(record.payload)
+    return (
+        record.id, record.scheduled_at, record.budget, record.priority, traits, record.queue, record.kind, payload, key,
+        record.tenant, options,
+    )  # fmt: skip
+
+
+BODY_FIELDS = ("queue", "priority", "kind", "payload", "budget", "unique", "tenant", "options")
+
+
+def changes_body(before: Record, after: Record) -> bool:
+    """Return whether the row of `job` has to be rewritten."""
+    return any(getattr(before, field) != getattr(after, field) for field in BODY_FIELDS)
+
+
+def ready_row(record: Record, *, past: bool) -> Row:
+    """Return the row of `ready`."""
+    return (
+        record.scheduled_at, record.token, record.id, record.attempts, record.priority, CODES[record.status],
+        _settled(record), past, record.queue,
+    )  # fmt: skip
+
+
+def done_row(record: Record) -> Row:
+    """Return the row of `done`."""
+    return (
+        record.id, record.finished_at, record.expires_at, record.token, record.started_at, record.attempts,
+        CODES[record.status], _settled(record), record.cancel_requested, record.queue,
+        None if record.result is None else record.result.decode(), record.successor,
+    )  # fmt: skip
+
+
+def past_row(record: Record, stored: Stored) -> Row:
+    """Return the row of `past`. A column that cannot be read stays as it was stored."""
+    before, values = stored.record, stored.values
+    metadata = encode(record.metadata).decode() if record.metadata else None
+    log = encode(record.log).decode() if record.log else None
+    return (
+        record.id, record.scheduled_at, record.started_at if record.status in WAITING else None,
+        record.cancel_requested_at, record.base, record.crashes, record.throttles, record.progress,
+        values["metadata"] if record.metadata == before.metadata else metadata,
+        values["log"] if record.log == before.log else log,
+    )  # fmt: skip
+
+
+def needs_past(record: Record, *, body_due: Instant) -> bool:
+    """Return whether the record has values that only `past` can store."""
+    if record.base or record.crashes or record.throttles or record.metadata or record.log:
+        return True
+    if record.progress is not None or record.cancel_requested_at is not None:
+        return True
+    return record.status in WAITING and (record.scheduled_at != body_due or record.started_at is not None)
+
+
+def _settled(record: Record) -> int:
+    return NEVER_SETTLED if record.settled is None else CODES[record.settled]
+
+
+def payload_text(payload: bytes) -> str:
+    """Return a payload as the store keeps it."""
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        raise InvalidPayload("payload", payload[:40], "must be JSON in UTF-8") from None
+
+
+def packed_options(options: Options) -> str | None:
+    """Return options as the store keeps them."""
+    packed = None if options is PLAIN else pack(options)
+    return None if packed is None else packed.decode()
+
+
+# --- new jobs ---------------------------------------------------------------------------------------------------
+
+
+def draft_columns(drafts: Sequence[Draft]) -> Row:
+    """Return drafts without keys as `insert` and `create` take them."""
+    return _new_columns(
+        ids=[draft.id for draft in drafts],
+        common=[
+            [draft.queue for draft in drafts],
+            [draft.kind for draft in drafts],
+            [draft.priority for draft in drafts],
+            [draft.attempts for draft in drafts],
+        ],
+        payloads=[payload_text(draft.payload) for draft in drafts],
+        others=[
+            [draft.delay or None for draft in drafts],
+            [draft.at for draft in drafts],
+            [draft.tenant for draft in drafts],
+            [packed_options(draft.options) for draft in drafts],
+        ],
+        keys=[[], []],
+    )
+
+
+def record_columns(records: Sequence[Record]) -> Row:
+    """Return new jobs as `create` takes them."""
+    keys = [pack_unique(record.unique) for record in records]
+    return _new_columns(
+        ids=[record.id for record in records],
+        common=[
+            [record.queue for record in records],
+            [record.kind for record in records],
+            [record.priority for record in records],
+            [record.budget for record in records],
+        ],
+        payloads=[payload_text(record.payload) for record in records],
+        others=[
+            [],
+            [record.scheduled_at for record in records],
+            [record.tenant for record in records],
+            [packed_options(record.options) for record in records],
+        ],
+        keys=[[key for key, _ in keys], [traits for _, traits in keys]],
+    )
+
+
+def _new_columns(
+    *, ids: list[JobId], common: list[list[Any]], payloads: list[str], others: list[list[Any]], keys: list[list[Any]]
+) -> Row:
+    """Return the columns `NEW` after the values that all rows have in common.
+
+    A list in which every row has the same value, or none, is empty: the driver looks at each element of a list.
+    """
+    return (
+        *(column[0] for column in common),
+        ids,
+        *([] if column.count(column[0]) == len(column) else column for column in common),
+        payloads,
+        *map(unless_empty, others),
+        *map(unless_empty, keys),
+    )
+
+
+def unless_empty(column: list[Any]) -> list[Any]:
+    """Return a column, or an empty one when it holds nothing but None."""
+    return [] if column.count(None) == len(column) else column

@@ -121,12 +121,6 @@ class _Link(asyncpg.Connection):  # type: ignore[misc]
         waiter.add_done_callback(_retrieve)
         super()._cancel_current_command(waiter, *more)
 
-    def _cleanup(self) -> None:
-        # A COPY that waits until it may write more does not notice by itself that nobody reads any more.
-        if self._protocol is not None:
-            self._protocol.resume_writing()
-        super()._cleanup()
-
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
     """Look at an error, so that the loop does not report it as never retrieved."""
@@ -174,10 +168,9 @@ class Connection:
 
     async def run(self, text: str, values: Sequence[Any], patience: float) -> list[Row]:
         """Run one statement."""
-        if not self._strict or self._link.is_in_transaction() or text.startswith("CALL"):
+        if not self._strict or self._link.is_in_transaction():
             return await self._answer(self._link.fetch(text, *values), patience)
-        # Sessions behind a pooler have the database's own level: a lone statement gets a transaction of ours. A
-        # procedure that commits must not be inside of one; ours only inserts, which no level makes fail.
+        # Sessions behind a pooler have the database's own level: a lone statement gets a transaction of ours.
         await self.command(BEGIN, patience)
         try:
             rows: list[Row] = await self._answer(self._link.fetch(text, *values), patience)
@@ -187,11 +180,6 @@ class Connection:
                 await self.rollback()
             raise
         return rows
-
-    async def copy(self, schema: str, table: str, columns: Sequence[str], rows: Sequence[Row], patience: float) -> None:
-        """Append rows to a table, with these of its columns."""
-        copied = self._link.copy_records_to_table(table, schema_name=schema, columns=columns, records=rows)
-        await self._answer(copied, patience)
 
     async def _answer(self, asked: Awaitable[T], patience: float) -> T:
         """Translate the driver's errors; do not reuse a connection in an unknown state."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stoker.engines.postgres import counters, record_writes
+from stoker.engines.postgres import counters
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.postgres.unit_of_work import Unit, erase
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
@@ -44,6 +44,7 @@ _SWEEP = sql("expire_sweep")
 _TAKE = sql("expire_take")
 _FINISHED = sql("expire_finished")
 _NEAREST = sql("expire_nearest")
+_ERASE_EVENT = sql("erase_event")
 _EVENTS, _POINTS, _REMEMBERED = sql("expire_events"), sql("expire_points"), sql("expire_remembered")
 _PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
 
@@ -133,4 +134,6 @@ def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Steps[None]:
     for _, queue, kind, status in rows:
         unit.count(queue, kind, status, -1)
     swept.jobs += len(rows)
-    swept.events += yield from record_writes.erase_bodies([job for job, *_ in rows])
+    gone = [job for job, *_ in rows]
+    yield from erase(gone)
+    swept.events += len((yield _ERASE_EVENT, (gone,)))

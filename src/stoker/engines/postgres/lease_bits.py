@@ -11,10 +11,8 @@ from stoker.engines.sql.packing import read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ids import JobId
 from stoker.model.job import Settlement
-from stoker.model.lifecycle import SETTLED, accepts
 
 _HELD = sql("held")
-_SOFT = frozenset(status for status in SETTLED if not accepts(status, cancel_requested=True))
 
 
 class Item(NamedTuple):
@@ -25,11 +23,11 @@ class Item(NamedTuple):
     ref: Ref
 
 
-def located(round_: list[tuple[int, Settlement]]) -> Steps[list[Item]]:
-    """Return the settlements whose claims may still be stored, each with its `Ref`."""
+def located(settlements: Sequence[tuple[int, Settlement]]) -> Steps[list[Item]]:
+    """Return the settlements, by place, whose claims may still be stored, each with its `Ref`."""
     items: list[Item] = []
     blind: list[tuple[int, Settlement]] = []
-    for place, settlement in round_:
+    for place, settlement in settlements:
         ref = settlement.ref
         if type(ref) is Ref and ref.id == settlement.id:
             items.append(Item(place, settlement, ref))
@@ -47,41 +45,45 @@ def found_refs(wanted: list[tuple[str, int, JobId]]) -> Steps[dict[int, Ref]]:
     leases: dict[int, Lease] = {}
     columns = [list(column) for column in zip(*wanted, strict=True)]
     for row in (yield _HELD, tuple(columns)):
-        ord_, number, token, claimed, worker, queue, size, pos, kind, attempt, priority, key, traits = row[:13]
+        ord_, number, token, claimed, worker, queue, size, pos, kind, attempt, priority, key, traits, throttles = row
         lease = leases.get(number)
         if lease is None:
             lease = leases[number] = Lease(number, token, claimed, worker, queue, size)
         unique = read_unique(key, traits)
-        slot = None if unique is None else unique.slot(kind)
-        refs[ord_ - 1] = Ref(lease, wanted[ord_ - 1][2], pos, kind, attempt, priority, slot, *row[13:])
+        refs[ord_ - 1] = Ref(
+            lease=lease,
+            id=wanted[ord_ - 1][2],
+            pos=pos,
+            kind=kind,
+            attempt=attempt,
+            priority=priority,
+            slot=None if unique is None else unique.slot(kind),
+            throttles=throttles,
+        )
     return refs
 
 
 class BitMasks:
-    """Bit masks of the positions that a call settles, one pair for each fence (lease, worker, token)."""
+    """Bit masks of the positions that a call settles, one for each fence (lease, worker, token)."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.numbers: list[int] = []
+        """The number of its fence for each item."""
         self._known: dict[tuple[int, str, int], int] = {}
-        self._soft: list[bytearray] = []
-        self._hard: list[bytearray] = []
-        known, soft, hard, numbers = self._known, self._soft, self._hard, self.numbers
+        self._masks: list[bytearray] = []
+        known, masks, numbers = self._known, self._masks, self.numbers
         for _, settlement, ref in items:
             fence = (ref.lease.id, settlement.worker, settlement.token)
             number = known.get(fence)
             if number is None:
                 number = known[fence] = len(known) + 1
-                soft.append(bytearray(b"0" * ref.lease.size))
-                hard.append(bytearray(b"0" * ref.lease.size))
-            (soft if settlement.status in _SOFT else hard)[number - 1][ref.pos] = 49
+                masks.append(bytearray(b"0" * ref.lease.size))
+            masks[number - 1][ref.pos] = 49
             numbers.append(number)
 
     def fences(self) -> Row:
         leases, workers, tokens = zip(*self._known, strict=True)
         return list(leases), list(workers), list(tokens)
 
-    def soft(self) -> list[str]:
-        return [mask.decode() for mask in self._soft]
-
-    def hard(self) -> list[str]:
-        return [mask.decode() for mask in self._hard]
+    def bits(self) -> list[str]:
+        return [mask.decode() for mask in self._masks]

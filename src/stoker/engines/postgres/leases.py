@@ -87,14 +87,46 @@ def _stored(row: Row, known: dict[int, Lease]) -> Claim:
     if lease is None:
         lease = known[number] = Lease(number, token, claimed, worker, queue, size)
     unique = read_unique(key, traits)
-    slot = None if unique is None else unique.slot(kind)
     curve, cool = settings_of(settings)
     base, crashes, throttles, metadata = past_of(past)
     return Claim(
-        id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
-        read_options(options), unique, tenant, crashes, throttles, error, cancel, metadata, curve, cool, former,
-        former_at, Ref(lease, id_, pos, kind, attempt, priority, slot, crashes, throttles), Status.RUNNING,
-    )  # fmt: skip
+        id=id_,
+        kind=kind,
+        queue=queue,
+        payload=payload.encode(),
+        attempt=attempt,
+        base=base,
+        budget=budget,
+        worker=worker,
+        token=token,
+        claimed_at=claimed,
+        created_at=created,
+        scheduled_at=due,
+        priority=priority,
+        options=read_options(options),
+        unique=unique,
+        tenant=tenant,
+        crashes=crashes,
+        throttles=throttles,
+        last_error=error,
+        cancel_requested=cancel,
+        metadata=metadata,
+        curve=curve,
+        cool_count=cool,
+        former=former,
+        former_at=former_at,
+        ref=Ref(
+            lease=lease,
+            id=id_,
+            pos=pos,
+            kind=kind,
+            attempt=attempt,
+            priority=priority,
+            slot=None if unique is None else unique.slot(kind),
+            throttles=throttles,
+        ),
+        before=Status.RUNNING,
+    )
 
 
 async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres.insert import admit
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.shared.careful import insert_followup
+from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model import schedule as rules
 from stoker.model.job import Draft
@@ -60,7 +61,9 @@ def _fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:
     stored = yield from _lock(tick.name)
     if stored is None or not applies(stored, tick, unit.now):
         return Fired(applied=False, now=unit.now, schedule=stored)
-    receipts = yield from admit(unit, drafts, refuse=False)
+    receipts = yield from decided(
+        unit, lambda: unit.load_drafts(drafts), lambda: [insert_followup(unit, draft) for draft in drafts]
+    )
     after = after_tick(stored, met(tick, drafts, receipts))
     yield _WRITE, (after.name, pack(after).decode())
     return Fired(True, unit.now, after, tuple(receipts))

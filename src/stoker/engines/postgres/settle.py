@@ -1,45 +1,41 @@
-"""Settling: claims end, by bulk statements where possible.
+"""Settling: claims end.
 
-Plain successes, which are nearly all, go as one small statement, everything else as one large one; both clear bits in
-leases and answer which. What a settlement brings along (a cool-down, follow-ups) is written in the same transaction.
-A settlement whose bit was not open is asked about once more: whether it applied before.
-A settlement that meets a lock of another transaction is left out and answered as held; the others are written.
+Plain successes, which are nearly all, are settled as a batch: one statement clears bits in leases and inserts rows of
+`done`. Every other settlement takes the careful path, in one transaction with what it brings along (a cool-down,
+follow-ups). A settlement that meets a lock of another transaction is left out and returned as held; the others are
+written.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from stoker.engines.postgres import insert
 from stoker.engines.postgres.claim import Claimer, Ref
-from stoker.engines.postgres.columns import CODES
+from stoker.engines.postgres.columns import CODES, unless_empty
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.lease_bits import BitMasks, Item, located
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.packing import encode, legible
-from stoker.engines.sql.settings import pack_queue, read_queue
+from stoker.engines.postgres.unit_of_work import Place, Unit
+from stoker.engines.shared.careful import settle_one
+from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
-from stoker.model.control import Queue
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_HISTORY, Claim, Demand, Settled, Settlement, Status, Verdict
-from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE, deletes
-from stoker.model.throttle import Cool, cooled
+from stoker.model.job import Claim, Demand, Settled, Settlement, Status, Verdict
+from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.throttle import cooled
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
-_SETTLE = sql("settle")
 _DONE = sql("settle_done")
 _SETTLED = sql("settled")
-_TRIM = sql("trim")
-_QUEUES = sql("queues_named")
-_LOCK = sql("queue_lock")
+_LOCK_CLAIMS = sql("lock_claims")
 
 LOCK_WAIT = 0.2
 """Seconds a settlement waits for a key that another open transaction has taken."""
@@ -49,7 +45,6 @@ LOCK_WAIT_AGAIN = 0.05
 
 _APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
 _SUCCESS = Status.DONE
-_WAITING = (Status.PENDING, Status.RETRYING)
 
 
 async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
@@ -76,17 +71,13 @@ async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlem
 
 
 async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """End claims; verdicts in their order. One statement is a transaction by itself."""
-    if any(settlement.cool is not None or settlement.followups for settlement in settlements):
-        if any(settlement.slots for settlement in settlements):
-            return await _around_locks(store, settlements)
-        return await store.write(lambda unit: settle(unit, unit.now, settlements), lane="settle")
-    now = store.now()
-    unit = Unit(now or 0)
-    verdicts = await store.each("settle", lambda: settle(unit, now, settlements))
-    if unit.woken:
-        store.notify(unit.woken)
-    return verdicts
+    """End claims; verdicts in their order. A batch of plain successes is a transaction by itself."""
+    plain = _plain(settlements)
+    if len(plain) == len(settlements):
+        return await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
+    if any(settlement.slots for settlement in settlements):
+        return await _around_locks(store, settlements)
+    return await store.write(lambda unit: settle(unit, settlements), lane="settle")
 
 
 async def _around_locks(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
@@ -100,7 +91,7 @@ async def _around_locks(store: Store, settlements: Sequence[Settlement]) -> list
         batch = [settlements[place] for place in places]
         try:
             found = await store.write(
-                lambda unit, batch=batch: settle(unit, unit.now, batch),  # type: ignore[misc]
+                lambda unit, batch=batch: settle(unit, batch),  # type: ignore[misc]
                 lane="settle",
                 lock_wait=wait,
             )
@@ -118,48 +109,52 @@ async def _around_locks(store: Store, settlements: Sequence[Settlement]) -> list
     return verdicts
 
 
-def settle(unit: Unit, now: Instant | None, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     """End claims; verdicts in their order."""
-    verdicts = [_LOST] * len(settlements)
-    for round_ in rounds(settlements):
+    plain = _plain(settlements)
+    verdicts = yield from _settle_plain(unit.now, plain, len(settlements))
+    for round_ in _rounds(settlements, {item.place for item in plain}):
         try:
-            items = yield from located(round_)
-            if items:
-                yield from _end(now, items, verdicts)
-            yield from _afterwards(unit, items, verdicts)
+            yield from decided(unit, partial(_load, unit, round_), partial(_decide, unit, round_, verdicts))
         except Locked as error:
-            if len(round_) == 1:
-                error.place = round_[0][0]
+            if len(round_.others) == 1:
+                error.place = round_.others[0][0]
             raise
-    yield from _recognise(settlements, verdicts)
     return verdicts
 
 
-def rounds(settlements: Sequence[Settlement]) -> list[list[tuple[int, Settlement]]]:
-    """The settlements with their places, cut so that in each round a job stands once.
+class Round(NamedTuple):
+    """Settlements that are loaded and written together, by place: plain ones that were settled, and others."""
 
-    A follow-up with a key may meet a job that a later settlement ends: then each settlement is a round of its own.
+    batched: list[tuple[int, Settlement]]
+    others: list[tuple[int, Settlement]]
+
+
+def _rounds(settlements: Sequence[Settlement], batched: set[int]) -> list[Round]:
+    """Return the settlements in rounds, unless all were settled as a batch.
+
+    With keys a round has one settlement that is not plain: a follow-up may meet a job that another settlement ends, and
+    a lock that is waited for in vain is then known to be that settlement's.
     """
-    if any(draft.unique is not None for settlement in settlements for draft in settlement.followups):
-        return [[one] for one in enumerate(settlements)]
-    left = list(enumerate(settlements))
-    if len({settlement.id for settlement in settlements}) == len(settlements):
-        return [left]
-    found = []
-    while left:
-        seen: set[JobId] = set()
-        now: list[tuple[int, Settlement]] = []
-        later: list[tuple[int, Settlement]] = []
-        for place, settlement in left:
-            (later if settlement.id in seen else now).append((place, settlement))
-            seen.add(settlement.id)
-        found.append(now)
-        left = later
-    return found
+    if len(batched) == len(settlements):
+        return []
+    rounds = [Round([], [])]
+    alone = any(one.slots for place, one in enumerate(settlements) if place not in batched)
+    for place, one in enumerate(settlements):
+        if place in batched:
+            rounds[-1].batched.append((place, one))
+        else:
+            if alone and rounds[-1].others:
+                rounds.append(Round([], []))
+            rounds[-1].others.append((place, one))
+    return rounds
+
+
+# --- plain successes --------------------------------------------------------------------------------------------
 
 
 def is_plain(settlement: Settlement) -> bool:
-    """A success with nothing to say but its result, of a job that holds no key and was not throttled before."""
+    """Whether it is a success with a result only, of a job that holds no key and was not throttled before."""
     ref = settlement.ref
     return (
         settlement.status is _SUCCESS
@@ -176,26 +171,44 @@ def is_plain(settlement: Settlement) -> bool:
     )
 
 
-# --- clearing the bits ------------------------------------------------------------------------------------------
+def _plain(settlements: Sequence[Settlement]) -> list[Item]:
+    """Return the plain successes whose job occurs once in the call."""
+    ids = [settlement.id for settlement in settlements]
+    twice: set[JobId] = set()
+    if len(set(ids)) != len(ids):
+        twice = {job for job, n in Counter(ids).items() if n > 1}
+    return [
+        Item(place, settlement, settlement.ref)
+        for place, settlement in enumerate(settlements)
+        if is_plain(settlement) and settlement.ref.id == settlement.id and settlement.id not in twice
+    ]
 
 
-def _end(now: Instant | None, items: list[Item], verdicts: list[Verdict]) -> Steps[None]:
-    """Clear the bits of a round and write down what it says."""
+def _settle_plain(now: Instant | None, items: list[Item], n: int) -> Steps[list[Verdict]]:
+    """Settle plain successes as `Record.settle` does; verdicts for a call of `n` settlements."""
+    verdicts = [_LOST] * n
+    if not items:
+        return verdicts
     masks = BitMasks(items)
-    if all(is_plain(settlement) for _, settlement, _ in items):
-        rows = yield _DONE, (now, *masks.fences(), masks.hard(), *_plain_columns(items, masks.numbers))
-    else:
-        values = (now, *masks.fences(), masks.soft(), masks.hard(), masks.numbers, *_columns(items))
-        rows = yield _SETTLE, (*values, KEEP_DONE, KEEP_DEAD)
-    answers: dict[int, tuple[str, str]] = {number: (open_, done) for number, open_, done in rows}
-    for (place, _, ref), number in zip(items, masks.numbers, strict=True):
-        answer = answers.get(number)
-        if answer is None or answer[0][ref.pos] == "0":
-            continue
-        verdicts[place] = _APPLIED if answer[1][ref.pos] == "1" else Verdict.CANCELING
+    rows = yield _DONE, (now, *masks.fences(), masks.bits(), *_columns(items, masks.numbers))
+    closed: dict[int, str] = dict(rows)
+    lost: list[Item] = []
+    for item, number in zip(items, masks.numbers, strict=True):
+        if number in closed and closed[number][item.ref.pos] == "1":
+            verdicts[item.place] = _APPLIED
+        elif item.settlement.token > 0:
+            lost.append(item)
+    if lost:
+        # A job whose last run was ended like this under this token was ended by this very settlement.
+        rows = yield _SETTLED, ([item.settlement.id for item in lost],)
+        ended = {(job, token, status) for job, token, status in rows}
+        for place, one, _ in lost:
+            if (one.id, one.token, CODES[one.status]) in ended:
+                verdicts[place] = Verdict.REPEATED
+    return verdicts
 
 
-def _plain_columns(items: list[Item], numbers: list[int]) -> Row:
+def _columns(items: list[Item], numbers: list[int]) -> Row:
     kinds = [ref.kind for _, _, ref in items]
     attempts = [ref.attempt for _, _, ref in items]
     results = [settlement.result for _, settlement, _ in items]
@@ -204,88 +217,53 @@ def _plain_columns(items: list[Item], numbers: list[int]) -> Row:
         [ref.id for _, _, ref in items],
         [] if kinds.count(kinds[0]) == len(kinds) else kinds,
         [] if attempts.count(1) == len(attempts) else attempts,
-        insert.unless_plain([settlement.keep for _, settlement, _ in items]),
-        insert.unless_plain([None if result is None else result.decode() for result in results]),
+        unless_empty([settlement.keep for _, settlement, _ in items]),
+        unless_empty([None if result is None else result.decode() for result in results]),
         KEEP_DONE,
         kinds[0],
     )
 
 
-def _columns(items: list[Item]) -> Row:
-    rows = [_row(settlement, ref) for _, settlement, ref in items]
-    return tuple(list(column) for column in zip(*rows, strict=True))
+# --- everything else --------------------------------------------------------------------------------------------
 
 
-def _row(settlement: Settlement, ref: Ref) -> Row:
-    """One settlement as the large statement wants it: what stands there afterwards, not what changes."""
-    status = settlement.status
-    waits = status in _WAITING
-    crashes = ref.crashes + settlement.crash
-    throttles = 0 if status is _SUCCESS else ref.throttles + settlement.throttled
-    return (
-        ref.pos,
-        ref.id,
-        CODES[status],
-        ref.kind,
-        ref.attempt,
-        max(0, ref.attempt - settlement.refund),
-        settlement.after if waits else None,
-        ref.priority,
-        settlement.keep,
-        settlement.result.decode() if settlement.result is not None and status is _SUCCESS else None,
-        None if settlement.error is None else legible(settlement.error),
-        ref.slot,
-        deletes(settlement),
-        waits or bool(settlement.metadata) or (crashes, throttles) != (ref.crashes, ref.throttles),
-        crashes,
-        throttles,
-        encode(settlement.metadata).decode() if settlement.metadata else None,
-        settlement.due if waits else None,
-    )
+def _load(unit: Unit, round_: Round) -> Steps[None]:
+    """Lock the leases of the claims, read their jobs, and load what they bring along.
+
+    A job that does not run under its claim's lease is read as it is, without a lock: its settlement changes nothing.
+    """
+    items = yield from located(round_.others)
+    leases = sorted({item.ref.lease.id for item in items})
+    bits: dict[int, str] = dict((yield _LOCK_CLAIMS, (leases,))) if leases else {}
+    places: dict[JobId, Place | None] = dict.fromkeys(one.id for _, one in round_.others)
+    for _, one, ref in items:
+        open_ = bits.get(ref.lease.id)
+        if open_ is not None and open_[ref.pos] == "1":
+            places[one.id] = Place(lease=ref.lease.id, bit=ref.pos, size=len(open_))
+    yield from unit.load_places(places)
+    running = [one for _, one in round_.others if places[one.id] is not None]
+    yield from _lock_cooled(unit, running)
+    yield from unit.load_drafts([draft for one in running for draft in one.followups])
 
 
-def _recognise(settlements: Sequence[Settlement], verdicts: list[Verdict]) -> Steps[None]:
-    """A job whose last run was ended like this under this token was ended by this very settlement."""
-    lost = [place for place, verdict in enumerate(verdicts) if verdict is _LOST and settlements[place].token > 0]
-    if not lost:
-        return
-    rows = yield _SETTLED, ([settlements[place].id for place in lost],)
-    ended = {(job, token, status) for job, token, status in rows}
-    for place in lost:
-        one = settlements[place]
-        if (one.id, one.token, CODES[one.status]) in ended:
-            verdicts[place] = Verdict.REPEATED
+def _decide(unit: Unit, round_: Round, verdicts: list[Verdict]) -> None:
+    """Settle the others of a round. The last settlement of a kind decides about the kind's last error."""
+    batched = dict(round_.batched)
+    for place, one in sorted([*round_.batched, *round_.others], key=itemgetter(0)):
+        if place not in batched:
+            verdicts[place] = settle_one(unit, one)
+        elif verdicts[place] is _APPLIED:
+            unit.last_errors[one.ref.kind] = None
 
 
-# --- what comes along -------------------------------------------------------------------------------------------
-
-
-def _afterwards(unit: Unit, items: list[Item], verdicts: list[Verdict]) -> Steps[None]:
-    long: list[JobId] = []
-    for place, settlement, ref in items:
-        if verdicts[place] is not _APPLIED:
-            continue
-        if settlement.error is not None and ref.attempt > LONGEST_HISTORY:
-            long.append(ref.id)
-        if not settlement.after and settlement.status in _WAITING:
-            unit.woken.add(ref.lease.queue)
-        if settlement.cool is not None:
-            yield from _cool(unit, ref.lease.queue, settlement.cool)
-        if settlement.followups:
-            yield from insert.admit(unit, settlement.followups, refuse=False)
-    if long:
-        yield _TRIM, (long, LONGEST_HISTORY)
-
-
-def _cool(unit: Unit, name: str, wish: Cool) -> Steps[None]:
-    """Apply a cool-down. The queue's row is locked, and read again, only if it would change."""
-    queue = Queue(name=name)
-    for row in (yield _QUEUES, ([name],)):
-        queue = read_queue(row)
-    if cooled(unit.now, queue.cooldown, wish) == queue.cooldown:
-        return
-    rows: Any = yield _LOCK, pack_queue(Queue(name=name))
-    queue = read_queue(rows[0])
-    cooldown = cooled(unit.now, queue.cooldown, wish)
-    if cooldown != queue.cooldown:
-        yield from unit.write_queue(msgspec.structs.replace(queue, cooldown=cooldown))
+def _lock_cooled(unit: Unit, settlements: list[Settlement]) -> Steps[None]:
+    """Lock the queues whose cool-down would change: only those, or all that are throttled would wait for each other."""
+    names: set[str] = set()
+    for one in settlements:
+        record = unit.get(one.id)
+        if one.cool is not None and record is not None:
+            cooldown = unit.queue(record.queue).cooldown
+            if cooled(unit.now, cooldown, one.cool) != cooldown:
+                names.add(record.queue)
+    for name in sorted(names):
+        yield from unit.lock_queue(name)

@@ -294,13 +294,9 @@ class Store:
 
     # --- waking -------------------------------------------------------------------------------------------------
 
-    def take_message(self, topics: set[str]) -> str | None:
-        """Return a wake-up for the caller's own statement; None above the rate of messages."""
-        return self.notifier.take_message(topics)
-
-    def notify(self, topics: set[str], *, already_sent: bool | None = None) -> None:
-        """After a commit: wake waiters of this engine and, unless already sent, of other processes."""
-        self.notifier.notify(topics, already_sent=already_sent)
+    def notify(self, topics: set[str]) -> None:
+        """After a commit: wake waiters of this engine and of other processes."""
+        self.notifier.notify(topics)
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
         """Call on the engine's loop, from any thread; do nothing if it is not open in this process."""

@@ -1,43 +1,95 @@
-"""A unit of work: what one transaction of several statements knows while it is being made.
+"""The unit of work of one transaction: its instant, its counts, and the jobs it locks, changes and writes.
 
-It carries the transaction's one instant, what it counted and whom it will wake. Counts are appended once at the end, a
-row for each queue and kind. Nothing here outlives the transaction, so a rollback leaves nothing to repair.
+`load`, `load_drafts` and `write` are Postgres' part of the shared unit of work. Jobs are locked first, wherever they
+are, then read in a statement of its own: what was read cannot change before the commit. The difference is written by
+one statement for each table. Counts are appended once at the end, one row for each queue and kind. Nothing here
+outlives the transaction, so a rollback leaves nothing to repair.
+
+Locks are taken in one order: the row of `ready`, `done` or `lease` that a job is in, then keys.
 """
 
 from __future__ import annotations
 
-from stoker.engines.base import CONTROL
-from stoker.engines.postgres.columns import CANCELED, DEAD, DONE, RETRYING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from stoker.engines.postgres import columns
+from stoker.engines.postgres.columns import CODES, PENDING, Stored
 from stoker.engines.postgres.statements import sql
+from stoker.engines.shared.careful import wanted_by_drafts
+from stoker.engines.shared.unit_of_work import Wanted, Written
+from stoker.engines.sql.careful import SqlUnit
+from stoker.engines.sql.packing import legible
 from stoker.engines.sql.settings import pack_queue, read_queue
-from stoker.engines.sql.steps import Steps
-from stoker.model.ahead import wakes
+from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
+from stoker.model.errors import EngineBusy
+from stoker.model.groups import Group
+from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE, LONGEST_HISTORY, Draft, Status
+from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
+from stoker.model.unique import Meeting, Unique, meet
 
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
-"""Totals since the store was made, counted beside the statuses."""
+"""Totals since the store was created, counted beside the statuses."""
 
 NUMBERS = 13
-TOTALS = {DONE: COMPLETED, DEAD: FAILED, RETRYING: RETRIES, CANCELED: CANCELS}
+TOTALS: dict[Total, int] = {
+    "enqueued": ENQUEUED,
+    "completed": COMPLETED,
+    "retried": RETRIES,
+    "failed": FAILED,
+    "canceled": CANCELS,
+}
+
+MOST_ROUNDS = 100
+"""A job that changes its place this often while it is looked for is reported as busy."""
+
+CHANGES_HOLDER = frozenset({Meeting.SUPERSEDE, Meeting.REPLACE})
 
 _DELTA = sql("delta")
-_QUEUES = sql("queues_named")
-_QUEUE_WRITE = sql("queue_write")
+_QUEUES, _QUEUE_LOCK, _QUEUE_WRITE = sql("queues_named"), sql("queue_lock"), sql("queue_write")
+_KNOWN = sql("known")
+_LOCK_READY, _LOCK_DONE, _LOCK_LEASES = sql("lock_ready"), sql("lock_done"), sql("lock_leases")
+_LOAD = sql("load")
+_TAKE_KEYS, _HOLDERS, _PASS_KEYS = sql("take_keys"), sql("holders"), sql("pass_keys")
+_RELEASE_KEYS, _RELEASE_ALL_KEYS = sql("release_keys"), sql("release_all_keys")
+_CREATE, _REWRITE = sql("create"), sql("rewrite_job")
+_READY_DROP, _DONE_DROP = sql("ready_drop"), sql("done_drop")
+_LEASE_CLOSE, _LEASE_ASK = sql("lease_close"), sql("lease_ask")
+_PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_past")
+_PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
+_ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
+_ERASE_EVENT, _REMEMBER = sql("erase_event"), sql("remember_jobs")
 
 
-class Unit:
-    """One transaction in the making."""
+class Place(NamedTuple):
+    """Where a running job is: its lease, its bit in it, and how many bits there are."""
 
-    __slots__ = ("_deltas", "_queues", "now", "woken")
+    lease: int
+    bit: int
+    size: int
+
+
+class Hold(NamedTuple):
+    """Who holds a key; `firm`: also while that job waits for a retry."""
+
+    job: JobId
+    firm: bool
+
+
+class Unit(SqlUnit):
+    """One transaction."""
 
     def __init__(self, now: Instant) -> None:
-        self.now = now
-        self.woken: set[str] = set()
+        super().__init__(now)
         self._deltas: dict[tuple[str, str], list[int]] = {}
-        self._queues: dict[str, Queue] = {}
+        self._stored: dict[JobId, Stored] = {}
+        self._places: dict[JobId, Place] = {}
+        self._taken: dict[str, Hold] = {}
 
-    # --- counting and waking ------------------------------------------------------------------------------------
+    # --- counts -------------------------------------------------------------------------------------------------
 
     def count(self, queue: str, kind: str, what: int, n: int = 1) -> None:
         """Count a status or a total up or down."""
@@ -46,40 +98,349 @@ class Unit:
             numbers = self._deltas[queue, kind] = [0] * NUMBERS
         numbers[what] += n
 
-    def moved(self, queue: str, kind: str, before: int, after: int, n: int = 1) -> None:
-        """Jobs went from one status to another."""
-        self.count(queue, kind, before, -n)
-        self.count(queue, kind, after, n)
-
-    def due(self, queue: str, at: Instant) -> None:
-        """A job can be taken from `at` on; one that can be taken now or soon wakes a waiter after the commit."""
-        if wakes(at, self.now):
-            self.woken.add(queue)
-
-    def control(self) -> None:
-        """Somebody's running job was asked to stop."""
-        self.woken.add(CONTROL)
-
     def end(self) -> Steps[None]:
         """Append what was counted."""
         rows = [(*key, *numbers) for key, numbers in self._deltas.items() if any(numbers)]
         self._deltas.clear()
         if rows:
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            yield _DELTA, (*columns[:2], *([n or None for n in column] for column in columns[2:]))
+            names, kinds, *numbers = transposed(rows)
+            yield _DELTA, (names, kinds, *([n or None for n in column] for column in numbers))
 
     # --- queues -------------------------------------------------------------------------------------------------
 
-    def queues(self, names: set[str]) -> Steps[dict[str, Queue]]:
-        """Queues by name, as stored or with defaults."""
-        if missing := sorted(names - self._queues.keys()):
-            for row in (yield _QUEUES, (missing,)):
-                self._queues[row[0]] = read_queue(row)
+    def load_queues(self, names: Iterable[str]) -> Steps[None]:
+        """Read queues by name, as stored or with defaults."""
+        missing = sorted(self.missing(Wanted(queues=frozenset(names))).queues)
+        if missing:
+            found = {queue.name: queue for queue in map(read_queue, (yield _QUEUES, (missing,)))}
             for name in missing:
-                self._queues.setdefault(name, Queue(name=name))
-        return {name: self._queues[name] for name in names}
+                self.add_queue(found.get(name, Queue(name=name)))
+
+    def lock_queue(self, name: str) -> Steps[None]:
+        """Lock a queue's row and read it again; it is inserted if it is not there yet."""
+        [row] = yield _QUEUE_LOCK, pack_queue(Queue(name=name))
+        self.add_queue(read_queue(row))
 
     def write_queue(self, queue: Queue) -> Steps[None]:
         """Store a queue's settings and cool-down."""
         yield _QUEUE_WRITE, pack_queue(queue)
-        self._queues[queue.name] = queue
+
+    # --- loading ------------------------------------------------------------------------------------------------
+
+    def load(self, wanted: Wanted) -> Steps[None]:
+        """Lock and read jobs; where they may be revived, also their payloads and the holders of their keys."""
+        wanted = self.missing(wanted)
+        places = yield from _lock(wanted.ids)
+        yield from self.load_places(places, payloads=wanted.revives)
+        for job in wanted.ids - places.keys():
+            self.add_record(job, None)
+        if wanted.revives:
+            yield from self._load_revived(places)
+        yield from self.load_queues(wanted.queues)
+
+    def load_places(self, places: Mapping[JobId, Place | None], *, payloads: bool = False) -> Steps[None]:
+        """Read jobs that are locked; without a place one that does not run. One that is not found is None."""
+        if not places:
+            return
+        leases = [None if place is None else place.lease for place in places.values()]
+        bits = [None if place is None else place.bit for place in places.values()]
+        for job in places:
+            self.add_record(job, None)
+        for row in (yield _LOAD, (list(places), leases, bits, payloads)):
+            if (stored := columns.read(row)) is not None:
+                self._stored[stored.record.id] = stored
+                self.add_record(stored.record.id, stored.record)
+        self._places.update((job, place) for job, place in places.items() if place is not None)
+        yield from self.load_queues({self._stored[job].record.queue for job in places if job in self._stored})
+
+    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Steps[None]:
+        """Find out which drafts are stored already, and take the keys of the others or lock who holds them."""
+        new = sorted(self.missing(Wanted(frozenset(draft.id for draft in drafts))).ids)
+        known = {job for (job,) in (yield _KNOWN, (new,))} if new else set()
+        for job in new:
+            self.add_record(job, _bystander(job) if job in known else None)
+        contest: dict[str, list[tuple[JobId, Unique]]] = {}
+        for draft in drafts:
+            if draft.unique is not None and self.get(draft.id) is None:
+                contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.id, draft.unique))
+        yield from self._load_keys(contest)
+        for joined in wanted_by_drafts(drafts, group).groups:
+            self.add_group(joined, None)  # the engine stores no groups yet
+
+    def _load_revived(self, jobs: Iterable[JobId]) -> Steps[None]:
+        contest: dict[str, list[tuple[JobId, Unique]]] = {}
+        records = [self._stored[job].record for job in jobs]
+        for record in records:
+            if record.held_slot is not None:
+                self.add_holder(record.held_slot, record.id)
+        for record in records:
+            if record.unique is not None and record.status not in ACTIVE:
+                contest.setdefault(record.unique.slot(record.kind), []).append((record.id, record.unique))
+        yield from self._load_keys(contest)
+
+    def _load_keys(self, contest: Mapping[str, list[tuple[JobId, Unique]]]) -> Steps[None]:
+        """Take free keys for the first job that wants each, and load the holders of the others.
+
+        A key can change hands between two statements: a key whose holder is not found is asked for again. Only a
+        holder that is going to be changed is locked, so that no transaction holds up a job it merely names.
+        """
+        left = {slot: contest[slot] for slot in self.missing(Wanted(slots=frozenset(contest))).slots}
+        while left:
+            yield from self._take_keys(left)
+            if not left:
+                return
+            waiting: dict[JobId, str] = {}
+            for slot, job, firm, status in (yield _HOLDERS, (list(left),)):
+                bystander = _bystander(job, status, firm=firm)
+                if not self.missing(Wanted(frozenset({job}))).ids:
+                    self.add_holder(slot, job)
+                    del left[slot]
+                elif any(meet(bystander.holder, unique.mode) in CHANGES_HOLDER for _, unique in left[slot]):
+                    waiting[job] = slot
+                else:
+                    self.add_record(job, bystander)
+                    self.add_holder(slot, job)
+                    del left[slot]
+            if waiting:
+                locked = [job for (job,) in (yield _LOCK_READY, (sorted(waiting),))]
+                yield from self.load_places(dict.fromkeys(locked))
+                for job in locked:
+                    self.add_holder(waiting[job], job)
+                    del left[waiting[job]]
+
+    def _take_keys(self, left: dict[str, list[tuple[JobId, Unique]]]) -> Steps[None]:
+        """Take the free ones of the keys; they leave `left`."""
+        wanted = {slot: Hold(contenders[0][0], _firm(contenders[0][1])) for slot, contenders in left.items()}
+        jobs, firms = [hold.job for hold in wanted.values()], [hold.firm for hold in wanted.values()]
+        for (slot,) in (yield _TAKE_KEYS, (list(wanted), jobs, firms)):
+            self._taken[slot] = wanted[slot]
+            self.add_holder(slot, None)
+            del left[slot]
+
+    def undo(self) -> Steps[None]:
+        """Release the keys that loading took, and forget everything that was loaded."""
+        if self._taken:
+            yield _RELEASE_KEYS, (list(self._taken), [hold.job for hold in self._taken.values()])
+        self._forget()
+
+    def _forget(self) -> None:
+        self._stored.clear()
+        self._places.clear()
+        self._taken.clear()
+        self.clear()
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def write(self) -> Steps[bool]:
+        """Write what `careful` decided, table by table, and forget what was loaded."""
+        changes = list(self.written())
+        created = [after for before, after in changes if before is None and after is not None]
+        if created and not (yield from self._create(created)):
+            return False
+        changed = [(before, after) for before, after in changes if before is not None]
+        yield from self._leave(changed)
+        yield from self._enter([(before, after) for before, after in changed if after is not None])
+        yield from self._remove([before for before, after in changed if after is None])
+        yield from self._write_keys(changes)
+        yield from self._write_counts(changed)
+        for queue in self.changed_queues.values():
+            yield from self.write_queue(queue)
+        self._forget()
+        return True
+
+    def _create(self, records: list[Record]) -> Steps[bool]:
+        """Store new jobs; False, with nothing stored, if another transaction has just stored one of the ids."""
+        stored = {job for (job,) in (yield _CREATE, (self.now, *columns.record_columns(records)))}
+        if len(stored) == len(records):
+            return True
+        yield _READY_DROP, (list(stored),)
+        yield from erase(list(stored))
+        for record in records:
+            if record.id in stored:
+                self.count(record.queue, record.kind, PENDING, -1)
+                self.count(record.queue, record.kind, ENQUEUED, -1)
+        yield from self.undo()
+        return False
+
+    def _leave(self, changed: list[tuple[Record, Record | None]]) -> Steps[None]:
+        """Delete rows of `ready` and `done`, and clear bits in leases."""
+        ready: list[JobId] = []
+        done: list[JobId] = []
+        closed: list[Place] = []
+        asked: list[Place] = []
+        for before, after in changed:
+            if before.status in WAITING:
+                ready.append(before.id)
+            elif before.status is not Status.RUNNING:
+                done.append(before.id)
+            elif after is None or after.status is not Status.RUNNING:
+                closed.append(self._places[before.id])
+            else:
+                asked.append(self._places[before.id])
+        if ready:
+            yield _READY_DROP, (ready,)
+        if done:
+            yield _DONE_DROP, (done,)
+        if closed:
+            yield _LEASE_CLOSE, _masks(closed)
+        if asked:
+            yield _LEASE_ASK, _masks(asked)
+
+    def _enter(self, changed: list[tuple[Record, Record]]) -> Steps[None]:
+        """Write what a changed job is now."""
+        bodies: list[Row] = []
+        pasts: list[Row] = []
+        ready: list[Row] = []
+        done: list[Row] = []
+        failures: list[Row] = []
+        long: list[JobId] = []
+        for before, after in changed:
+            stored = self._stored[after.id]
+            body_due = stored.values["body_due"]
+            if columns.changes_body(before, after):
+                bodies.append(columns.body_row(after, stored))
+                body_due = after.scheduled_at
+            past = stored.has_past or columns.needs_past(after, body_due=body_due)
+            if past:
+                pasts.append(columns.past_row(after, stored))
+            if after.status in WAITING:
+                ready.append(columns.ready_row(after, past=past))
+            elif after.status is not Status.RUNNING:
+                done.append(columns.done_row(after))
+            if len(after.history) > len(before.history):
+                failure = after.history[-1]
+                failures.append((after.id, failure.at, failure.attempt, legible(failure.error)))
+                if failure.attempt > LONGEST_HISTORY:
+                    long.append(after.id)
+            elif after.last_error is not None and after.last_error != before.last_error:
+                failures.append((after.id, self.now, None, legible(after.last_error)))
+        for statement, rows in (
+            (_REWRITE, bodies),
+            (_PUT_PAST, pasts),
+            (_PUT_READY, ready),
+            (_PUT_DONE, done),
+            (_PUT_FAILURE, failures),
+        ):
+            if rows:
+                yield statement, tuple(transposed(rows))
+        if long:
+            yield _TRIM, (long, LONGEST_HISTORY)
+
+    def _remove(self, records: list[Record]) -> Steps[None]:
+        yield from erase([record.id for record in records])
+        if self.forgotten:
+            yield _ERASE_EVENT, (sorted(self.forgotten),)
+        if self.deleted:
+            yield _REMEMBER, (sorted(self.deleted), self.now)
+
+    def _write_keys(self, changes: list[Written]) -> Steps[None]:
+        """Release keys, and pass others to the jobs that hold them now."""
+        released = {slot: hold.job for slot, hold in self._taken.items() if self.holder(slot) is None}
+        released |= {slot: before for slot, before, after in self.key_changes() if before and after is None}
+        passed: dict[str, Hold] = {}
+        for before_, after_ in changes:
+            grip = _grip(after_)
+            if grip is not None and grip != _grip(before_) and self._taken.get(grip[0]) != grip[1]:
+                passed[grip[0]] = grip[1]
+        if released:
+            yield _RELEASE_KEYS, (list(released), list(released.values()))
+        if passed:
+            jobs, firms = [hold.job for hold in passed.values()], [hold.firm for hold in passed.values()]
+            yield _PASS_KEYS, (list(passed), jobs, firms)
+        unreadable = [
+            before.id
+            for before, after in changes
+            if before is not None
+            and self._stored[before.id].key_is_unreadable
+            and (after is None or after.status not in ACTIVE)
+        ]
+        if unreadable:
+            yield _RELEASE_ALL_KEYS, (unreadable,)
+
+    def _write_counts(self, changed: list[tuple[Record, Record | None]]) -> Steps[None]:
+        """Count changed jobs, and write the last errors of kinds. New jobs were counted as they were stored."""
+        for before, after in changed:
+            self.count(before.queue, before.kind, CODES[before.status], -1)
+            if after is not None:
+                self.count(after.queue, after.kind, CODES[after.status])
+        for (queue, kind, total), n in self.totals.items():
+            if total != "enqueued":
+                self.count(queue, kind, TOTALS[total], n)
+        if self.last_errors:
+            errors = [None if error is None else legible(error) for error in self.last_errors.values()]
+            yield _TROUBLE, (list(self.last_errors), errors)
+
+
+# --- locking ----------------------------------------------------------------------------------------------------
+
+
+def _lock(ids: Iterable[JobId]) -> Steps[dict[JobId, Place | None]]:
+    """Lock jobs wherever they are; a running one is returned with its place.
+
+    A job can be claimed or put back between two statements. Each round looks again for those not found yet; a job that
+    was found is locked and stays. The rounds end when every stored job was found.
+    """
+    left = set(ids)
+    found: dict[JobId, Place | None] = {}
+    for _ in range(MOST_ROUNDS):
+        for statement in (_LOCK_READY, _LOCK_DONE, _LOCK_LEASES):
+            if not left:
+                break
+            for job, *place in (yield statement, (sorted(left),)):
+                found[job] = Place(*place) if place else None
+                left.discard(job)
+        if left:
+            left = {job for (job,) in (yield _KNOWN, (sorted(left),))}
+        if not left:
+            return found
+    raise EngineBusy(f"{len(left)} of the jobs changed hands faster than they could be looked at. Try again")
+
+
+def _bystander(job: JobId, status: int | None = PENDING, *, firm: bool = False) -> Record:
+    """A job that the transaction names and does not change: only its id and how it holds its key count."""
+    return Record(
+        id=job,
+        kind="",
+        queue="",
+        payload=b"",
+        priority=0,
+        budget=0,
+        created_at=0,
+        scheduled_at=0,
+        unique=Unique("-", hold="retrying" if firm else "active"),
+        status=Status.RUNNING if status is None else columns.STATUSES[status],
+    )
+
+
+def _firm(unique: Unique) -> bool:
+    return unique.hold == "retrying"
+
+
+def _grip(record: Record | None) -> tuple[str, Hold] | None:
+    """Return the key a job holds, and how."""
+    if record is None or record.unique is None or record.held_slot is None:
+        return None
+    return record.held_slot, Hold(record.id, _firm(record.unique))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def erase(ids: list[JobId]) -> Steps[None]:
+    """Delete bodies with what earlier runs left."""
+    if ids:
+        for statement in _ERASE:
+            yield statement, (ids,)
+
+
+def transposed(rows: Sequence[Row]) -> list[list[Any]]:
+    """Return rows as columns."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _masks(places: Iterable[Place]) -> tuple[list[int], list[str]]:
+    """Return one mask of bits for each lease: an update takes one of several matches only."""
+    bits: dict[int, list[str]] = {}
+    for place in places:
+        bits.setdefault(place.lease, ["0"] * place.size)[place.bit] = "1"
+    return list(bits), ["".join(mask) for mask in bits.values()]

@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from stoker.engines.postgres import insert as inserting
 from stoker.engines.postgres import schema
 from stoker.engines.postgres import settle as closing
 from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
 from stoker.engines.postgres.errors import translated
-from stoker.engines.postgres.insert import admit
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps
@@ -34,23 +34,16 @@ T = TypeVar("T")
 
 _NOW = sql("now")
 _WHERE = sql("whereabouts")
-_SAVE, _BACK, _RELEASE = sql("savepoint"), sql("savepoint_back"), sql("savepoint_release")
 
 
 async def insert(store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
     """Insert inside the caller's transaction."""
-    refusing = any(draft.unique is not None and draft.unique.mode == "raise" for draft in drafts)
-
-    def make(unit: Unit) -> Steps[list[Receipt]]:
-        door = admit(unit, drafts)
-        return _undoing(door) if refusing else door
-
-    return await _join(store, claimer, tx, make)
+    return await _join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts))
 
 
 async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle inside the caller's transaction."""
-    return await _join(store, claimer, tx, lambda unit: closing.settle(unit, unit.now, settlements))
+    return await _join(store, claimer, tx, lambda unit: closing.settle(unit, settlements))
 
 
 async def _join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
@@ -64,19 +57,6 @@ async def _join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], 
 def _whole(unit: Unit, door: Steps[T]) -> Steps[T]:
     answer = yield from door
     yield from unit.end()
-    return answer
-
-
-def _undoing(door: Steps[T]) -> Steps[T]:
-    """A door that leaves nothing behind when it raises, though the transaction around it goes on."""
-    yield _SAVE, ()
-    try:
-        answer = yield from door
-    except Exception:
-        yield _BACK, ()
-        yield _RELEASE, ()
-        raise
-    yield _RELEASE, ()
     return answer
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.engines.sql.steps import Steps
+from stoker.model.errors import StokerError
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Note, Receipt, Verdict
 from stoker.model.query import Change, Selection, Tally
+
+T = TypeVar("T")
 
 
 class SqlUnit(UnitOfWork, ABC):
@@ -20,17 +24,40 @@ class SqlUnit(UnitOfWork, ABC):
     def load(self, wanted: Wanted) -> Steps[None]:
         """Read what is not read yet."""
 
+    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Steps[None]:
+        """Read what inserting these drafts needs, and perhaps a new group for them."""
+        yield from self.load(careful.wanted_by_drafts(drafts, group))
+
     @abstractmethod
-    def write(self) -> Steps[None]:
-        """Write the difference, and begin anew."""
+    def write(self) -> Steps[bool]:
+        """Write the difference, and begin anew.
+
+        False, with nothing written: another transaction has just stored a job that was not there when it was loaded.
+        """
+
+    def undo(self) -> Steps[None]:
+        """Take back what loading wrote."""
+        yield from ()
+
+
+def decided(unit: SqlUnit, load: Callable[[], Steps[None]], decide: Callable[[], T]) -> Steps[T]:
+    """Load, decide and write; again if another transaction came between."""
+    while True:
+        yield from load()
+        try:
+            answer = decide()
+        except StokerError:
+            yield from unit.undo()
+            raise
+        if (yield from unit.write()):
+            return answer
 
 
 def insert(unit: SqlUnit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
-    """Store drafts; receipts in their order. After an error the transaction must be rolled back."""
-    yield from unit.load(careful.wanted_by_drafts(drafts, group))
-    receipts = careful.insert(unit, drafts, group)
-    yield from unit.write()
-    return receipts
+    """Store drafts; receipts in their order. After an error nothing of the call is written."""
+    return (
+        yield from decided(unit, lambda: unit.load_drafts(drafts, group), lambda: careful.insert(unit, drafts, group))
+    )
 
 
 def note(unit: SqlUnit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
@@ -43,8 +70,11 @@ def note(unit: SqlUnit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
 
 def alter(unit: SqlUnit, selection: Selection, change: Change) -> Steps[Tally]:
     """Apply a change to the selected jobs."""
-    yield from unit.load(careful.wanted_by_change(selection, change))
-    alteration = careful.Alteration(unit, selection, change)
-    alteration.run(range(len(selection.ids)))
-    yield from unit.write()
-    return careful.tally(selection, [alteration])
+    wanted = careful.wanted_by_change(selection, change)
+
+    def decide() -> Tally:
+        alteration = careful.Alteration(unit, selection, change)
+        alteration.run(range(len(selection.ids)))
+        return careful.tally(selection, [alteration])
+
+    return (yield from decided(unit, lambda: unit.load(wanted), decide))

@@ -298,8 +298,8 @@ class Unit(SqlUnit):
         """Return a loaded job."""
         return self._stored[job]
 
-    def write(self) -> Steps[None]:
-        """Write what `careful` decided, and drop what was loaded."""
+    def write(self) -> Steps[bool]:
+        """Write what `careful` decided, and drop what was loaded. One transaction at a time writes to a file."""
         seqs: dict[JobId, int] = {}
         for before, after in self.written():
             if after is None:
@@ -321,6 +321,7 @@ class Unit(SqlUnit):
         self.clear()
         if changes:
             yield from groups.write(self, made, changes)
+        return True
 
     def _create(self, record: Record) -> Steps[int]:
         seq = yield from self.numbers(1)

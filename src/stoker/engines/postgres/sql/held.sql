@@ -1,7 +1,7 @@
 -- Where claims are stored of which only worker, token and job are known.
 SELECT
     u.ord, l.id, l.token, l.claimed, l.worker, l.queue, length(l.open), x.pos::int - 1, j.kind,
-    coalesce(l.attempts[x.pos], 1), j.priority, j.ukey, j.utraits, coalesce(p.crashes, 0), coalesce(p.throttles, 0)
+    coalesce(l.attempts[x.pos], 1), j.priority, j.ukey, j.utraits, coalesce(p.throttles, 0)
 FROM
     unnest($1::text[], $2::bigint[], $3::uuid[]) WITH ORDINALITY AS u (worker, token, id, ord)
 JOIN stoker.lease AS l

@@ -1,5 +1,7 @@
--- As `settle`, for what nearly all claims are: successes with nothing to say but their result. A place is the number
--- of the lease in the call and the position of the bit; lists in which all would say the same are empty.
+-- Claims end as nearly all do, with a success and its result: `Record.settle`, each only while its bit is open under
+-- exactly its worker and token. Returns, lease by lease, which bits were open; a lease that is not returned is not that
+-- worker's under that token. A place is the number of the lease in the call and the position of the bit; lists in which
+-- all values are the same are empty.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now
 ), l AS MATERIALIZED (
@@ -38,4 +40,4 @@ WITH t AS MATERIALIZED (
     SELECT w.kind FROM (SELECT DISTINCT kind FROM f) AS w
     WHERE (SELECT v.error FROM stoker.trouble AS v WHERE v.kind = w.kind ORDER BY v.n DESC LIMIT 1) IS NOT NULL
 )
-SELECT ord, open::text, eff::text FROM l
+SELECT ord, eff::text FROM l

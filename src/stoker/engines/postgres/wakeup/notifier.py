@@ -1,10 +1,10 @@
 """Sending wake-ups to other processes with NOTIFY, and waiting for theirs.
 
-A wake-up is a hint. It is sent in a transaction that does not wait for the fsync: a single job carries it in its own
-transaction; otherwise it follows the commit in a separate one. It is never part of a user's transaction. Up to `RATE`
-wake-ups a second are sent at once, so that a trickle of jobs is as prompt as a single job; above that rate several are
-merged into one message. An engine that waits subscribes to the listener of its process. Without a listener (behind a
-pooler, or while the server is away) workers find their jobs by polling, which they always do now and then.
+A wake-up is a hint. It follows the commit, in a transaction of its own that does not wait for the fsync, because the
+server lets one transaction at a time commit that notifies. Up to `RATE` wake-ups a second are sent at once, so that a
+trickle of jobs is as prompt as a single job; above that rate several are merged into one message. An engine that waits
+subscribes to the listener of its process. Without a listener (behind a pooler, or while the server is away) workers
+find their jobs by polling, which they always do now and then.
 """
 
 from __future__ import annotations
@@ -108,21 +108,11 @@ class Notifier:
 
     # --- sending ------------------------------------------------------------------------------------------------
 
-    def take_message(self, topics: set[str]) -> str | None:
-        """Return a message that the caller sends itself before `notify`; None when it is to be merged."""
-        return self._message(topics) if self._flow.add(time.monotonic()) else None
-
-    def notify(self, topics: set[str], *, already_sent: bool | None = None) -> None:
-        """Wake the waiters of this engine, and notify other processes, at once or merged.
-
-        `already_sent`: whether the caller has sent a message of `take_message`; None if it did not ask for one.
-        """
+    def notify(self, topics: set[str]) -> None:
+        """Wake the waiters of this engine, and notify other processes, at once or merged."""
         for topic in topics:
             self._hub.wake(topic)
-        if already_sent:
-            return
-        if already_sent is None:
-            self._flow.add(time.monotonic())
+        self._flow.add(time.monotonic())
         self._unsent |= topics
         self._send()
 

@@ -1,10 +1,10 @@
-"""One draft is stored, and told to whoever waits for it, by one call."""
+"""Other processes are notified of new jobs, each at once while there are few."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,6 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.wakeup import listener, notifier
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Stored
@@ -26,22 +25,9 @@ def draft(**options: Any) -> Draft:
     return Draft(JobId(os.urandom(16)), "work", **options)
 
 
-def noted_lanes(engine: PostgresEngine) -> list[str]:
-    """The lanes of the calls an engine makes from now on."""
-    store: Any = engine._store
-    once, lanes = store.once, []
-
-    async def noting(lane: str, name: str, values: Sequence[Any], **how: Any) -> Any:
-        lanes.append(lane)
-        return await once(lane, name, values, **how)
-
-    store.once = noting
-    return lanes
-
-
 @asynccontextmanager
 async def stranger(url: str, schema: str, found: list[str], look: Any = None) -> AsyncIterator[None]:
-    """Somebody who hears what is said about a schema, and may look at something in that moment."""
+    """A session that listens to notifications of a schema, and may look at something at that moment."""
 
     def heard(_link: Any, _pid: int, _channel: str, message: str) -> None:
         about, _, topics = message.split(" ", 2)
@@ -59,29 +45,24 @@ async def stranger(url: str, schema: str, found: list[str], look: Any = None) ->
 
 
 @pytest.mark.spec("PGPUT-01")
-async def test_one_call_stores_and_tells(make: Make) -> None:
+async def test_a_waiter_of_another_engine_is_woken(make: Make) -> None:
     engine, other = await make(), await make()
     await other.wait(["mail"], 0)
-    lanes = noted_lanes(engine)
     sleeper = asyncio.create_task(woken(other, "mail"))
     await engine.insert([draft(queue="mail")])
     assert await sleeper == {"mail"}
-    await until(lambda: engine._store.take_message({"mail"}) is not None)
-    assert lanes == ["write"]
 
 
 @pytest.mark.spec("PGPUT-01")
-async def test_a_trickle_is_told_job_by_job(make: Make, postgres_url: str, postgres_schema: str) -> None:
+async def test_jobs_one_by_one_are_notified_one_by_one(make: Make, postgres_url: str, postgres_schema: str) -> None:
     engine = await make()
-    lanes = noted_lanes(engine)
     heard: list[str] = []
     messages: list[int] = []
     async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
-        for n in range(notifier.BURST):
+        for n in range(notifier.BURST // 2):
             await engine.insert([draft(queue=f"q{n}")])
-        await until(lambda: len(heard) == notifier.BURST)
-    assert lanes == ["write"] * notifier.BURST, "none of them waited for a message of its own"
-    assert messages == list(range(1, notifier.BURST + 1))
+            await until(lambda: len(heard) > n)  # noqa: B023 - called before the next turn
+    assert messages == list(range(1, notifier.BURST // 2 + 1))
 
 
 @pytest.mark.spec("PGPUT-01")
@@ -96,10 +77,12 @@ async def test_what_comes_too_fast_is_told_together(
     messages: list[int] = []
     async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
         queues = [f"q{n}" for n in range(20)]
-        for queue in queues:
+        for n, queue in enumerate(queues):
             await engine.insert([draft(queue=queue)])
+            if n < 3:
+                await until(lambda: len(heard) > n)  # noqa: B023 - called before the next turn
         await until(lambda: set(heard) == set(queues))
-    assert messages[:3] == [1, 2, 3], "the first ones are said at once and by themselves"
+    assert messages[:3] == [1, 2, 3], "the first ones are sent at once and by themselves"
     assert len(messages) < len(queues)
     assert len(heard) == len(queues), "nothing is said twice"
 
@@ -136,7 +119,6 @@ async def test_whoever_hears_of_it_finds_it(make: Make, postgres_url: str, postg
                 counts.append(-1)
                 await engine.insert([draft()])
                 await until(lambda: counts[-1] >= 0)
-                await until(lambda: engine._store.take_message({"default"}) is not None)
     assert counts == [1, 2, 3, 4, 5]
 
 
@@ -146,10 +128,11 @@ async def test_nothing_is_said_where_there_is_nothing_to_say(
 ) -> None:
     engine = await make()
     known = draft(queue="known")
-    await engine.insert([known])
-    await until(lambda: engine._store.take_message({"known"}) is not None)
     heard: list[str] = []
     async with stranger(postgres_url, postgres_schema, heard):
+        await engine.insert([known])
+        await until(lambda: heard == ["known"])
+        heard.clear()
         await engine.insert([draft(queue="later", delay=HOUR)])
         [receipt] = await engine.insert([known])
         assert receipt.stored is Stored.EXISTING

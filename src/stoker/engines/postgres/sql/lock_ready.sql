@@ -1,2 +1,2 @@
--- Which of these jobs wait. Claims step over a row that is locked.
+-- Lock those of the jobs that wait. Claims step over a locked row.
 SELECT id FROM stoker.ready WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE

@@ -1,4 +1,4 @@
--- Which of these jobs run, and where: lease, place in it, places in all. Whoever settles waits for the lock. Arrays are
+-- Lock the leases of those of the jobs that run: lease, bit, number of bits. A settlement waits for the lock. Arrays are
 -- compared element by element, so for more than a few jobs everything that runs is looked up in a hash of them instead.
 SELECT u.id, l.id, u.pos::int - 1, length(l.open)
 FROM stoker.lease AS l CROSS JOIN unnest(l.ids) WITH ORDINALITY AS u (id, pos)

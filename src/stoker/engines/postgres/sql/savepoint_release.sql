@@ -1,1 +1,0 @@
-RELEASE SAVEPOINT stoker_call
