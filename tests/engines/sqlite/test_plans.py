@@ -72,7 +72,7 @@ PLANS = {
     "points": ["SEARCH stoker_points USING PRIMARY KEY (bucket>? AND bucket<?)"],
 }
 
-SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks", "presences", "running"}
+SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks", "presences", "running", "schedules"}
 """Tables that stay small whatever the number of jobs: a scan of one of these is fine."""
 
 MAY_SCAN = {
