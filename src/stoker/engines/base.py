@@ -239,7 +239,10 @@ class Operator(Protocol):
 
     async def expire(self, retention: Retention) -> Expired:
         """Remove up to `limit` finished jobs past their expiry (then those nearest to it, down to `finished`) with
-        their events, and old events, points, presences and lapsed named locks. Never active jobs. Empty: zeros.
+        their events, and old events, points, presences and lapsed named locks; only what `retention.sweeps` names.
+
+        Each sweep is a step of its own, in the order of `Sweep`: an error in one leaves removed what those before it
+        removed. Never active jobs. Empty: zeros.
         """
         ...
 

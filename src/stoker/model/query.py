@@ -7,6 +7,7 @@ from the page's cursor, so rows that are skipped can neither end the walk early 
 
 from __future__ import annotations
 
+import enum
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -266,11 +267,25 @@ class Census(msgspec.Struct, frozen=True, kw_only=True):
         return sorted({count.kind for count in self.counts if queue is None or count.queue == queue})
 
 
+class Sweep(enum.StrEnum):
+    """What an `expire` removes, in this order; each sweep is a step of its own."""
+
+    JOBS = "jobs"
+    EVENTS = "events"
+    POINTS = "points"
+    PRESENCES = "presences"
+    LOCKS = "locks"
+    RECEIPTS = "receipts"
+
+
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How much one `expire` removes, and how old the rest may grow.
 
-    `finished` bounds how many finished jobs are kept: beyond it those nearest to their expiry go first.
+    `finished` bounds how many finished jobs are kept: beyond it those nearest to their expiry go first. `sweeps` names
+    what the call removes.
     """
+
+    sweeps: frozenset[Sweep] = frozenset(Sweep)
 
     limit: int = 1_000
     events: Span = 30 * DAY
@@ -297,7 +312,7 @@ def history_of(given: int | str | None) -> int | None:
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """What one `expire` removed."""
+    """How much one `expire` removed. `events` includes those of removed jobs."""
 
     jobs: int = 0
     events: int = 0
@@ -305,3 +320,6 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     presences: int = 0
     locks: int = 0
     receipts: int = 0
+
+    def __add__(self, other: Expired) -> Expired:
+        return Expired(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})

@@ -1,19 +1,31 @@
-"""The janitor: a service that removes jobs, events and presences past their retention."""
+"""The janitor: a service that removes what is past its retention.
+
+Jobs, events, points, presences, locks, received ids and groups are swept one after the other, each for itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from random import random
 
+import msgspec
+
 from stoker.engines.base import Engine
-from stoker.model.query import Retention
+from stoker.model.errors import StokerError
+from stoker.model.query import Retention, Sweep
 from stoker.model.time import MINUTE, SECOND
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings
+from stoker.worker.rejected_outcomes import AWAY
 
 logger = logging.getLogger("stoker.worker")
+
+Batch = Callable[[], Awaitable[int]]
+"""Removes at most one batch of something; returns how much."""
 
 REST = 2.0
 """The janitor pauses for so many times as long as its last batch took: jobs need the store more."""
@@ -36,15 +48,55 @@ class Janitor:
 
 
 async def clean(engine: Engine, retention: Retention) -> int:
-    """Remove what is past its retention, batch by batch; returns how many jobs were removed."""
+    """Remove what is past its retention, sweep by sweep; returns how many jobs were removed.
+
+    A sweep that fails hinders no other: it is logged, and tried again at the next cleaning.
+    """
+    sweeps: dict[str, Batch] = {sweep: partial(_expire, engine, retention, sweep) for sweep in Sweep}
+    sweeps["groups"] = partial(_sweep_groups, engine, retention)
+    removed: dict[str, int] = {}
+    failed: dict[str, Exception] = {}
+    for what, batch in sweeps.items():
+        try:
+            removed[what] = await _in_batches(batch, retention.limit)
+        except Exception as error:  # noqa: BLE001 - the other sweeps must run
+            failed[what] = error
+    _log_failures(failed, away=not removed and all(isinstance(error, AWAY) for error in failed.values()))
+    jobs = removed.get(Sweep.JOBS, 0)
+    if jobs:
+        logger.info("removed %d finished jobs whose retention has passed", jobs)
+    return jobs
+
+
+async def _expire(engine: Engine, retention: Retention, sweep: Sweep) -> int:
+    expired = await engine.expire(msgspec.structs.replace(retention, sweeps=frozenset({sweep})))
+    return int(getattr(expired, sweep))
+
+
+async def _sweep_groups(engine: Engine, retention: Retention) -> int:
+    swept = await engine.sweep_groups(retention.limit)
+    return max(swept.abandoned, swept.closed, swept.removed)
+
+
+async def _in_batches(batch: Batch, limit: int) -> int:
+    """Repeat a sweep until a batch is not full, with pauses; returns how much it removed."""
     removed = 0
     while True:
         began = time.monotonic()
-        expired = await engine.expire(retention)
-        removed += expired.jobs
-        if expired.jobs < retention.limit and expired.events < retention.limit:
-            break
+        n = await batch()
+        removed += n
+        if n < limit:
+            return removed
         await asyncio.sleep((time.monotonic() - began) * REST)
-    if removed:
-        logger.info("removed %d finished jobs whose retention has passed", removed)
-    return removed
+
+
+def _log_failures(failed: dict[str, Exception], *, away: bool) -> None:
+    """Log each sweep that failed; at debug level when the store is away, because the store loop logs that once."""
+    for what, error in failed.items():
+        logger.log(
+            logging.DEBUG if away else logging.WARNING,
+            "could not remove old %s: %s The other sweeps go on; this one is tried again at the next cleaning.",
+            what,
+            error,
+            exc_info=None if isinstance(error, StokerError) else error,
+        )

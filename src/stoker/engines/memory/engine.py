@@ -6,6 +6,7 @@ import asyncio
 import platform
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import msgspec
@@ -19,6 +20,7 @@ from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.ends import WANT, Ends, Message
 from stoker.engines.shared.schedules import fire
+from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
@@ -44,7 +46,19 @@ from stoker.model.outbox.delivery import Advance, Advanced, check_wish
 from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
 from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
+from stoker.model.query import (
+    Census,
+    Change,
+    Expired,
+    Page,
+    Query,
+    Retention,
+    Selection,
+    Sweep,
+    Tally,
+    bounded,
+    history_of,
+)
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
@@ -312,8 +326,11 @@ class MemoryEngine:
         return tally
 
     async def expire(self, retention: Retention) -> Expired:
+        return await in_steps(retention, partial(self._expire, retention))
+
+    async def _expire(self, retention: Retention, sweep: Sweep) -> Expired:
         with self._write as store:
-            return unit_of_work.expire(store, bounded(retention, store.history), store.now())
+            return unit_of_work.expire(store, sweep, bounded(retention, store.history), store.now())
 
     # --- groups -------------------------------------------------------------------------------------------------
 

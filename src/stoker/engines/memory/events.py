@@ -116,13 +116,16 @@ class EventLog:
             if since <= bucket <= until and metric in metrics and (queue is None or name == queue)
         ]
 
-    def expire(self, events_before: Instant, points_before: Instant) -> tuple[int, int]:
-        """Remove what is older; return how many events and points that were."""
-        events = self._drop(bisect.bisect_left(self._events, events_before, key=_at))
-        old = [key for key in self._points if key[0] < points_before]
+    def expire_events(self, before: Instant) -> int:
+        """Remove older events; return how many."""
+        return self._drop(bisect.bisect_left(self._events, before, key=_at))
+
+    def expire_points(self, before: Instant) -> int:
+        """Remove older points; return how many."""
+        old = [key for key in self._points if key[0] < before]
         for key in old:
             del self._points[key]
-        return events, len(old)
+        return len(old)
 
     def _drop(self, count: int) -> int:
         """Remove the first `count` events; return how many of them were not removed before."""

@@ -16,7 +16,7 @@ from stoker.model.errors import EngineFull
 from stoker.model.groups import Group
 from stoker.model.job import ACTIVE, Draft, Note, Receipt, Settlement, Verdict
 from stoker.model.lifecycle import check_settlements
-from stoker.model.query import Change, Expired, Retention, Selection, Tally
+from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally
 from stoker.model.time import Instant
 
 
@@ -70,8 +70,31 @@ def alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) 
     return careful.tally(selection, [alteration])
 
 
-def expire(store: Store, retention: Retention, now: Instant) -> Expired:
-    """Remove what is past its time; beyond `retention.finished` the jobs nearest to their expiry go first."""
+def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Expired:
+    """Remove what is past its time, of one sweep."""
+    match sweep:
+        case Sweep.JOBS:
+            return _expire_jobs(store, retention, now)
+        case Sweep.EVENTS:
+            return Expired(events=store.event_log.expire_events(now - retention.events))
+        case Sweep.POINTS:
+            return Expired(points=store.event_log.expire_points(now - retention.points))
+        case Sweep.PRESENCES:
+            silent = [name for name, one in store.presences.items() if one.seen_at < now - retention.presences]
+            for name in silent:
+                del store.presences[name]
+            return Expired(presences=len(silent))
+        case Sweep.LOCKS:
+            lapsed = [name for name, lock in store.locks.items() if lock.until <= now]
+            for name in lapsed:
+                del store.locks[name]
+            return Expired(locks=len(lapsed))
+        case Sweep.RECEIPTS:
+            return Expired(receipts=store.tables.forget(retention.limit, now))
+
+
+def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:
+    """Remove expired jobs; beyond `retention.finished` those nearest to their expiry go first."""
     nearest = sorted(store.finished.values(), key=lambda entry: (entry.record.expires_at or 0, entry.record.id))
     old = [entry for entry in nearest if entry.record.expires_at is not None and entry.record.expires_at < now]
     gone = old[: max(retention.limit, 0)]
@@ -79,22 +102,7 @@ def expire(store: Store, retention: Retention, now: Instant) -> Expired:
         surplus = len(nearest) - len(gone) - max(retention.finished, 0)
         more = min(surplus, retention.limit - len(gone))
         gone = nearest[: len(gone) + max(more, 0)]
-    events = _remove(store, gone, now)
-    old_events, points = store.event_log.expire(now - retention.events, now - retention.points)
-    unseen = [name for name, one in store.presences.items() if one.seen_at < now - retention.presences]
-    lapsed = [name for name, lock in store.locks.items() if lock.until <= now]
-    for name in unseen:
-        del store.presences[name]
-    for name in lapsed:
-        del store.locks[name]
-    return Expired(
-        jobs=len(gone),
-        events=events + old_events,
-        points=points,
-        presences=len(unseen),
-        locks=len(lapsed),
-        receipts=store.tables.forget(retention.limit, now),
-    )
+    return Expired(jobs=len(gone), events=_remove(store, gone, now))
 
 
 def _remove(store: Store, gone: Iterable[Entry], now: Instant) -> int:

@@ -10,15 +10,17 @@ In a store of some ten thousand finished jobs every call sees all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres import counters
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit, erase
+from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
-from stoker.model.query import Expired, Retention
+from stoker.model.query import Expired, Retention, Sweep
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -58,14 +60,38 @@ class Swept:
 
 
 async def expire(store: Store, retention: Retention) -> Expired:
-    """Remove what is out of date, some of it, and add up the counts."""
-    swept = await store.write(lambda unit: _sweep(unit, retention), lane="desk", lax=True)
-    while await store.write(lambda _: counters.fold(), lane="desk", lax=True) >= counters.MOST:
-        pass
-    return swept
+    """Remove some of what has expired; the sweep of jobs also adds up the counts."""
+    return await in_steps(retention, partial(_expire, store, retention))
 
 
-def _sweep(unit: Unit, retention: Retention) -> Steps[Expired]:
+async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
+    expired = await store.write(lambda unit: _sweep(unit, sweep, retention), lane="desk", lax=True)
+    if sweep is Sweep.JOBS:
+        while await store.write(lambda _: counters.fold(), lane="desk", lax=True) >= counters.MOST:
+            pass
+    return expired
+
+
+def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
+    now, limit = unit.now, max(retention.limit, LEAST_EVENTS)
+    match sweep:
+        case Sweep.JOBS:
+            return (yield from _expire_jobs(unit, retention))
+        case Sweep.EVENTS:
+            yield _REMEMBERED, (now - REMEMBERED, limit)
+            return Expired(events=len((yield _EVENTS, (now - retention.events, limit))))
+        case Sweep.POINTS:
+            return Expired(points=len((yield _POINTS, (now - retention.points,))))
+        case Sweep.PRESENCES:
+            yield _WORKERS, (OLD_NAMES,)
+            return Expired(presences=len((yield _PRESENCES, (now - retention.presences,))))
+        case Sweep.LOCKS:
+            return Expired(locks=len((yield _LOCKS, (now,))))
+        case Sweep.RECEIPTS:
+            return Expired()  # this engine stores none
+
+
+def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
     limit = max(retention.limit, 0)
     swept = Swept()
     if (bound := (yield from _old(unit.now))) is not None:
@@ -73,20 +99,7 @@ def _sweep(unit: Unit, retention: Retention) -> Steps[Expired]:
     yield from _walk(swept, "expire.all", LAST, WHOLE_STRETCH, unit.now, limit - swept.jobs)
     if retention.finished is not None:
         yield from _surplus(unit, swept, max(retention.finished, 0), limit - swept.jobs)
-    now = unit.now
-    old = yield _EVENTS, (now - retention.events, max(limit, LEAST_EVENTS))
-    points = yield _POINTS, (now - retention.points,)
-    presences = yield _PRESENCES, (now - retention.presences,)
-    locks = yield _LOCKS, (now,)
-    yield _WORKERS, (OLD_NAMES,)
-    yield _REMEMBERED, (now - REMEMBERED, max(limit, LEAST_EVENTS))
-    return Expired(
-        jobs=swept.jobs,
-        events=swept.events + len(old),
-        points=len(points),
-        presences=len(presences),
-        locks=len(locks),
-    )
+    return Expired(jobs=swept.jobs, events=swept.events)
 
 
 def _old(now: Instant) -> Steps[JobId | None]:

@@ -7,6 +7,8 @@ else.
 
 from __future__ import annotations
 
+from functools import partial
+
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
@@ -15,10 +17,11 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE
-from stoker.model.query import Expired, Retention
-from stoker.model.time import Instant
+from stoker.model.query import Expired, Retention, Sweep
+from stoker.model.time import Instant, Span
 
 AT_ONCE = 250
 SWEPT_AT_ONCE = 5_000
@@ -29,8 +32,26 @@ _SWEEP = script("sweep")
 
 
 async def expire(store: Store, retention: Retention) -> Expired:
-    """Remove what is out of date; finished jobs beyond a count go by their expiry."""
+    """Remove what has expired; finished jobs beyond a count go by their expiry."""
     store.connection.inside()
+    return await in_steps(retention, partial(_expire, store, retention))
+
+
+async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
+    if sweep is Sweep.JOBS:
+        return await _expire_jobs(store, retention)
+    if sweep is Sweep.RECEIPTS:
+        return Expired()  # this engine stores none
+    kept = {Sweep.EVENTS: retention.events, Sweep.POINTS: retention.points, Sweep.PRESENCES: retention.presences}
+    removed = await _sweep(store, store.home, sweep, max(kept.get(sweep, 0), 0))
+    if sweep is Sweep.PRESENCES:
+        for shard in await store.shards():
+            if shard is not store.home:
+                await _sweep(store, shard, sweep, 0)
+    return Expired(**{sweep: removed})
+
+
+async def _expire_jobs(store: Store, retention: Retention) -> Expired:
     left = max(retention.limit, 0)
     jobs = events = 0
     shards = await store.shards()
@@ -41,8 +62,7 @@ async def expire(store: Store, retention: Retention) -> Expired:
     if retention.finished is not None and jobs < left:
         gone, crossed = await _surplus(store, shards, max(retention.finished, 0), left - jobs)
         jobs, events = jobs + gone, events + crossed
-    swept = await _sweep(store, retention)
-    return Expired(jobs=jobs, events=events + swept[0], points=swept[1], presences=swept[2], locks=swept[3])
+    return Expired(jobs=jobs, events=events)
 
 
 async def _outdated(store: Store, shard: Shard, limit: int) -> tuple[int, int]:
@@ -107,12 +127,12 @@ async def ending(store: Store, shard: Shard, start: int, n: int) -> list[tuple[I
     return [(int(expires), lot) for lot, expires in scored(flat)]
 
 
-async def _sweep(store: Store, retention: Retention) -> list[int]:
-    """Remove old events and points, presences of silent workers and lapsed locks."""
-    total = [0, 0, 0, 0]
-    kept = (max(retention.events, 0), max(retention.points, 0), max(retention.presences, 0))
+async def _sweep(store: Store, shard: Shard, sweep: Sweep, kept: Span) -> int:
+    """Remove what of a shard is older than `kept`, and locks that lapsed."""
+    removed = 0
+    more = [shard.key(name) for name in event_log.KEYS]
     while True:
-        swept = await store.run(_SWEEP, store.home, [*kept, SWEPT_AT_ONCE], more=event_log.keys(store))
-        total = [one + more for one, more in zip(total, swept, strict=True)]
-        if max(swept[0], swept[1]) < SWEPT_AT_ONCE:
-            return total
+        swept = int(await store.run(_SWEEP, shard, [sweep, kept, SWEPT_AT_ONCE], more=more))
+        removed += swept
+        if swept < SWEPT_AT_ONCE:
+            return removed

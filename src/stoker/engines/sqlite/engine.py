@@ -18,6 +18,7 @@ from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.shared.schedules import fire
+from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import (
@@ -263,7 +264,8 @@ class SqliteEngine:
     @timed(write=True)
     async def expire(self, retention: Retention) -> Expired:
         warn_of_log(self.path)
-        return await self._store.write(lambda unit: expire(unit, bounded(retention, self.history)))
+        kept = bounded(retention, self.history)
+        return await in_steps(kept, lambda sweep: self._store.write(lambda unit: expire(unit, sweep, kept)))
 
     # --- groups -------------------------------------------------------------------------------------------------
 

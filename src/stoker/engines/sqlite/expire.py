@@ -10,25 +10,46 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId
-from stoker.model.query import Expired, Retention
+from stoker.model.query import Expired, Retention, Sweep
 
 _EXPIRED = sql("expire_jobs")
 _SURPLUS = sql("expire_surplus")
 _FINISHED = sql("expire_finished")
-_TOMBSTONES = sql("expire_workers")
-_REMEMBERED = sql("expire_remembered")
-_OLD = tuple(sql(f"expire_{what}") for what in ("events", "points", "presences", "locks"))
+_EVENTS, _REMEMBERED = sql("expire_events"), sql("expire_remembered")
+_POINTS = sql("expire_points")
+_PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
+_LOCKS = sql("expire_locks")
 
 OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
 
 
-def expire(unit: Unit, retention: Retention) -> Steps[Expired]:
-    """Delete what has expired; of finished jobs beyond a count those nearest to their expiry go first.
+def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
+    """Delete what has expired, of one sweep.
 
-    Names of workers that were reaped long ago are deleted as well: a worker that comes back under such a name is
-    unknown, as if it were remembered as reaped.
+    Names of workers that were reaped long ago are deleted with old presences: a worker that comes back under such a
+    name is unknown, as if it were remembered as reaped.
     """
+    now = unit.now
+    match sweep:
+        case Sweep.JOBS:
+            return (yield from _expire_jobs(unit, retention))
+        case Sweep.EVENTS:
+            yield _REMEMBERED, (now - REMEMBERED,)
+            return Expired(events=len((yield _EVENTS, (now - retention.events,))))
+        case Sweep.POINTS:
+            return Expired(points=len((yield _POINTS, (now - retention.points,))))
+        case Sweep.PRESENCES:
+            yield _TOMBSTONES, (OLD_NAMES,)
+            return Expired(presences=len((yield _PRESENCES, (now - retention.presences,))))
+        case Sweep.LOCKS:
+            return Expired(locks=len((yield _LOCKS, (now,))))
+        case Sweep.RECEIPTS:
+            return Expired()  # this engine stores none
+
+
+def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
+    """Delete expired jobs; of finished jobs beyond a count those nearest to their expiry go first."""
     now, limit = unit.now, max(retention.limit, 0)
     old = yield _EXPIRED, (now, limit)
     events = yield from _remove(unit, [job for job, _ in old])
@@ -40,13 +61,7 @@ def expire(unit: Unit, retention: Retention) -> Steps[Expired]:
             more = yield _SURPLUS, (min(surplus, limit - jobs),)
             events += yield from _remove(unit, [job for job, _ in more])
             jobs += len(more)
-    befores = (now - retention.events, now - retention.points, now - retention.presences, now)
-    yield _TOMBSTONES, (OLD_NAMES,)
-    yield _REMEMBERED, (now - REMEMBERED,)
-    gone = []
-    for statement, before in zip(_OLD, befores, strict=True):
-        gone.append(len((yield statement, (before,))))
-    return Expired(jobs=jobs, events=events + gone[0], points=gone[1], presences=gone[2], locks=gone[3])
+    return Expired(jobs=jobs, events=events)
 
 
 def _remove(unit: Unit, ids: Sequence[JobId]) -> Steps[int]:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from stoker.engines.base import Feature, outbox_of
 from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.job import Options, Status
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.outcome import Canceled, Done, Failed, Outcome, Rejected
-from stoker.model.query import Cancel, Clone, Discard, Expired, Query, Requeue, Retention, Selection
+from stoker.model.query import Cancel, Clone, Discard, Expired, Query, Requeue, Retention, Selection, Sweep
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Span
 from stoker.testing.conformance.harness import Store
 
@@ -250,3 +251,45 @@ async def test_expire_keeps_no_more_finished_jobs_than_the_history(store: Store)
     assert (await _expire(store, finished=5)).jobs == 1, "the lower bound counts"
     assert (await _expire(store, finished=0)).jobs == 2
     assert await store.counts() == {Status.PENDING: 1}
+
+
+async def _outdated(store: Store) -> Expired:
+    """Leave one thing for each sweep, and one more event, which goes with the job."""
+    start = store.now()
+    job = await _ended(store, Done())
+    other = await store.add(queue="other")
+    await store.engine.record(
+        [Event(start, EventType.STARTED, one, "default", "work") for one in (job, other)],
+        [Point("default", "m", start, 1)],
+        now=start,
+    )
+    await store.engine.beat(Presence(worker="silent", host="h", pid=1, queues={}))
+    await store.engine.lock("lapsed", "me", SECOND)
+    received = Feature.OUTBOX in store.engine.features
+    if received:
+        async with store.engine.transaction() as tx:
+            await outbox_of(store.engine).receive("inbox", ["1"], keep=SECOND, tx=tx)
+    store.pass_time(40 * DAY)
+    return Expired(jobs=1, events=2, points=1, presences=1, locks=1, receipts=int(received))
+
+
+@pytest.mark.core
+@pytest.mark.spec("EXPIRE-14")
+@pytest.mark.parametrize("sweep", list(Sweep))
+async def test_expire_removes_only_what_its_sweeps_name(store: Store, sweep: Sweep) -> None:
+    """A sweep alone removes its own and nothing else; the others still find theirs."""
+    everything = await _outdated(store)
+    alone = await _expire(store, sweeps=frozenset({sweep}))
+    expected = {sweep: getattr(everything, sweep)} | ({"events": 1} if sweep is Sweep.JOBS else {})
+    assert alone == Expired(**expected)
+    assert await _expire(store, sweeps=frozenset({sweep})) == Expired()
+    assert await _expire(store, sweeps=frozenset(Sweep) - {sweep}) + alone == everything
+    assert await _expire(store) == Expired()
+
+
+@pytest.mark.spec("EXPIRE-14")
+async def test_expire_without_sweeps_removes_nothing(store: Store) -> None:
+    """The empty case."""
+    everything = await _outdated(store)
+    assert await _expire(store, sweeps=frozenset()) == Expired()
+    assert await _expire(store) == everything

@@ -2,16 +2,6 @@
 -- Remove finished jobs and all that belongs to them. ARGV: now, how many at most, and their ids; without ids, those
 -- that have expired. Returns {removed ids, how many of their events were removed}.
 local limit, gone, events = tonumber(ARGV[2]), {}, 0
--- Keep the names of the last thousand reaped workers: an unknown worker is treated like a reaped one.
-call('ZREMRANGEBYRANK', RETIRED, 0, -1001)
--- Remove the write counters of engines that showed no life for a day.
-local writers = call('HGETALL', WRITERS)
-for i = 1, #writers, 2 do
-  if parse('>I8', writers[i + 1]) < now - 86400000000 then
-    call('HDEL', WRITERS, writers[i])
-    call('HDEL', WRITES, writers[i])
-  end
-end
 
 local function drop_key(body, kind, queue, id)
   local at = 37 + #kind + #queue

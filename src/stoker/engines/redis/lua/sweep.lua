@@ -1,32 +1,39 @@
 -- with: _events
--- Remove old events and points, presences of silent workers and lapsed named locks.
--- ARGV: now, how long events, points and presences are kept, how many events and points to remove at most.
--- Returns how many events, points, presences and locks were removed.
-local limit = tonumber(ARGV[5])
-
-local function before(kept)
-  return math.max(now - tonumber(kept), 0)
-end
-
-local events = drop_events(limit, pack('>I8', before(ARGV[2])))
-local points = call('ZLEXCOUNT', POINTS, '-', '(' .. pack('>I8', before(ARGV[3])))
-points = math.min(points, limit)
-if points > 0 then
-  call('ZREMRANGEBYRANK', POINTS, 0, points - 1)
-end
+-- Remove old events, old points, presences of silent workers, or lapsed named locks.
+-- ARGV: now, which ('events', 'points', 'presences', 'locks'), for how long they are kept, how many events or points to
+-- remove at most. Returns how many were removed.
+local sweep, limit = ARGV[2], tonumber(ARGV[4])
+local before = math.max(now - tonumber(ARGV[3]), 0)
+local removed = 0
 
 local function clear(hash, is_over)
-  local gone, found = 0, call('HGETALL', hash)
+  local found = call('HGETALL', hash)
   for i = 1, #found, 2 do
     if is_over(parse('>I8', found[i + 1])) then
-      gone = gone + call('HDEL', hash, found[i])
+      removed = removed + call('HDEL', hash, found[i])
     end
   end
-  return gone
 end
 
-local silent = before(ARGV[4])
-local presences = clear(PRESENCES, function(seen) return seen < silent end)
-local locks = clear(LOCKS, function(ends) return ends <= now end)
-if events + points + presences + locks > 0 then tick() end
-return {events, points, presences, locks}
+if sweep == 'events' then
+  removed = drop_events(limit, pack('>I8', before))
+elseif sweep == 'points' then
+  removed = math.min(call('ZLEXCOUNT', POINTS, '-', '(' .. pack('>I8', before)), limit)
+  if removed > 0 then call('ZREMRANGEBYRANK', POINTS, 0, removed - 1) end
+elseif sweep == 'presences' then
+  clear(PRESENCES, function(seen) return seen < before end)
+  -- Keep the names of the last thousand reaped workers: an unknown worker is treated like a reaped one.
+  call('ZREMRANGEBYRANK', RETIRED, 0, -1001)
+  -- Remove the write counters of engines that showed no life for a day.
+  local writers = call('HGETALL', WRITERS)
+  for i = 1, #writers, 2 do
+    if parse('>I8', writers[i + 1]) < now - 86400000000 then
+      call('HDEL', WRITERS, writers[i])
+      call('HDEL', WRITES, writers[i])
+    end
+  end
+else
+  clear(LOCKS, function(ends) return ends <= now end)
+end
+if removed > 0 then tick() end
+return removed
