@@ -88,7 +88,12 @@ def test_the_blocks_of_a_page_run(
     page = ModuleType("__page__")  # dataclasses and models look their module up
     monkeypatch.setitem(sys.modules, page.__name__, page)
     with unconfigured():
-        run(path, page)
+        try:
+            run(path, page)
+        finally:
+            for name, module in list(sys.modules.items()):  # other pages have an app.py of their own
+                if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+                    del sys.modules[name]
 
 
 def run(path: Path, page: ModuleType) -> None:

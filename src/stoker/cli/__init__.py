@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel, delete"),
     "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
+    "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }

@@ -10,10 +10,11 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
@@ -53,18 +54,22 @@ def run(path: str | None, url: str | None, call: Callable[[Stoker], Awaitable[T]
     import asyncio
 
     async def inside() -> T:
-        app = _app(path, url)
-        _check_exists(app)
+        app = find_app(path, url)
         async with app:
             return await call(app)
 
-    try:
+    with reported():
         return asyncio.run(inside())
-    except StokerError as error:
-        _exit(error)
 
 
-def _app(path: str | None, url: str | None) -> Stoker:
+def find_app(path: str | None, url: str | None) -> Stoker:
+    """The app that the options, the environment or pyproject.toml name; its store exists."""
+    app = _named(path, url)
+    _check_exists(app)
+    return app
+
+
+def _named(path: str | None, url: str | None) -> Stoker:
     from stoker.cli.work import load_app
 
     if path is not None:
@@ -98,9 +103,14 @@ def _in_pyproject() -> str | None:
     return app if isinstance(app, str) else None
 
 
-def _exit(error: StokerError) -> NoReturn:
-    click.echo(f"Error: {safe(str(error))}", err=True)
-    raise SystemExit(next((code for kinds, code in _CODES if isinstance(error, kinds)), 1)) from None
+@contextmanager
+def reported() -> Generator[None, None, None]:
+    """End the command with a sentence and an exit code when Stoker raises."""
+    try:
+        yield
+    except StokerError as error:
+        click.echo(f"Error: {safe(str(error))}", err=True)
+        raise SystemExit(next((code for kinds, code in _CODES if isinstance(error, kinds)), 1)) from None
 
 
 # --- showing --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Metrics for monitoring systems. Nothing here is imported unless it is used."""
