@@ -26,7 +26,7 @@ from stoker.model.job import Draft, Status, chain
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Exponential, Fixed, Linear, Never
 from stoker.model.unique import Unique
-from stoker.records import Job, Receipt
+from stoker.records import Job, Receipt, Schedule
 from stoker.task import Task
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ __all__ = [
     "Draft",
     "chain",
     "Receipt",
+    "Schedule",
     "current",
     "Context",
     "Transition",

@@ -13,13 +13,13 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from stoker import records, sync
 from stoker.codec.signature import Signature
 from stoker.context import Context
 from stoker.controls import BudgetHandle, LockHandle, QueueHandle
-from stoker.engine_pool import EnginePool
+from stoker.engine_pool import EnginePool, LoopEngine
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url, engine_options
 from stoker.event_buffer import EventBuffer, wall
@@ -34,10 +34,13 @@ from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
 from stoker.model.retry import Backoff
+from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.time import SECOND, Seconds
 from stoker.options import parse
-from stoker.records import Receipt
+from stoker.records import Receipt, Schedule
 from stoker.registry import Registry, Router, inside, mint
+from stoker.schedules import ScheduleHandle, ScheduleOptions, plan
+from stoker.schedules import parse as read_options
 from stoker.services import Services
 from stoker.settings import TimelineSettings, check_known, resolve
 
@@ -149,6 +152,56 @@ class Stoker(Registry):
         """
         return LockHandle(self, name, lease)
 
+    # --- schedules ----------------------------------------------------------------------------------------------
+
+    async def schedule(self, name: str, draft: Draft, **options: Unpack[ScheduleOptions]) -> ScheduleHandle:
+        """Store a schedule that enqueues `draft` by `cron=` (in the zone `tz=`, else UTC) or `every=` so many seconds.
+
+        `misfire` says what becomes of missed occurrences: "once" (default), "skip" those older than `grace` (60), or
+        "all"; `overlap="skip"` leaves one out while the last job is active; `jitter` delays jobs by up to so much.
+
+        A schedule of that name is replaced; its last and next fire stay unless the timing changes. It stays in the
+        store until `unschedule`. Schedules that belong to the code are declared with `@jobs.cron`.
+        """
+        given = plan(name, draft, "api", read_options(options))
+        engine = await self.engine()
+        await engine.put(given)
+        return ScheduleHandle(self, name)
+
+    async def unschedule(self, name: str) -> bool:
+        """Remove a schedule from the store; returns whether there was one. Jobs that it made stay.
+
+        One that code declares comes back when a worker starts: `pause` it instead.
+        """
+        check_name("schedule name", name)
+        engine = await self.engine()
+        return await engine.drop(name)
+
+    async def schedules(self) -> list[Schedule]:
+        """Every schedule of the store, by name, those of other apps included."""
+        engine = await self.engine()
+        return [self.schedule_record(one) for one in await engine.schedules()]
+
+    def schedule_handle(self, name: str) -> ScheduleHandle:
+        """A schedule to look at, pause, resume, run, edit and reset."""
+        return ScheduleHandle(self, name)
+
+    def schedule_record(self, found: StoredSchedule) -> Schedule:
+        """A stored schedule as the user reads it."""
+        return records.schedule(found, declared=found.name in self.declared_schedules)
+
+    def schedule_sync(self, name: str, draft: Draft, **options: Unpack[ScheduleOptions]) -> ScheduleHandle:
+        """`schedule` for code without a loop."""
+        return self.run(self.schedule(name, draft, **options), instead=f"`await jobs.schedule({name!r}, ...)`")
+
+    def unschedule_sync(self, name: str) -> bool:
+        """`unschedule` for code without a loop."""
+        return self.run(self.unschedule(name), instead=f"`await jobs.unschedule({name!r})`")
+
+    def schedules_sync(self) -> list[Schedule]:
+        """`schedules` for code without a loop."""
+        return self.run(self.schedules(), instead="`await jobs.schedules()`")
+
     # --- enqueueing ---------------------------------------------------------------------------------------------
 
     async def enqueue(self, draft: Draft, *, tx: Transaction | None = None) -> JobHandle[Any]:
@@ -200,8 +253,15 @@ class Stoker(Registry):
         member = await self._pool.current()
         with self._naming_the_holder():
             receipts = await member.engine.insert(drafts, tx=tx, group=group)
-        if tx is not None:
-            return receipts  # the user's commit decides whether these jobs exist, so no event is emitted
+        if tx is None:
+            self._emit_inserted(member, drafts, receipts)
+        return receipts  # with tx the user's commit decides whether these jobs exist, so no event is emitted
+
+    async def emit_inserted(self, drafts: Sequence[Draft], receipts: Sequence[stored.Receipt]) -> None:
+        """Emit jobs that this process has stored to the timeline and the listeners."""
+        self._emit_inserted(await self._pool.current(), drafts, receipts)
+
+    def _emit_inserted(self, member: LoopEngine, drafts: Sequence[Draft], receipts: Sequence[stored.Receipt]) -> None:
         for draft, receipt in zip(drafts, receipts, strict=True):
             if receipt.superseded is not None:
                 _log_superseded(draft, receipt.superseded)
@@ -212,7 +272,6 @@ class Stoker(Registry):
             for draft, receipt in zip(drafts, receipts, strict=True):
                 if receipt.stored is Stored.INSERTED:
                     self.listeners.emit(transition_to_pending(draft))
-        return receipts
 
     @contextmanager
     def _naming_the_holder(self) -> Iterator[None]:

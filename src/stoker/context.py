@@ -25,6 +25,7 @@ from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, check_metadata
+from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.time import SECOND, moment
 
 logger = logging.getLogger("stoker.job")
@@ -204,6 +205,17 @@ class Context:
         """The id of the group this job is a member of, or whose end stored it; None outside a group."""
         options = self.claim.options
         return (options.metadata or {}).get(GROUP) if options.group is None else ids.text(options.group)
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that made this job; None if a caller enqueued it."""
+        return (self.claim.options.metadata or {}).get(SCHEDULE)
+
+    @property
+    def occurrence(self) -> datetime | None:
+        """The instant the schedule made this job for, in UTC; None for a job beside the timetable."""
+        at = (self.claim.options.metadata or {}).get(OCCURRENCE)
+        return None if at is None else datetime.fromisoformat(at)
 
     @property
     def attempt(self) -> int:

@@ -15,9 +15,11 @@ import msgspec
 from stoker.model import job as stored
 from stoker.model import throttle
 from stoker.model.groups import Group
-from stoker.model.ids import text
+from stoker.model.ids import occurrence, text
 from stoker.model.job import Isolation, Status, Stored, links
 from stoker.model.retry import Backoff
+from stoker.model.schedule import Misfire, Overlap, Source
+from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.time import Instant, Span, moment
 from stoker.model.unique import Unique
 
@@ -82,6 +84,39 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     log: tuple[str, ...] = ()
     successor: str | None = None
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule at one moment, as `jobs.schedules()` lists it.
+
+    `cron` is the expression (`@every 90s` for an interval). `next_fire` is None while it is disabled, and until the
+    first tick. `last_status` is what the last due tick did: fired, skipped (its last job was active), missed (all was
+    too old), error (the job could not be stored) or disabled; `last_missed` of its occurrences made no job, `missed`
+    did not in all. `source`: "code" or "api"; `edited`: an operator changed what the code declares; `declared`: the
+    code of this app declares it. `payload` is JSON.
+    """
+
+    name: str
+    kind: str
+    queue: str
+    payload: bytes
+    cron: str
+    tz: str
+    enabled: bool
+    misfire: Misfire
+    overlap: Overlap
+    grace: timedelta
+    jitter: timedelta
+    source: Source
+    edited: bool
+    declared: bool
+    next_fire: datetime | None = None
+    last_fire: datetime | None = None
+    last_status: str | None = None
+    last_missed: int = 0
+    last_error: str | None = None
+    last_job: str | None = None
+    missed: int = 0
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
@@ -154,6 +189,33 @@ def job(record: stored.Job) -> Job:
         metadata={**(options.metadata or {}), **record.metadata},
         log=record.log,
         successor=None if record.successor is None else text(record.successor),
+    )
+
+
+def schedule(found: StoredSchedule, *, declared: bool) -> Schedule:
+    """A stored schedule as the user reads it."""
+    return Schedule(
+        name=found.name,
+        kind=found.template.kind,
+        queue=found.template.queue,
+        payload=found.template.payload,
+        cron=found.expression,
+        tz=found.tz,
+        enabled=found.enabled,
+        misfire=found.misfire,
+        overlap=found.overlap,
+        grace=timedelta(microseconds=found.grace),
+        jitter=timedelta(microseconds=found.jitter),
+        source=found.source,
+        edited=found.edited,
+        declared=declared,
+        next_fire=_moment(found.next_fire) if found.enabled else None,
+        last_fire=_moment(found.last_fire),
+        last_status=None if found.last_status is None else found.last_status.value,
+        last_missed=found.last_missed,
+        last_error=found.last_error,
+        last_job=None if found.last_fire is None else text(occurrence(found.name, found.last_fire)),
+        missed=found.missed,
     )
 
 

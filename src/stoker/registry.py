@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
@@ -17,13 +18,18 @@ import msgspec
 import uuid_utils
 
 from stoker.codec.signature import Signature, encode_payload
+from stoker.event_buffer import wall
 from stoker.key_function import KeyFunction
 from stoker.lifespan import Lifespan
-from stoker.model.errors import DuplicateTask, InvalidInput, UnknownTask
+from stoker.model.errors import DuplicateSchedule, DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Options, check_name
 from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
+from stoker.model.schedule import Misfire, Overlap
+from stoker.model.time import Seconds
 from stoker.options import CallOptions, JobOptions, TaskOptions, parse
+from stoker.schedules import Declaration
+from stoker.schedules import parse as read_options
 from stoker.task import AsyncTask, SyncTask, Task, is_async_function
 
 if TYPE_CHECKING:
@@ -32,9 +38,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+TaskT = TypeVar("TaskT", bound=Task[..., Any])
 
 Router = Callable[[str], str | None]
 
+DEFAULT_CRASHES = 3
 POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate")
 
 
@@ -71,6 +79,7 @@ class Registry:
         self._tenant = tenant
         self._tasks: dict[str, Task[..., Any]] = {}
         self._declared: dict[str, JobOptions] = {}
+        self._schedules: dict[str, Declaration] = {}
         self._imported = False
         self._importing: set[int] = set()
 
@@ -92,7 +101,7 @@ class Registry:
         retry_on: Errors | None = None,
         give_up_on: Errors | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
-        crashes: int | None = 3,
+        crashes: int | None = DEFAULT_CRASHES,
         validate: bool = True,
         replace: bool = False,
         **options: Unpack[TaskOptions[KeyFunction]],
@@ -105,6 +114,57 @@ class Registry:
         """
         decorate = _Decorator(cast("Stoker", self), options)
         return decorate if fn is None else decorate(fn)
+
+    def cron(
+        self,
+        expression: str | None = None,
+        /,
+        *,
+        every: Seconds | None = None,
+        tz: str | None = None,
+        misfire: Misfire = "once",
+        grace: Seconds = 60,
+        overlap: Overlap = "allow",
+        jitter: Seconds = 0,
+        name: str | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        crashes: int | None = DEFAULT_CRASHES,
+        validate: bool = True,
+        replace: bool = False,
+        **options: Unpack[TaskOptions[KeyFunction]],
+    ) -> _CronDecorator:
+        """Declare a schedule: `@jobs.cron("0 9 * * mon-fri", tz="Europe/Paris")` on a function or a task.
+
+        A function becomes a task with these options, and a schedule of its name. A task only gets a schedule, of its
+        own name or of `name=`, with these options for its jobs. The handler is called without arguments. Workers store
+        the schedule when they start, and any worker of the store fires it.
+        """
+        timing = {"cron": expression, "every": every, "tz": tz}
+        given = read_options({**timing, "misfire": misfire, "grace": grace, "overlap": overlap, "jitter": jitter})
+        caller = sys._getframe(1)  # noqa: SLF001 - the place to name when two declarations clash
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        asked = {"retry_on": retry_on, "give_up_on": give_up_on, "retry_if": retry_if}
+        policy: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
+        if crashes != DEFAULT_CRASHES:
+            policy["crashes"] = crashes
+        if not validate:
+            policy["validate"] = validate
+        return _CronDecorator(cast("Stoker", self), given, place, name, policy, dict(options), replace=replace)
+
+    def declare_schedule(self, name: str, declaration: Declaration, *, replace: bool = False) -> None:
+        """Put a schedule that code declares into the registry."""
+        known = self._schedules.get(name)
+        if known is not None and not replace:
+            raise DuplicateSchedule(name, known.place, declaration.place)
+        self._schedules[name] = declaration
+
+    @property
+    def declared_schedules(self) -> dict[str, Declaration]:
+        """The schedules that code declares, by name; modules named by `modules=` are imported first."""
+        self._import()
+        return dict(self._schedules)
 
     def register(self, task: Task[..., Any], *, replace: bool = False) -> None:
         """Put a task into the registry."""
@@ -215,17 +275,68 @@ class _Decorator:
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         if isinstance(fn, Task):
             raise InvalidInput("task", fn, "is a task already; register the function itself under another name=")
+        task = self.make(fn)
+        self.app.register(task, replace=self.options.get("replace", False))
+        return task
+
+    def make(self, fn: Callable[..., Any]) -> Task[..., Any]:
+        """The task of a function, not registered."""
         options = dict(self.options)
         _check_handler(fn)
         name = options.pop("name", None) or self.app.prefixed(_name(fn))
-        replace = options.pop("replace", False)
+        options.pop("replace", None)
         policy = {key: options.pop(key) for key in POLICY if key in options}
         signature = Signature(fn, name)
         maker = AsyncTask if is_async_function(fn) else SyncTask
         more = ("name", "replace", *POLICY)
-        task: Task[..., Any] = maker(self.app, fn, name, parse(options, more), signature=signature, **policy)
-        self.app.register(task, replace=replace)
+        return maker(self.app, fn, name, parse(options, more), signature=signature, **policy)
+
+
+class _CronDecorator:
+    """What `@jobs.cron(...)` returns: it takes a function or a task and keeps its types."""
+
+    def __init__(
+        self,
+        app: Stoker,
+        given: dict[str, Any],
+        place: str,
+        name: str | None,
+        policy: dict[str, Any],
+        options: dict[str, Any],
+        *,
+        replace: bool,
+    ) -> None:
+        self.app = app
+        self.given = given
+        self.place = place
+        self.name = name
+        self.policy = policy
+        self.options = options
+        self.replace = replace
+
+    @overload
+    def __call__(self, fn: TaskT, /) -> TaskT: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        if isinstance(fn, Task):
+            for option in self.policy:
+                raise InvalidInput(option, fn, "belongs to the task; give it to @jobs.task, not to the schedule")
+            self._declare(fn.using(**self.options) if self.options else fn)
+            return fn
+        task = _Decorator(self.app, {"name": self.name, **self.policy, **self.options}).make(fn)
+        self._declare(task, register=True)
         return task
+
+    def _declare(self, task: Task[..., Any], *, register: bool = False) -> None:
+        name = self.name or task.name
+        declaration = Declaration(name, task, self.given, self.place)
+        declaration.check(wall())
+        if register:
+            self.app.register(task, replace=self.replace)
+        self.app.declare_schedule(name, declaration, replace=self.replace)
 
 
 def _check_handler(fn: Any) -> None:

@@ -15,7 +15,7 @@ import stoker
 from scripts import doc_tables
 from stoker import settings
 from stoker.cli import COMMANDS
-from stoker.engines.base import Control, Engine, Feature, Jobs, Operator, Timeline
+from stoker.engines.base import Control, Engine, Feature, Jobs, Operator, Schedules, Timeline
 from stoker.model import errors
 from stoker.model.job import LEASE, Status
 from stoker.model.time import SECOND
@@ -133,7 +133,7 @@ def test_every_error_is_a_row_of_the_reference() -> None:
 
 def test_every_method_of_the_contract_is_in_the_reference() -> None:
     page = read("reference/engine-contract.md")
-    facets = (Jobs, Operator, Control, Timeline, Engine)
+    facets = (Jobs, Operator, Control, Schedules, Timeline, Engine)
     names = {name for facet in facets for name in vars(facet) if not name.startswith("_")}
     assert [name for name in sorted(names) if not re.search(rf"`{name}\b", page)] == []
 

@@ -41,6 +41,19 @@ def plain(n: float) -> list[float]:
     return [n]
 
 
+@jobs.cron(
+    "0 9 * * mon-fri", tz="Europe/Paris", queue="mail", attempts=3, retry_on=OSError, jitter=timedelta(seconds=5)
+)
+async def digest(region: str = "eu") -> int:
+    return len(region)
+
+
+@jobs.cron(every=90, overlap="skip")
+def poll() -> bool:
+    return True
+
+
+twice = jobs.cron("@daily", name="second")(poll)
 registered = jobs.task(plain)
 renamed = jobs.task(name="other")(plain)
 
@@ -67,6 +80,13 @@ async def main() -> None:
     await crop.using(unique=lambda image, width=1: f"{image}").enqueue(7)
     await jobs.enqueue(jobs.draft("crop", {"image": 7}, priority=1, delay=timedelta(minutes=1), metadata={"by": "me"}))
     await jobs.enqueue_many(resize.draft(n) for n in range(3))
+
+    assert_type(await digest("us"), int)
+    assert_type(await digest.enqueue("us"), JobHandle[int])
+    assert_type(poll(), bool)
+    assert_type(twice.enqueue_sync(), JobHandle[bool])
+    handle = await jobs.schedule("poll", poll.draft(), every=timedelta(minutes=1), misfire="skip", grace=5)
+    assert_type((await handle.edit(digest.draft("us"), cron="@daily", tz="Europe/Paris")).name, str)
 
     def by_any_name(task: Task[..., Any]) -> str:
         return task.name

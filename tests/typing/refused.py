@@ -48,6 +48,10 @@ async def main() -> None:
     pool.state.length  # E: attr-defined | reportAttributeAccessIssue
     stoker.Wroker(jobs)  # E: attr-defined | reportAttributeAccessIssue
     print(width, sent, number, size)
+    jobs.cron("@daily", misfire="never")  # E: arg-type | reportArgumentType
+    jobs.cron("@daily", queu="mail")  # E: call-arg | reportCallIssue
+    await jobs.schedule("s", send.draft("a"), crontab="@daily")  # E: call-arg | reportCallIssue
+    await jobs.schedule("s", send, cron="@daily")  # E: arg-type | reportArgumentType
     jobs.draft("resize", prioritty=1)  # E: call-arg | reportCallIssue
     jobs.declare("elsewhere", attempts="three")  # E: arg-type | reportArgumentType
     jobs.task(atempts=3)  # E: call-overload | reportCallIssue

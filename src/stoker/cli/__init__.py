@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
+    "cron": ("stoker.cli.cron:cron", "List the schedules of a store; pause, resume, run, reset or drop one"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""

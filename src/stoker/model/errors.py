@@ -126,6 +126,14 @@ class DuplicateTask(StokerError):
         super().__init__(f"task {kind!r} is registered twice: {first} and {second}. Give one of them another name=.")
 
 
+class DuplicateSchedule(StokerError):
+    """Two declarations of one schedule: it is undefined which of them would fire, so the app refuses to start."""
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        self.name = name
+        super().__init__(f"schedule {name!r} is declared twice: at {first} and at {second}. Give one another name=.")
+
+
 class Duplicate(StokerError):
     """`mode="raise"` met an active holder of the unique key; nothing of the call was stored.
 

@@ -287,7 +287,25 @@ def upcoming(schedule: Schedule, after: Instant, count: int) -> list[Instant]:
 
 def tick(schedule: Schedule, now: Instant) -> Tick:
     """Decide about one schedule."""
-    decision = Tick(
+    decision = _idle(schedule, now)
+    if not schedule.is_due(now):
+        return decision
+    try:
+        timetable = parse(schedule.expression, schedule.tz)
+    except InvalidSchedule as error:
+        return disabled(schedule, now, str(error))
+    if schedule.next_fire is None:
+        return _moved(decision, Action.SEED, following(timetable, now))
+    return _due(schedule, timetable, schedule.next_fire, now, decision)
+
+
+def disabled(schedule: Schedule, now: Instant, why: str) -> Tick:
+    """Switch off a schedule that cannot be evaluated."""
+    return replace(_idle(schedule, now), action=Action.DISABLE, next_fire=None, error=why)
+
+
+def _idle(schedule: Schedule, now: Instant) -> Tick:
+    return Tick(
         name=schedule.name,
         queue=schedule.template.queue,
         expression=schedule.expression,
@@ -297,15 +315,6 @@ def tick(schedule: Schedule, now: Instant) -> Tick:
         seen=schedule.next_fire,
         next_fire=schedule.next_fire,
     )
-    if not schedule.is_due(now):
-        return decision
-    try:
-        timetable = parse(schedule.expression, schedule.tz)
-    except InvalidSchedule as error:
-        return replace(decision, action=Action.DISABLE, next_fire=None, error=str(error))
-    if schedule.next_fire is None:
-        return _moved(decision, Action.SEED, following(timetable, now))
-    return _due(schedule, timetable, schedule.next_fire, now, decision)
 
 
 def _due(schedule: Schedule, timetable: Timetable, first: Instant, now: Instant, decision: Tick) -> Tick:

@@ -43,6 +43,7 @@ from stoker.worker.presence import presence, version
 from stoker.worker.publisher import Publisher
 from stoker.worker.runner import Runner
 from stoker.worker.running import RunningJobs
+from stoker.worker.schedules import Ticker
 from stoker.worker.state import WorkerState
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
 
@@ -279,7 +280,7 @@ class Worker:
 
     def _services(self) -> list[asyncio.Task[Any]]:
         context = ServiceContext(self.app, self.engine, lambda: self.id)
-        services = [Janitor(self.retention), GroupSweeper(), *self.app.services]
+        services = [Janitor(self.retention), GroupSweeper(), Ticker(), *self.app.services]
         return [self._spawn(keep_running(service, context), f"service-{service.name}") for service in services]
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
