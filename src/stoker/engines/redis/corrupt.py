@@ -6,8 +6,8 @@ checks that what was found is still there. That is rare.
 
 from __future__ import annotations
 
+from stoker.engines.redis.census import held_keys, names
 from stoker.engines.redis.expire import ending
-from stoker.engines.redis.find import held_keys, names
 from stoker.engines.redis.keys import AGAIN, WAIT
 from stoker.engines.redis.record_format import CHARS, HAS_STATE, ODD, ids_of
 from stoker.engines.redis.store import Store

@@ -16,6 +16,7 @@ from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.redis import alter, expire, find, insert, leases, schedules, settle
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
+from stoker.engines.redis.census import census
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import KEEP_DONE, Control
 from stoker.engines.redis.describe import described
@@ -244,7 +245,7 @@ class RedisEngine:
 
     @timed(write=False)
     async def census(self) -> Census:
-        return await find.census(self._store)
+        return await census(self._store)
 
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change) -> Tally:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from stoker.engines.redis import events as event_log
+from stoker.engines.redis.census import counts_of
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
-from stoker.engines.redis.find import counts_of
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script

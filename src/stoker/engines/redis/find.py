@@ -1,4 +1,4 @@
-"""Finds jobs: pages, the census, ended jobs, and when the next job is due.
+"""Finds jobs: pages, ended jobs, and when the next job is due.
 
 A page is a walk along ids, over all shards at once. Which walk is chosen by what the query narrows: keys and the
 statuses that most jobs are not in have an index in id order; running jobs are few; waiting jobs are sorted when there
@@ -8,19 +8,20 @@ are few of them. Everything else walks all jobs. What the walk does not narrow, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
+from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.record_format import CHARS, ODD, STATUSES
+from stoker.engines.redis.record_format import CHARS, ODD
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
-from stoker.model.query import LONGEST_WALK, Census, Count, Page, Query, Totals, matches
+from stoker.model.query import LONGEST_WALK, Page, Query, matches
 from stoker.model.record import WAITING
 from stoker.model.time import Instant
 
@@ -31,7 +32,6 @@ FAR = b"\xff" * 17
 _ACTIVE = script("active")
 _AHEAD = script("ahead")
 _ENDED = script("ended")
-_CENSUS = script("census")
 
 Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[JobId]]]
 """The next ids strictly behind one in the order asked (None: from the beginning), at most so many."""
@@ -195,12 +195,6 @@ def _listed(ids: Iterable[JobId], order: str) -> Source:
     return source
 
 
-async def names(store: Store, shard: Shard) -> list[str]:
-    """The queues of a shard."""
-    fields = await store.connection.call("HKEYS", shard.key("queues"))
-    return sorted({field.rpartition(b"/")[0].decode() for field in fields})
-
-
 async def unread(store: Store) -> int:
     """How many jobs cannot be read, were set aside, and are still dead."""
     found = 0
@@ -209,79 +203,3 @@ async def unread(store: Store) -> int:
         scores = [("ZSCORE", shard.key("odd"), CHARS[Status.DEAD] + job) for job in ids]
         found += sum(score is not None for score in await store.connection.pipeline(scores))
     return found
-
-
-# --- the census -------------------------------------------------------------------------------------------------
-
-
-async def census(store: Store) -> Census:
-    """Every count at this instant, from counters and waiting sets; on a cluster, shard by shard."""
-    counts: list[Count] = []
-    scheduled: dict[str, int] = {}
-    oldest: dict[str, Instant] = {}
-    running: dict[str, Instant] = {}
-    totals: dict[str, dict[str, Any]] = {}
-    at = 0
-    for answer in await spread(await store.shards(), lambda shard: _counted(store, shard)):
-        instant, fields, sums, waiting, claims = answer
-        at = max(at, store.seen(instant))
-        counts += counts_of(_by(fields, 2))
-        for queue, later, due in _by(waiting, 3):
-            if int(later) > 0:
-                scheduled[queue.decode()] = int(later)
-            if due:
-                oldest[queue.decode()] = int(due)
-        for queue, claimed in _by(claims, 2):
-            name = queue.decode()
-            running[name] = min(running.get(name, int(claimed)), int(claimed))
-        _add_totals(totals, sums)
-    return Census(
-        at=at or await store.now(),
-        counts=tuple(sorted(counts, key=lambda one: (one.queue, one.kind, _ORDER[one.status]))),
-        scheduled=scheduled,
-        oldest_ready=oldest,
-        oldest_running=running,
-        totals={kind: Totals(**totals[kind]) for kind in sorted(totals)},
-    )
-
-
-async def _counted(store: Store, shard: Shard) -> list[Any]:
-    """One shard's numbers; asked again when a queue or worker is new since the keys were listed."""
-    queues = await names(store, shard)
-    while True:
-        answer = await store.run(_CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard))
-        if isinstance(answer, list):
-            return answer
-        if answer:
-            queues.append(answer.decode())
-
-
-async def held_keys(store: Store, shard: Shard) -> list[str]:
-    """The keys of all lease sets."""
-    workers = await store.connection.call("ZRANGE", shard.key("workers"), 0, -1)
-    return [shard.held(worker.decode()) for worker in workers]
-
-
-_ORDER = {status: place for place, status in enumerate(Status)}
-
-
-def counts_of(fields: Iterable[tuple[bytes, Any]]) -> Iterable[Count]:
-    """The counters that are not zero."""
-    for field, n in fields:
-        queue, kind, char = field.split(b"/")
-        if int(n) > 0:
-            yield Count(queue.decode(), kind.decode(), STATUSES[char], int(n))
-
-
-def _add_totals(totals: dict[str, dict[str, Any]], fields: list[bytes]) -> None:
-    for field, value in _by(fields, 2):
-        kind, what = field.decode().split("/")
-        sums = totals.setdefault(kind, {})
-        if what == "error":
-            sums["last_error"] = value.decode(errors="replace")
-        else:
-            sums[what] = sums.get(what, 0) + int(value)
-
-
-def _by(flat: list[Any], n: int) -> Iterable[tuple[Any, ...]]:
-    return zip(*(flat[place::n] for place in range(n)), strict=True)
