@@ -79,10 +79,13 @@ class Lives:
 
     async def run(self, jobs: int) -> Meter:
         meter = await doors.fill(self._engine, [[mint() for _ in range(BATCH)] for _ in range(jobs // BATCH)])
-        drained = await self._drain.run(jobs)
+        drained = await self.drain(jobs)
         meter.cpu += drained.cpu
         meter.wall += drained.wall
         return meter
+
+    async def drain(self, jobs: int) -> Meter:
+        return await self._drain.run(jobs)
 
 
 async def _held(place: Place, seconds: float, window: float) -> Pair[Meter]:

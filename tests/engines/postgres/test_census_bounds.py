@@ -80,6 +80,22 @@ async def run(engine: PostgresEngine, n: int) -> None:
         await engine.settle([conclude(claim, Done()) for claim in await take(engine, 10)])
 
 
+def take_for_empty(connection: psycopg.Connection, schema: str) -> None:
+    """Let the server plan for tables with many dead entries, of which it knows, and few rows."""
+    for statement in (
+        f"""insert into {schema}.ready (due, token, id, attempts, priority, status, settled, past, queue)
+            select i, 0, gen_random_uuid(), 0, 0, 0, -1, false, 'default' from generate_series(1, 30000) as i""",
+        f"""insert into {schema}.lease (id, token, claimed, worker, queue, open, ids)
+            select -i, 0, 0, 'w', 'default', B'1', '{{}}' from generate_series(1, 3000) as i""",
+        f"delete from {schema}.lease",
+        f"delete from {schema}.ready where due > 20",
+        f"vacuum analyze {schema}.ready",
+        f"vacuum analyze {schema}.lease",
+        f"delete from {schema}.ready",
+    ):
+        connection.execute(statement.encode())
+
+
 async def dear(engine: PostgresEngine, clock: VirtualClock) -> Census:
     """Censuses until the engine begins at its bounds, with one job that waits and one that runs."""
     await run(engine, DEAD)
@@ -149,9 +165,16 @@ async def test_counts_are_exact_and_only_the_oldest_job_lags(engine: PostgresEng
 
 @pytest.mark.spec("PGOP-19")
 @pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("newest_first", [True, False])
 async def test_bounds_follow_what_is_taken_and_what_becomes_due(
-    engine: PostgresEngine, clock: VirtualClock, reads: list[tuple[bool, int]]
+    engine: PostgresEngine,
+    clock: VirtualClock,
+    reads: list[tuple[bool, int]],
+    newest_first: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not newest_first:
+        monkeypatch.setattr(census_bounds, "MOST_NEWEST_FIRST", 0)
     await dear(engine, clock)
     await put(engine, delay=2 * SECOND)
     for _ in range(3):
@@ -166,18 +189,71 @@ async def test_bounds_follow_what_is_taken_and_what_becomes_due(
     assert max(dead for _, dead in reads[2:]) < DEAD
 
 
+@pytest.mark.spec("PGOP-19")
+@pytest.mark.usefixtures("held")
+async def test_a_census_does_not_read_what_was_taken_since_the_last_one(
+    engine: PostgresEngine,
+    clock: VirtualClock,
+    reads: list[tuple[bool, int]],
+    postgres_url: str,
+    postgres_schema: str,
+) -> None:
+    """Few jobs wait: the newest is read first. None runs in between, and the bound of the leases moves all the same."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        take_for_empty(connection, postgres_schema)
+    await run(engine, DEAD)
+    await put(engine)
+    for _ in range(2):
+        await engine.census()
+    await engine.settle([conclude(claim, Done()) for claim in await take(engine)])
+    for _ in range(4):
+        await run(engine, DEAD)
+        clock.advance(0.2)
+        since = clock()
+        await put(engine, 5)
+        await put(engine, 3, delay=HOUR)
+        found = await engine.census()
+        assert (found.ready("default"), found.oldest_ready) == (5, {"default": since})
+        await engine.settle([conclude(claim, Done()) for claim in await take(engine, 5)])
+    assert [full for full, _ in reads[2:]] == [False] * 4
+    assert max(dead for _, dead in reads[2:]) < DEAD // 10 + FEW, "each tenth was a lease"
+
+
+@pytest.mark.spec("PGOP-19")
+@pytest.mark.usefixtures("held")
+async def test_leases_are_read_along_their_ids(engine: PostgresEngine, postgres_url: str, postgres_schema: str) -> None:
+    """The index by worker has the ids too, behind the workers: to read from one id on, the server reads all of it."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        take_for_empty(connection, postgres_schema)
+        connection.execute("set enable_seqscan = off")
+        text = engine._store.texts["census_running"].replace("$1", "0")
+        [[plan]] = connection.execute(f"explain (analyze, buffers, format json) {text}".encode()).fetchall()
+    assert "lease_pkey" in str(plan)
+    assert plan[0]["Plan"]["Shared Hit Blocks"] < FEW
+
+
 def test_ranges_cover_every_priority_once() -> None:
     bounds = CensusBounds()
     look = bounds.begin(1_000 * SECOND)._replace(full=False)
-    assert len(bounds.ranges(look, ["q"])) == 1
-    bounds.finish(look, [("q", p, 0, None) for p in (-5, 3, 4, census_bounds.HIGHEST)], first_lease=None, dead=0)
-    ranges = bounds.ranges(look, ["q"])
-    assert [low for _, low, _, _ in ranges] == [census_bounds.LOWEST, *(high + 1 for _, _, high, _ in ranges[:-1])]
+    assert len(bounds.ranges(look, {"q": 9})) == 1
+    bounds.finish(look, [("q", p, 0, None, 0) for p in (-5, 3, 4, census_bounds.HIGHEST)], first_lease=0, dead=0)
+    ranges = bounds.ranges(look, {"q": 9})
+    assert [low for _, low, *_ in ranges] == [census_bounds.LOWEST, *(high + 1 for _, _, high, *_ in ranges[:-1])]
     assert ranges[-1][2] == census_bounds.HIGHEST
     earlier = look._replace(now=SECOND)
-    assert {since for *_, since in bounds.ranges(earlier, ["q"])} == {SECOND}, "a clock that went back"
-    many: list[census_bounds.Found] = [("q", p, 0, None) for p in range(MOST_PRIORITIES + 1)]
-    bounds.finish(look, many, first_lease=None, dead=0)
-    assert [since for *_, since in bounds.ranges(look, ["q"])] == [census_bounds.START]
+    assert {since for *_, since, _ in bounds.ranges(earlier, {"q": 9})} == {SECOND}, "a clock that went back"
+    many: list[census_bounds.Found] = [("q", p, 0, None, 0) for p in range(MOST_PRIORITIES + 1)]
+    bounds.finish(look, many, first_lease=0, dead=0)
+    assert [since for *_, since, _ in bounds.ranges(look, {"q": 9})] == [census_bounds.START]
     bounds.forget_others([])
-    assert bounds.ranges(look, ["q"]) == [("q", census_bounds.LOWEST, census_bounds.HIGHEST, census_bounds.START)]
+    assert bounds.ranges(look, {"q": 9}) == [("q", census_bounds.LOWEST, census_bounds.HIGHEST, census_bounds.START, 9)]
+
+
+def test_queues_with_few_waiting_jobs_are_read_newest_first() -> None:
+    bounds = CensusBounds()
+    look = bounds.begin(1_000 * SECOND)
+    most = census_bounds.MOST_NEWEST_FIRST
+    waiting = {"large": most, "small": 2, "middle": most - 2}
+    assert {queue: few for queue, *_, few in bounds.ranges(look, waiting)} == dict.fromkeys(waiting), "from the start"
+    found = bounds.ranges(look._replace(full=False), waiting)
+    assert {queue: few for queue, *_, few in found} == {"small": 2, "middle": most - 2, "large": None}

@@ -52,7 +52,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_listed_{order}": (at, 26, False, QUEUES, [4, 5]) for order, at in (("newest", LAST), ("oldest", FIRST))},
     **{f"find_retrying_{order}": (at, 26, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
     **{f"find_active_{order}": (at, 26, False, True, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
-    "census_lines": (*RANGES, NOW, 10_000),
+    "census_lines": (*RANGES, [None, 100] * 10, NOW, 10_000),
     "census_running": (0,),
     "census_sides": (QUEUES, NOW, 10_000),
     "ahead": (QUEUES, NOW, 2_000_000),

@@ -36,19 +36,19 @@ def counted(now: Instant, bounds: CensusBounds) -> Steps[Census]:
     look = bounds.begin(now)
     rows: list[Row] = yield _COUNTS, ()
     troubles: dict[str, str] = dict((yield _TROUBLES, ()))
-    [(before,)] = yield _ENTRIES, ()
+    [(before, newest_lease, _)] = yield _ENTRIES, ()
     leases: list[Row] = yield _RUNNING, (look.first_lease,)
     waiting: Counter[str] = Counter()
     for queue, _, *numbers in rows:
         if numbers[PENDING]:
             waiting[queue] += numbers[PENDING]
     found: list[Row] = []
-    if ranges := bounds.ranges(look, sorted(waiting)):
-        queues, *places = zip(*ranges, strict=True)
-        found = yield _LINES, (list(queues), *map(listed, places), now, COUNT_LIMIT)
-    [(after,)] = yield _ENTRIES, ()
-    alive = sum(lease[3] for lease in leases) + sum(later for _, _, later, _ in found)
-    first_lease = min((lease[2] for lease in leases), default=None)
+    if ranges := bounds.ranges(look, waiting):
+        queues, low, high, since, few = zip(*ranges, strict=True)
+        found = yield _LINES, (list(queues), *map(listed, (low, high, since)), list(few), now, COUNT_LIMIT)
+    [(after, *_)] = yield _ENTRIES, ()
+    alive = sum(lease[3] for lease in leases) + sum(later + read for _, _, later, _, read in found)
+    first_lease = min((lease[2] for lease in leases), default=newest_lease)
     bounds.finish(look, found, first_lease=first_lease, dead=after - before - alive)
     bounds.forget_others(row[0] for row in rows)
     lines = _lines(found)
@@ -72,7 +72,7 @@ def _lines(found: list[Row]) -> list[tuple[str, int, Instant | None]]:
     """Per queue: how many pending jobs are not due, and since when the oldest due one is."""
     later: Counter[str] = Counter()
     oldest: dict[str, Instant] = {}
-    for queue, _, n, due in found:
+    for queue, _, n, due, _ in found:
         later[queue] += n
         if due is not None:
             oldest[queue] = min(due, oldest.get(queue, due))

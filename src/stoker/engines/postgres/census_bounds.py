@@ -4,16 +4,19 @@ Index entries of taken jobs and settled leases stay until the server cleans up, 
 an old snapshot. A census that reads from the start reads all of them, and takes longer with every job that runs. So
 an engine remembers, per queue and priority, the oldest job that its last census found, and begins there.
 
-It does so only while reading from the start is dear: when two such censuses in a row read many dead entries. Where the
-server can clean up the first one marks the dead entries, and the second one is cheap. Even then every `FULL_EVERY` a
-census reads from the start. A job that was put before the bounds in between (handed back, enqueued with a time of the
+What was taken since the last census lies between that bound and the oldest job. A queue in which few jobs wait is
+therefore read from its newest due job backwards, until as many were found as the counters say: that one is the oldest.
+
+It does both only while reading from the start is dear: when two such censuses in a row read many dead entries. Where
+the server can clean up the first one marks the dead entries, and the second one is cheap. Even then every `FULL_EVERY`
+a census reads from the start. A job that was put before the bounds in between (handed back, enqueued with a time of the
 past, committed late) is missing from `oldest_ready` until then, a lease that was committed late from `oldest_running`.
 Counts are exact in any case: they come from counters, and jobs that are not due are never before a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from stoker.model.time import MILLISECOND, SECOND, Instant, Span
@@ -28,17 +31,20 @@ MANY_DEAD = 2_000
 """A census that reads more dead entries than this from the start is dear: about a millisecond."""
 
 SLACK: Span = 500 * MILLISECOND
-LEASE_SLACK = 256
+LEASE_SLACK = 64
 """Transactions commit later than they are stamped and numbered: a census begins so far before the bounds."""
 
 MOST_PRIORITIES = 256
 """Priorities of one queue that are remembered."""
 
-Range: TypeAlias = tuple[str, int, int, Instant]
-"""Queue; priorities from, to; first instant."""
+MOST_NEWEST_FIRST = 2_000
+"""Waiting jobs that a census reads newest first, of all queues together: more would be dearer than dead entries."""
 
-Found: TypeAlias = tuple[str, int, int, Instant | None]
-"""Queue, priority, how many pending jobs are not due, and the oldest due one."""
+Range: TypeAlias = tuple[str, int, int, Instant, int | None]
+"""Queue; priorities from, to; first instant; how many jobs of the queue wait, where they are read newest first."""
+
+Found: TypeAlias = tuple[str, int, int, Instant | None, int]
+"""Queue, priority, how many pending jobs are not due, the oldest due one, and how many due ones were read."""
 
 
 class CensusBounds:
@@ -57,26 +63,28 @@ class CensusBounds:
         full = not (self._dear and recent)
         return Look(now, full, START if full else max(START, self._first_lease - LEASE_SLACK))
 
-    def ranges(self, look: Look, queues: Iterable[str]) -> list[Range]:
+    def ranges(self, look: Look, waiting: Mapping[str, int]) -> list[Range]:
         """Return what to read of the waiting jobs of these queues."""
         found: list[Range] = []
-        for queue in queues:
+        left = 0 if look.full else MOST_NEWEST_FIRST
+        for queue, n in sorted(waiting.items(), key=lambda item: item[1]):
+            left -= n
+            few = n if left >= 0 else None
             bounds = None if look.full else self._queues.get(queue)
             if bounds is None:
-                found.append((queue, LOWEST, HIGHEST, START))
+                found.append((queue, LOWEST, HIGHEST, START, few))
             else:
-                found.extend((queue, *range_) for range_ in bounds.ranges(look.now))
+                found.extend((queue, *range_, few) for range_ in bounds.ranges(look.now))
         return found
 
-    def finish(self, look: Look, found: Sequence[Found], *, first_lease: int | None, dead: int) -> None:
+    def finish(self, look: Look, found: Sequence[Found], *, first_lease: int, dead: int) -> None:
         """Remember what a census found, and how many dead entries it read."""
         if look.full:
             self._dear = min(dead, self._last_dead) > MANY_DEAD
             self._last_dead, self._full_at = dead, look.now
-        if first_lease is not None:
-            self._first_lease = first_lease
+        self._first_lease = first_lease
         read: dict[str, dict[int, Instant]] = {}
-        for queue, priority, _, due in found:
+        for queue, priority, _, due, _ in found:
             read.setdefault(queue, {})[priority] = look.now if due is None else due
         for queue, levels in read.items():
             self._queues.setdefault(queue, _QueueBounds()).move(look.now, levels)

@@ -1,14 +1,17 @@
--- Per queue and priority: how many pending jobs are not due at $5, counted up to $6, and since when the oldest due one
--- is. $1 to $4 are places to read: queue, from which to which priority, and from which instant (`CensusBounds`).
+-- Per queue and priority: how many pending jobs are not due at $6, counted up to $7, since when the oldest due one is,
+-- and how many due ones were read. $1 to $5 are places to read: queue, from which to which priority, from which instant,
+-- and how many pending jobs the queue has if they are few (`CensusBounds`).
 -- Priorities of a range are found by hopping along the index, never by reading all its jobs. A range of one priority is
 -- not searched: its row says so when there is no job.
+-- Dead entries are before the oldest job. Where jobs are few the newest is read first, and the last one that there can
+-- be is the oldest: no dead entry before it is read.
 WITH RECURSIVE place AS MATERIALIZED (
     SELECT p.* FROM
-        unnest($1::text[], $2::text::smallint[], $3::text::smallint[], $4::text::bigint[])
-            AS p (queue, low, high, since)
+        unnest($1::text[], $2::text::smallint[], $3::text::smallint[], $4::text::bigint[], $5::int[])
+            AS p (queue, low, high, since, few)
 ), level AS (
     SELECT
-        p.queue, p.high, p.since,
+        p.queue, p.high, p.since, p.few,
         (
             SELECT f.priority FROM stoker.ready AS f
             WHERE f.queue = p.queue AND f.priority >= p.low AND f.priority <= p.high AND f.due >= p.since
@@ -17,7 +20,7 @@ WITH RECURSIVE place AS MATERIALIZED (
     FROM place AS p WHERE p.low < p.high
     UNION ALL
     SELECT
-        l.queue, l.high, l.since,
+        l.queue, l.high, l.since, l.few,
         (
             SELECT f.priority FROM stoker.ready AS f
             WHERE f.queue = l.queue AND f.priority > l.priority AND f.priority <= l.high AND f.due >= l.since
@@ -25,22 +28,36 @@ WITH RECURSIVE place AS MATERIALIZED (
         )
     FROM level AS l WHERE l.priority IS NOT NULL
 )
-SELECT l.queue, l.priority, s.later, o.due
+SELECT l.queue, l.priority, s.later, o.due, o.read
 FROM
     (
-        SELECT queue, priority, since FROM level WHERE priority IS NOT NULL
+        SELECT queue, priority, since, few FROM level WHERE priority IS NOT NULL
         UNION ALL
-        SELECT queue, low, since FROM place WHERE low = high
+        SELECT queue, low, since, few FROM place WHERE low = high
     ) AS l
 CROSS JOIN LATERAL (
     SELECT count(*) AS later FROM (
         SELECT 1 FROM stoker.ready AS f
-        WHERE f.queue = l.queue AND f.priority = l.priority AND f.due > $5 AND f.status = 0
-        ORDER BY f.queue, f.priority, f.due LIMIT $6
+        WHERE f.queue = l.queue AND f.priority = l.priority AND f.due > $6 AND f.status = 0
+        ORDER BY f.queue, f.priority, f.due LIMIT $7
     ) AS x
 ) AS s
-LEFT JOIN LATERAL (
-    SELECT f.due FROM stoker.ready AS f
-    WHERE f.queue = l.queue AND f.priority = l.priority AND f.due >= l.since AND f.due <= $5 AND f.status = 0
-    ORDER BY f.queue, f.priority, f.due LIMIT 1
-) AS o ON true
+CROSS JOIN LATERAL (
+    SELECT min(x.due) AS due, count(*) AS read FROM (
+        (
+            SELECT f.due FROM stoker.ready AS f
+            WHERE
+                l.few IS NULL AND f.queue = l.queue AND f.priority = l.priority
+                AND f.due >= l.since AND f.due <= $6 AND f.status = 0
+            ORDER BY f.queue, f.priority, f.due LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT f.due FROM stoker.ready AS f
+            WHERE
+                l.few IS NOT NULL AND f.queue = l.queue AND f.priority = l.priority
+                AND f.due >= l.since AND f.due <= $6 AND f.status = 0
+            ORDER BY f.queue DESC, f.priority DESC, f.due DESC LIMIT greatest(l.few - s.later, 0)
+        )
+    ) AS x
+) AS o
