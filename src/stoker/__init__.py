@@ -8,6 +8,7 @@ from stoker.app import Stoker
 from stoker.codec.signature import Raw
 from stoker.context import Context, current
 from stoker.handle import JobHandle
+from stoker.model.chunk import Chunk
 from stoker.model.errors import (
     Duplicate,
     EngineError,
@@ -36,6 +37,7 @@ __all__ = [
     "Stoker",
     "Worker",
     "Task",
+    "Chunk",
     "JobHandle",
     "Job",
     "Draft",

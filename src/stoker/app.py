@@ -123,12 +123,18 @@ class Stoker(Registry):
             return call
 
         async def inside(context: Context) -> Any:
-            if context.tenant is None:
+            tenant = context.claim.tenant  # of a chunk too: its jobs have one tenant where there is a scope
+            if tenant is None:
                 return await call(context)
-            async with scope(context.tenant):
+            async with scope(tenant):
                 return await call(context)
 
         return inside
+
+    @property
+    def scopes_tenants(self) -> bool:
+        """Does a handler run inside its tenant's scope?"""
+        return self._tenant_scope is not None
 
     @property
     def environ(self) -> Mapping[str, str]:

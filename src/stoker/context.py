@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Call
@@ -243,6 +243,16 @@ class Context:
         return self.claim.worker
 
     @property
+    def items(self) -> tuple[Context, ...]:
+        """The jobs of this run: those of a chunk in the order of the handler's list, else this one alone."""
+        return (self,)
+
+    @property
+    def canceled(self) -> bool:
+        """Was this job canceled, or its claim lost? A chunk need not work for it any more."""
+        return self.cancel.requested
+
+    @property
     def stopping(self) -> Stopping:
         """Is the worker stopping? True from the beginning of the grace; it can be awaited too."""
         return self.runtime.stopping
@@ -293,9 +303,13 @@ class Context:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that adds the job to each record."""
-        return logging.LoggerAdapter(
-            logger, {"job": self.id, "kind": self.kind, "queue": self.queue, "attempt": self.attempt}
-        )
+        return logging.LoggerAdapter(logger, self.about)
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What log records say about this run."""
+        claim = self.claim
+        return {"job": ids.text(claim.id), "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
 
     def progress(self, fraction: float) -> None:
         """Report progress between 0 and 1."""
@@ -335,6 +349,60 @@ class Context:
         return kept
 
 
+class ChunkContext(Context):
+    """One call of a handler for many jobs. What belongs to one job is on its item, not here.
+
+    `claim` is the first job's: kind, queue, worker and the moment of the claim are the same for all.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: tuple[Context, ...], call: Call, limit: float | None) -> None:
+        super().__init__(items[0].claim, items[0].runtime, call, limit)
+        self._items = items
+
+    @property
+    def items(self) -> tuple[Context, ...]:
+        """The jobs, in the order of the handler's list."""
+        return self._items
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What log records say about this call: kind, queue and how many jobs."""
+        return {"kind": self.kind, "queue": self.queue, "jobs": len(self._items)}
+
+    def progress(self, fraction: float) -> None:
+        """Report progress between 0 and 1, for each of the jobs."""
+        for item in self._items:
+            item.progress(fraction)
+
+    def log(self, *lines: str) -> None:
+        """Append lines to the log on the record of each of the jobs."""
+        for item in self._items:
+            item.log(*lines)
+
+    def _of_one_job(self, name: str) -> StokerError:
+        return StokerError(
+            f"current().{name} is one job's, and this call of {self.kind} is for {len(self._items)} jobs. "
+            f"Use item.{name} of each: for item in current().items"
+        )
+
+
+def _refused(name: str) -> property:
+    def refuse(context: ChunkContext) -> NoReturn:
+        raise context._of_one_job(name)  # noqa: SLF001 - a property of that class
+
+    return property(refuse, doc=f"Raise: `{name}` is one job's.")
+
+
+OF_ONE_JOB = (
+    *("id", "tenant", "attempt", "is_retry", "token", "previous_error", "metadata"),
+    *("parent", "group", "schedule", "occurrence", "follow_up", "join"),
+)
+for _name in OF_ONE_JOB:
+    setattr(ChunkContext, _name, _refused(_name))
+
+
 running: ContextVar[Context] = ContextVar("stoker.running")
 
 
@@ -357,12 +425,8 @@ class JobLogFilter(logging.Filter):
         """Keep the record and its own attributes."""
         context = running.get(None)
         if context is not None:
-            claim, fields = context.claim, record.__dict__
-            if "job" not in fields:
-                fields["job"] = ids.text(claim.id)
-            fields.setdefault("kind", claim.kind)
-            fields.setdefault("queue", claim.queue)
-            fields.setdefault("attempt", claim.attempt)
+            for name, value in context.about.items():
+                record.__dict__.setdefault(name, value)
         return True
 
 

@@ -39,6 +39,8 @@ OPTIONS: Final = {
     "throws": "give_up_on=",
     "dont_autoretry_for": "give_up_on=",
     "queue_name": "queue=",
+    "flush_every": "chunk=Chunk(size, within=seconds)",
+    "flush_interval": "chunk=Chunk(size, within=seconds)",
     "actor_name": "name=",
     "task_name": "name=",
     "result_ttl": "keep=",

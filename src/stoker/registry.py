@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -21,6 +21,7 @@ from stoker.codec.signature import Signature, encode_payload
 from stoker.event_buffer import wall
 from stoker.key_function import KeyFunction
 from stoker.lifespan import Lifespan
+from stoker.model.chunk import Chunk
 from stoker.model.errors import DuplicateSchedule, DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Options, check_name
@@ -30,7 +31,7 @@ from stoker.model.time import Seconds
 from stoker.options import CallOptions, JobOptions, TaskOptions, parse
 from stoker.schedules import Declaration
 from stoker.schedules import parse as read_options
-from stoker.task import AsyncTask, SyncTask, Task, is_async_function
+from stoker.task import AsyncTask, ChunkTask, SyncTask, Task, check_chunk, is_async_function
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -43,7 +44,7 @@ TaskT = TypeVar("TaskT", bound=Task[..., Any])
 Router = Callable[[str], str | None]
 
 DEFAULT_CRASHES = 3
-POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate")
+POLICY = ("retry_on", "give_up_on", "retry_if", "crashes", "validate", "chunk")
 
 
 def inside(namespace: str | None, name: str) -> str:
@@ -106,8 +107,24 @@ class Registry:
         replace: bool = False,
         **options: Unpack[TaskOptions[KeyFunction]],
     ) -> _Decorator: ...
+    @overload
+    def task(
+        self,
+        *,
+        chunk: Chunk,
+        name: str | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        crashes: int | None = 3,
+        validate: bool = True,
+        replace: bool = False,
+        **options: Unpack[TaskOptions[KeyFunction]],
+    ) -> _ChunkDecorator: ...
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Register a handler: `@jobs.task`, `@jobs.task(queue="mail")`, or a call for a function you cannot decorate.
+
+        With `chunk=Chunk(100)` the handler is called with a list, the arguments of up to so many jobs.
 
         The kind is the function's name, after the app's namespace, unless `name=` is given. Two tasks with the same
         name are a start-up error, unless `replace=True` is given.
@@ -218,9 +235,12 @@ class Registry:
     def resolve(self, kind: str, given: JobOptions) -> tuple[str, int, int, Options]:
         """Queue, priority, attempts and the rest for a job of this kind: call, task, router, app.
 
+        The queue of a task with `chunk=` is its own, unless one is given.
         The app's backoff and retention are not stored with the job, because those of the queue go before them.
         """
-        queue = given.queue or self._router(kind) or self.defaults.queue or DEFAULT_QUEUE
+        task = self._tasks.get(kind)
+        of_chunks = None if task is None or task.chunk is None else kind
+        queue = given.queue or self._router(kind) or of_chunks or self.defaults.queue or DEFAULT_QUEUE
         chosen = given.over(self.defaults)
         attempts = DEFAULT_ATTEMPTS if chosen.attempts is None else chosen.attempts
         own = msgspec.structs.replace(chosen, backoff=given.backoff, keep=given.keep)
@@ -238,6 +258,8 @@ class Registry:
             raise UnknownTask(kind, (*self._tasks, *self._declared))
         base = task.options if task is not None else self._declared[kind]
         chosen = parse(options).over(base)
+        if task is not None:
+            check_chunk(task.chunk, chosen)
         queue, priority, attempts, rest = self.resolve(kind, chosen)
         unique = chosen.unique
         if callable(unique):
@@ -286,10 +308,10 @@ class _Decorator:
         name = options.pop("name", None) or self.app.prefixed(_name(fn))
         options.pop("replace", None)
         policy = {key: options.pop(key) for key in POLICY if key in options}
-        signature = Signature(fn, name)
-        maker = AsyncTask if is_async_function(fn) else SyncTask
+        plain = AsyncTask if is_async_function(fn) else SyncTask
+        maker = plain if policy.get("chunk") is None else ChunkTask
         more = ("name", "replace", *POLICY)
-        return maker(self.app, fn, name, parse(options, more), signature=signature, **policy)
+        return maker(self.app, fn, name, parse(options, more), **policy)
 
 
 class _CronDecorator:
@@ -337,6 +359,28 @@ class _CronDecorator:
         if register:
             self.app.register(task, replace=self.replace)
         self.app.declare_schedule(name, declaration, replace=self.replace)
+
+
+class _ChunkDecorator(_Decorator):
+    """What `@jobs.task(chunk=...)` returns: jobs take one item of the list that the handler takes."""
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def __call__(
+            self, fn: Callable[[list[T]], Coroutine[Any, Any, None]], /
+        ) -> ChunkTask[T, None, Coroutine[Any, Any, None]]: ...
+        @overload
+        def __call__(
+            self, fn: Callable[[list[T]], Coroutine[Any, Any, Sequence[R | BaseException] | None]], /
+        ) -> ChunkTask[T, R, Coroutine[Any, Any, Sequence[R | BaseException] | None]]: ...
+        @overload
+        def __call__(self, fn: Callable[[list[T]], None], /) -> ChunkTask[T, None, None]: ...
+        @overload
+        def __call__(
+            self, fn: Callable[[list[T]], Sequence[R | BaseException] | None], /
+        ) -> ChunkTask[T, R, Sequence[R | BaseException] | None]: ...
+        def __call__(self, fn: Callable[..., Any], /) -> Any: ...
 
 
 def _check_handler(fn: Any) -> None:

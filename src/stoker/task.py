@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from stoker import other_systems
 from stoker.codec.signature import Signature
 from stoker.key_function import KeyOf
+from stoker.model.chunk import Chunk
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Options, check_name
 from stoker.model.retry import Errors
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ItemT = TypeVar("ItemT")
+CallT = TypeVar("CallT")
 
 
 class Task(Generic[P, R]):
@@ -47,10 +50,12 @@ class Task(Generic[P, R]):
         retry_if: Callable[[BaseException], bool] | None = None,
         crashes: int | None = 3,
         validate: bool = True,
+        chunk: Chunk | None = None,
         signature: Signature | None = None,
         tx: Transaction | None = None,
     ) -> None:
         check_name("task name", name)
+        check_chunk(chunk, options)
         self.app = app
         self.fn = fn
         self.name = name
@@ -60,8 +65,9 @@ class Task(Generic[P, R]):
         self.retry_if = retry_if
         self.crashes = crashes
         self.validate = validate
+        self.chunk = chunk
         self.is_async = is_async_function(fn)
-        self.signature = signature or Signature(fn, name)
+        self.signature = signature or Signature(fn, name, chunk=chunk is not None)
         self.tx = tx
         unique = options.unique
         self._key_of = None
@@ -151,6 +157,7 @@ class Task(Generic[P, R]):
             retry_if=self.retry_if,
             crashes=self.crashes,
             validate=self.validate,
+            chunk=self.chunk,
             signature=self.signature,
             tx=self.tx if tx is None else tx,
         )
@@ -172,6 +179,26 @@ class SyncTask(Task[P, R]):
         """Just run the handler, here and now."""
         value: R = self.fn(*args, **kwargs)
         return value
+
+
+class ChunkTask(Task[[ItemT], R], Generic[ItemT, R, CallT]):
+    """A task whose handler takes the arguments of many jobs at once; each of them is enqueued with one item."""
+
+    def __call__(self, items: list[ItemT], /) -> CallT:
+        """Just run the handler, here and now."""
+        value: CallT = self.fn(items)
+        return value
+
+
+def check_chunk(chunk: Chunk | None, options: JobOptions) -> None:
+    """Raise for what cannot be a chunk, and for options that no job of a chunk can have."""
+    if chunk is None:
+        return
+    if not isinstance(chunk, Chunk):
+        raise InvalidInput("chunk", chunk, "must be a Chunk, such as Chunk(100, within=1.0)")
+    if options.isolation is not None:
+        why = "cannot be combined with chunk=: jobs that share a call share its process"
+        raise InvalidInput("isolation", options.isolation, why)
 
 
 def is_async_function(fn: Callable[..., Any]) -> bool:

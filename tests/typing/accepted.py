@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
-from stoker import Exponential, JobHandle, Stoker, Task, Unique, current
+from stoker import Chunk, Exponential, JobHandle, Stoker, Task, Unique, current
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
 
@@ -35,6 +35,16 @@ def send(to: str) -> bool:
 
 @jobs.task(unique=lambda image, width=1: f"img:{image}:{width}")
 def crop(image: int, width: int = 1) -> None: ...
+
+
+@jobs.task(queue="index", chunk=Chunk(100, within=timedelta(seconds=1)), attempts=3)
+async def index(docs: list[int]) -> list[str | BaseException] | None:
+    assert_type(current().items[0].canceled, bool)
+    return [str(doc) for doc in docs]
+
+
+@jobs.task(chunk=Chunk(10))
+def count(docs: list[int]) -> None: ...
 
 
 def plain(n: float) -> list[float]:
@@ -72,6 +82,11 @@ async def main() -> None:
     assert_type(await (await registered.enqueue(1)).result(), list[float])
     assert_type(send.enqueue_sync("a"), JobHandle[bool])
     assert_type(jobs.run(send.enqueue_sync("a").result()), bool)
+
+    assert_type(await index.enqueue(7), JobHandle[str])
+    assert_type(await index([7]), Sequence[str | BaseException] | None)
+    assert_type(count.enqueue_sync(7), JobHandle[None])
+    await index.using(priority=1, unique=lambda doc: f"doc:{doc}").enqueue(7)
 
     other = resize.using(delay=60, priority=1, unique="img:7", tenant="acme", keep=0, isolation="process")
     assert_type(await other.enqueue(7), JobHandle[str])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import stoker
-from stoker import Stoker
+from stoker import Chunk, Stoker
 
 jobs = Stoker("memory://")
 
@@ -29,7 +29,14 @@ def send(to: str) -> bool:
     return bool(to)
 
 
+@jobs.task(chunk=Chunk(10))
+async def index(docs: list[int]) -> list[str | BaseException] | None:
+    return None
+
+
 async def main() -> None:
+    await index.enqueue([7])  # E: arg-type | reportArgumentType
+    await index(7)  # E: arg-type | reportArgumentType
     await resize.enqueue("seven")  # E: arg-type | reportArgumentType
     await resize.enqueue(7, 200)  # E: call-arg | reportCallIssue
     await resize.enqueue(7, wdith=200)  # E: call-arg | reportCallIssue

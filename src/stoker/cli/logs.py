@@ -13,7 +13,7 @@ from stoker.cli.text import safe
 from stoker.context import name_jobs_in_logs
 
 Format: TypeAlias = Literal["plain", "json"]
-ABOUT_JOBS: Final = ("job", "kind", "queue", "attempt")
+ABOUT_JOBS: Final = ("job", "kind", "queue", "attempt", "jobs")
 
 
 class Plain(logging.Formatter):

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,7 @@ from stoker.codec.structs import Call, binder, lenient_decoder, unpacker
 from stoker.codec.to_json import encode_value, reason, revive
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, shown
 
-__all__ = ["Call", "Raw", "Signature", "display", "encode_payload"]
+__all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
 
 _REST: Final = "*"  # the key of *args in a payload; no parameter can have this name
 _decode_parts = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
@@ -57,7 +58,10 @@ def display(data: bytes | None) -> Any:
 
 
 class Signature:
-    """Encodes and decodes one task's arguments and results; built when the task is registered."""
+    """Encodes and decodes one task's arguments and results; built when the task is registered.
+
+    Of a `chunk` the handler takes a list and returns one: a job has one item of it as argument and one as result.
+    """
 
     __slots__ = (
         "_bind",
@@ -71,12 +75,14 @@ class Signature:
         "name",
     )
 
-    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str | None = None, *, chunk: bool = False) -> None:
         self.name = name or str(getattr(fn, "__name__", type(fn).__name__))
         self._signature = inspect.signature(fn)
         self._parameters = tuple(self._signature.parameters.values())
         self._takes_rest = any(p.kind is p.VAR_POSITIONAL for p in self._parameters)
         hints = self._hints(fn)
+        if chunk:
+            hints = self._hints_of_item(hints)
         for p in self._parameters:
             if p.default is None and hints.get(p.name, Any) is not Raw:
                 hints[p.name] = typing.Optional[hints.get(p.name, Any)]  # noqa: UP045 - a hint need not know `|`
@@ -265,9 +271,41 @@ class Signature:
             why = f"its type hints cannot be resolved ({error}); Stoker reads them when the task is registered"
             raise InvalidInput(f"{self.name}()", fn, why) from error
 
+    def _hints_of_item(self, hints: dict[str, Any]) -> dict[str, Any]:
+        """The hints of one job of a chunk."""
+        first = self._parameters[0] if len(self._parameters) == 1 else None
+        hint = None if first is None else hints.get(first.name)
+        if first is None or first.kind > first.POSITIONAL_OR_KEYWORD or typing.get_origin(hint) is not list:
+            why = "a task with chunk= takes one parameter, a list whose items have a type, such as docs: list[Doc]"
+            raise InvalidInput(f"{self.name}()", f"{self.name}{self._signature}", why)
+        if first.default is not first.empty:
+            why = "the parameter of a task with chunk= has no default: each job brings one item of the list"
+            raise InvalidInput(f"{self.name}({first.name})", first.default, why)
+        return {first.name: typing.get_args(hint)[0], "return": _result_of_item(hints.get("return", Any))}
+
     def _reader(self, parameter: str, hint: Any) -> Callable[[Raw], Any]:
         try:
             return msgspec.json.Decoder(hint, dec_hook=revive).decode
         except Exception as error:
             why = f"this type hint cannot be decoded from JSON ({error}); use Any or Raw to take it as it comes"
             raise InvalidInput(f"{self.name}({parameter})", hint, why) from error
+
+
+def call_of_chunk(calls: Iterable[Call]) -> Call:
+    """The one call of a chunk's handler, from the calls of its jobs."""
+    return ([args[0] for args, _ in calls],), {}
+
+
+def _result_of_item(hint: Any) -> Any:
+    """The type of one job's result, from the hint `list[Result | BaseException] | None` of a chunk's handler."""
+    lists = [member for member in _members(hint) if typing.get_origin(member) is list]
+    results = [one for found in lists for one in _members(typing.get_args(found)[0]) if not _is_error(one)]
+    return typing.Union[tuple(results)] if results else Any  # noqa: UP007 - the members are only known here
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _is_error(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, BaseException)

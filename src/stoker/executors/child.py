@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker.app_path import load
 from stoker.codec.error_text import describe_error, text_of
+from stoker.codec.signature import call_of_chunk
 from stoker.context import CancelToken, Context, Stopping, running
 from stoker.executors import messages
 from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
 from stoker.executors.threads import Threads, handler_of
 from stoker.hooks import surround
 from stoker.model import outcome as ends
+from stoker.model.chunk import answers
 from stoker.model.ids import JobId
 from stoker.model.job import Claim
 from stoker.model.outcome import Outcome, gravest
@@ -146,11 +148,16 @@ class Child:
         self._parent.send(messages.encode(messages.Began()))
         outcome: Outcome
         try:
-            context = Context(claim, self, task.signature.decode(claim.payload))
+            call = task.signature.decode(claim.payload)
+            context = Context(claim, self, call if task.chunk is None else call_of_chunk([call]))
             context.cancel = self._token
             self._context = context
             running.set(context)
             value = await self._app.scoped(self._call_of(task))(context)
+            if task.chunk is not None:
+                [value] = answers(task.name, value, 1)
+                if isinstance(value, BaseException):
+                    raise value
             outcome = outcome_of_result(task, value, context)
             context.executed()
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker hears of it

@@ -201,7 +201,7 @@ class _Child:
         None when the child was gone before it began: one may die while it waits, and that is no job's fault.
         """
         began = False
-        self._about = {"job": context.id, "kind": context.kind, "queue": context.queue, "attempt": context.attempt}
+        self._about = context.about
         token = context.cancel = _ChildToken(self.process, context.cancel.reason)
         if context.stopping:
             self.process.send(messages.encode(messages.Stopping()))

@@ -179,6 +179,18 @@ class NotFound(StokerError, LookupError):
         )
 
 
+class ChunkMismatch(StokerError):
+    """A handler of a chunk returned neither None nor a list with one value per job: each of these jobs failed."""
+
+    def __init__(self, kind: str, returned: str, jobs: int) -> None:
+        self.kind = kind
+        self.jobs = jobs
+        super().__init__(
+            f"{kind}() returned {returned} for a chunk of {jobs} jobs, so each of them counts as failed. "
+            "Return None, or a list with one value per job, in their order."
+        )
+
+
 class JobFailed(StokerError):
     """`result()` of a job that is dead. `error` is its last one, `attempt` how often it was started."""
 

@@ -121,7 +121,7 @@ def _work(parent: Parent, assignment: messages.Assignment) -> int:
         worker.supervised_by(
             assignment.supervisor, lambda identity: parent.send(messages.encode(messages.Identity(identity)))
         )
-        worker.executors.check(app.tasks.values())
+        worker.check()
         return SupervisedWorker(parent, worker).run()
     except StokerError as error:
         parent.send(messages.encode(messages.StartFailed(text_of(error))))

@@ -1,17 +1,13 @@
-"""Decides what to claim: turns free slots into demands, and prefetches claims for them.
+"""Decides what to claim: turns free slots into demands, and gives the claims to the lanes they were asked for.
 
-A lane is a number of slots, the queues they serve and the claims prefetched for them. Usually each queue has a lane of
-its own; under strict or weighted order all queues share one lane and its slots. A lane prefetches as deep as it is
-fast: as many claims as its slots will run within `HORIZON`. So quick jobs are claimed in large batches, which cost the
-store less per job, and slow jobs stay available to other workers.
+Usually each queue has a lane of its own; under strict or weighted order all queues share one lane and its slots, but
+for queues whose jobs run in chunks.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import random
 from typing import Literal, NamedTuple, TypeAlias
@@ -20,112 +16,12 @@ from stoker.model.control import Presence, Queue, share_of
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand
-
-HORIZON = 0.05
-"""Seconds of work a lane takes in advance."""
-
-BATCH_HORIZON = 0.02
-"""Seconds of work that are worth a call, unless the size of a batch was set."""
-
-SMALLEST, LARGEST = 100, 500
-"""Jobs that are worth a call of a lane that is slow or new, and most jobs in a call, unless the size was set."""
-
-DEEPEST = 5
-"""Batches of a size that was set which a buffer holds at most."""
-
-DEEPEST_ALONE = 1_000
-"""Jobs that it holds at most otherwise."""
-
-SHORTEST_MEASURE = 0.0005
-"""Seconds over which a lane's speed can be told."""
-
-RESTED = 0.05
-"""Seconds without a job after which a lane's speed is measured anew."""
-
-
-class Lane:
-    """Some slots and what they will run next."""
-
-    def __init__(self, queues: tuple[str, ...], slots: int, batch: int | None = None) -> None:
-        self.queues = queues
-        self.slots = slots
-        self.most = batch or LARGEST
-        self.batch = batch or SMALLEST
-        """So many are worth a call while there is something to run."""
-        self.deepest = DEEPEST * batch if batch else DEEPEST_ALONE
-        self.buffer: deque[Claim] = deque()
-        self.idle: deque[asyncio.Future[None]] = deque()
-        self.busy = 0
-        self.asked = 0
-        self.may_have_more = True
-        self.woken = False
-        self.since = 0.0
-        self._fed = 0
-        self._finished = 0
-        self._measured_at = 0.0
-        self._rate = 0.0
-        self._adapts = batch is None
-
-    def wanted(self) -> int:
-        """How many claims would be welcome now, beside those that were asked for already."""
-        ahead = min(int(self._rate * HORIZON), self.deepest)
-        return self.slots - self.busy + ahead - len(self.buffer) - self.asked
-
-    def received(self, claims: list[Claim], asked: int, number: int, now: float) -> None:
-        """Claims came in; a short answer means that the queue has no more, unless it was woken since it was asked.
-
-        Nor does it mean so when a question that was asked later (of a higher number) found plenty.
-        """
-        self.asked -= asked
-        if len(claims) >= asked:
-            self.may_have_more, self._fed = True, max(self._fed, number)
-        elif number > self._fed:
-            self.may_have_more = self.woken
-        if not self.buffer:
-            self.since = now
-            if not self.busy and now - self._measured_at > RESTED:  # rest says nothing about how fast the lane is
-                self._finished, self._measured_at = 0, now
-        self.buffer.extend(claims)
-        self.wake_slot()
-
-    def wake_slot(self) -> None:
-        """Wake an idle slot if there is a claim for it. It wakes the next one when its handler begins to wait.
-
-        Handlers that never wait are run by one slot, one after the other: the others would only find nothing left.
-        """
-        while self.buffer and self.idle:
-            sleeper = self.idle.popleft()
-            if not sleeper.done():
-                sleeper.set_result(None)
-                return
-
-    async def rest(self) -> None:
-        """A slot with nothing to do waits for claims."""
-        sleeper = asyncio.get_running_loop().create_future()
-        self.idle.append(sleeper)
-        await sleeper
-
-    def measure(self, finished: int, now: float) -> None:
-        """Learn how fast the lane is; called whenever outcomes are written."""
-        self._finished += finished
-        elapsed = now - self._measured_at
-        if elapsed >= SHORTEST_MEASURE:
-            fresh = self._finished / elapsed
-            self._rate = fresh if elapsed > 1 else (self._rate + fresh) / 2
-            self._finished, self._measured_at = 0, now
-            if self._adapts:
-                self.batch = min(max(int(self._rate * BATCH_HORIZON), SMALLEST), LARGEST)
-
-    def wake_all(self) -> None:
-        """Let every idle slot look around: the worker is stopping."""
-        for sleeper in self.idle:
-            if not sleeper.done():
-                sleeper.set_result(None)
-        self.idle.clear()
+from stoker.worker.chunks import ChunkLane, ChunkQueue
+from stoker.worker.lane import Lane
 
 
 class QueueLimits:
-    """`caps`: slots of this worker by queue, for queues that are limited. `running` counts the runs of a queue here."""
+    """`caps`: slots of this worker by queue, for queues that are limited. `running` counts slots that run a queue."""
 
     def __init__(self, running: Callable[[str], int]) -> None:
         self.caps: dict[str, int] = {}
@@ -158,7 +54,7 @@ class QueueLimits:
         for lane in lanes:
             for queue in self.caps.keys() & set(lane.queues):
                 while self._left(lane, queue, 0) < 0 and (claim := _last(lane, queue)) is not None:
-                    lane.buffer.remove(claim)
+                    lane.remove(claim)
                     found.append(claim)
         return found
 
@@ -167,7 +63,7 @@ class QueueLimits:
         if cap is None:
             return room
         waiting = sum(claim.queue == queue for claim in lane.buffer)
-        return cap - self._running(queue) - waiting - lane.asked
+        return (cap - self._running(queue)) * lane.size - waiting - lane.asked
 
 
 def _last(lane: Lane, queue: str) -> Claim | None:
@@ -203,13 +99,24 @@ class Fetcher:
                 raise InvalidInput(f"queues[{queue!r}]", slots, "must be at least one slot")
         self._weights = dict(queues)
         self._order = order
-        if order == "own":
-            self.lanes = [Lane((queue,), slots, batch) for queue, slots in queues.items()]
-        else:
-            self.lanes = [Lane(tuple(queues), sum(queues.values()), batch)]
-        self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
+        self._batch = batch
         self._numbers = itertools.count(1)
         self.limits = limits or QueueLimits(lambda _queue: 0)
+        self.lanes: list[Lane] = []
+        self.make_lanes({})
+
+    def make_lanes(self, chunks: Mapping[str, ChunkQueue]) -> None:
+        """Make the lanes, before the slots start; each queue of `chunks` has its own slots in any order."""
+        if self.lanes and not chunks:
+            return
+        shared = {queue: slots for queue, slots in self._weights.items() if queue not in chunks}
+        gathering = [queue for queue in self._weights if queue in chunks]
+        self.lanes[:] = [ChunkLane(queue, self._weights[queue], chunks[queue], self._batch) for queue in gathering]
+        if self._order == "own":
+            self.lanes += [Lane((queue,), slots, self._batch) for queue, slots in shared.items()]
+        elif shared:
+            self.lanes.append(Lane(tuple(shared), sum(shared.values()), self._batch))
+        self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
 
     def ask(self, worker: str) -> Asked | None:
         """What to ask the store for now; None when nothing is wanted or nothing is to be had."""
@@ -218,7 +125,7 @@ class Fetcher:
         for lane in self.lanes:
             may_have_more = lane.may_have_more or (self.limits.caps and self.limits.eased(lane))
             room = min(lane.wanted(), lane.most) if may_have_more else 0
-            if room <= 0 or (room < lane.batch and len(lane.buffer) > lane.batch // 2):
+            if room <= 0 or not lane.worth_asking(room):
                 continue
             portions = self.limits.portions(lane, room, self._sequence(lane))
             if not portions:
@@ -272,23 +179,19 @@ class Fetcher:
         found: list[Claim] = []
         for lane in self.lanes:
             if lane.buffer and lane.busy >= lane.slots and now - lane.since > STALE_AFTER:
-                found += lane.buffer
-                lane.buffer.clear()
+                found += lane.empty()
         return found
 
     def empty(self) -> list[Claim]:
         """Everything that was not started."""
-        found = [claim for lane in self.lanes for claim in lane.buffer]
-        for lane in self.lanes:
-            lane.buffer.clear()
-        return found
+        return [claim for lane in self.lanes for claim in lane.empty()]
 
     def remove(self, job: JobId) -> Claim | None:
         """Take one claim out of its buffer; None when it is in none."""
         for lane in self.lanes:
             for claim in lane.buffer:
                 if claim.id == job:
-                    lane.buffer.remove(claim)
+                    lane.remove(claim)
                     return claim
         return None
 

@@ -45,10 +45,7 @@ class LeaseReports:
 
     def drop(self, job: JobId, cause: Cause, reason: str) -> None:
         """Interrupt a run, or remove its claim from the buffer if it has not started."""
-        slot = self._running_jobs.runs.get(job)
-        if slot is not None:
-            if slot.cause is not cause:
-                self._running_jobs.interrupt(slot, cause, reason)
+        if self._running_jobs.drop(job, cause, reason):
             return
         claim = self._fetcher.remove(job)
         if claim is None:

@@ -28,7 +28,7 @@ logger = logging.getLogger("stoker.worker")
 
 def run_worker(worker: Worker) -> None:
     """Run a worker in a script until a signal stops it, or until it has drained."""
-    worker.executors.check(worker.app.tasks.values())
+    worker.check()
     MainLoop(worker).run()
 
 

@@ -23,6 +23,7 @@ from stoker.model.query import WAITING
 from stoker.model.time import SECOND, Span
 from stoker.services import Service, ServiceContext
 from stoker.worker.rejected_outcomes import AWAY
+from stoker.worker.running import jobs_of
 
 if TYPE_CHECKING:
     from stoker.settings import WorkerSettings
@@ -258,13 +259,13 @@ class Maintenance:
 
     def _name_long_runs(self) -> None:
         limit = self._settings.long_running / SECOND
-        for job, slot in list(self._running_jobs.runs.items()):
+        for slot in self._running_jobs.slots():
             context = slot.context
-            if context is not None and job not in self._warned and context.elapsed > limit:
-                self._warned.add(job)
+            if context is not None and context.claim.id not in self._warned and context.elapsed > limit:
+                self._warned.add(context.claim.id)
                 logger.warning(
-                    "job %s (%s) has been running for more than %g s; it has no timeout, or a longer one",
-                    context.id,
+                    "%s (%s) has been running for more than %g s; it has no timeout, or a longer one",
+                    jobs_of(context),
                     context.kind,
                     limit,
                 )
@@ -275,7 +276,7 @@ class Maintenance:
         for lane in self._fetcher.lanes:
             if lane.busy < lane.slots:
                 continue
-            runs = [slot.context for slot in self._running_jobs.runs.values()]
+            runs = [slot.context for slot in self._running_jobs.slots()]
             waiting = {
                 job: run for run in runs if run is not None and run.queue in lane.queues for job in list(run.awaited)
             }
@@ -287,13 +288,13 @@ class Maintenance:
                     continue
                 self._entangled.add((run.kind, job.kind))
                 logger.warning(
-                    "deadlock: all %d slots of queue %s are taken, and in one job %s (%s) waits for job %s (%s) "
+                    "deadlock: all %d slots of queue %s are taken, and in one %s (%s) waits for job %s (%s) "
                     "of the same queue, which needs such a slot. Unless another worker serves the queue, neither goes "
                     "on. Let the handler return and continue in a follow-up (current().follow_up), or give %s a queue "
                     "of its own.",
                     lane.slots,
                     job.queue,
-                    run.id,
+                    jobs_of(run),
                     run.kind,
                     ids.text(job.id),
                     job.kind,

@@ -25,7 +25,7 @@ from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import claims as held_claims
 from stoker.worker.context_vars import InOwnContext, begin
-from stoker.worker.fetcher import Lane
+from stoker.worker.lane import Lane
 from stoker.worker.running import Slot
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ class Runner:
         return conclude(claim, outcome, rules, context.executed())
 
     def _outcome(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
-        cause = Cause.SHUTDOWN if slot.cause is None and self._ends() else slot.cause
+        cause = slot.cause_of(context)
+        if cause is None and self._ends():
+            cause = Cause.SHUTDOWN
         outcome = outcome_of_error(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
         if isinstance(outcome, Canceled) and context.cancel.reason is not None:
             return Canceled(context.cancel.reason)

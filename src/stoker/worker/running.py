@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,13 +19,13 @@ from stoker.model import ids
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement
 from stoker.model.lifecycle import Rules, conclude
-from stoker.model.outcome import Panicked
+from stoker.model.outcome import Outcome, Panicked
 
 if TYPE_CHECKING:
     from stoker.task import Task
 
-ReplaceSlot: TypeAlias = Callable[[Claim, Settlement], None]
-"""Settles the job of a slot that was abandoned, and starts another slot."""
+ReplaceSlot: TypeAlias = Callable[[Sequence[tuple[Claim, Settlement]]], None]
+"""Settles the jobs of a slot that was abandoned, and starts another slot."""
 
 
 AGAIN_AFTER = 1.0
@@ -33,14 +33,15 @@ MOST_TRIES = 5
 
 
 class Slot:
-    """The state of a slot, as needed to interrupt its run."""
+    """The state of a slot, as needed to interrupt its run. `causes`: of jobs of a chunk that it need not finish."""
 
-    __slots__ = ("abandoned", "cause", "context", "on_loop", "shaken", "task", "tries")
+    __slots__ = ("abandoned", "cause", "causes", "context", "on_loop", "shaken", "task", "tries")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
         self.context: Context | None = None
         self.cause: Cause | None = None
+        self.causes: dict[JobId, Cause] = {}
         self.on_loop = True
         self.tries = 0
         self.abandoned = False
@@ -56,6 +57,10 @@ class Slot:
         if self.on_loop or cause in (Cause.TIMEOUT, Cause.SHUTDOWN):
             self.tries += 1
             self.task.cancel()
+
+    def cause_of(self, item: Context) -> Cause | None:
+        """Why a job of this run is stopped: for a reason of its own, else with the run."""
+        return self.causes.get(item.claim.id, self.cause)
 
     @property
     def stuck(self) -> bool:
@@ -86,8 +91,14 @@ class Slot:
 logger = logging.getLogger("stoker.worker")
 
 
+def jobs_of(context: Context) -> str:
+    """Name the jobs of a run: one by its id, a chunk by its first and their number."""
+    first, others = ids.text(context.claim.id), len(context.items) - 1
+    return f"job {first} and {others} more of its chunk" if others else f"job {first}"
+
+
 class RunningJobs:
-    """`runs`: the slot of every job that runs."""
+    """`runs`: the slot of every job that runs; jobs of a chunk share one."""
 
     def __init__(
         self,
@@ -103,8 +114,12 @@ class RunningJobs:
         self._timer: asyncio.TimerHandle | None = None
 
     def count(self, queue: str) -> int:
-        """How many jobs of a queue are running."""
-        return sum(slot.context is not None and slot.context.queue == queue for slot in self.runs.values())
+        """How many slots run jobs of a queue."""
+        return sum(slot.context is not None and slot.context.queue == queue for slot in self.slots())
+
+    def slots(self) -> set[Slot]:
+        """Return the slots that run jobs."""
+        return set(self.runs.values())
 
     # --- time limits --------------------------------------------------------------------------------------------
 
@@ -125,7 +140,7 @@ class RunningJobs:
         """Interrupt the runs past their deadline, and set the timer to the next deadline."""
         self._timer, self.timer_at = None, inf
         now, earliest = time.monotonic(), inf
-        for slot in list(self.runs.values()):
+        for slot in self.slots():
             context = slot.context
             if context is None or context.limit is None:
                 continue
@@ -157,36 +172,61 @@ class RunningJobs:
 
     def interrupt_all(self, cause: Cause, reason: str) -> None:
         """Interrupt every run."""
-        for slot in list(self.runs.values()):
+        for slot in self.slots():
             self.interrupt(slot, cause, reason)
 
+    def drop(self, job: JobId, cause: Cause, reason: str) -> bool:
+        """Interrupt the run of a job. A call that has other jobs too goes on for them. Returns whether the job runs."""
+        slot = self.runs.get(job)
+        context = None if slot is None else slot.context
+        if slot is None or context is None:
+            return False
+        for item in context.items:
+            if item is not context and item.claim.id == job:
+                item.cancel.reason = reason
+                slot.causes[job] = cause
+        if slot.causes:
+            if len(slot.causes) < len(context.items):
+                return True
+            cause = Cause.CANCEL if set(slot.causes.values()) == {Cause.CANCEL} else Cause.LOST
+        if slot.cause is not cause:
+            self.interrupt(slot, cause, reason)
+        return True
+
     def abandon(self, slot: Slot) -> None:
-        """Settle the job of a handler that ignores every interruption."""
+        """Settle the jobs of a handler that ignores every interruption."""
         context = slot.context
         if context is None or slot.abandoned:
             return
-        slot.abandoned = True
-        claim = context.claim
-        cause = slot.cause or Cause.SHUTDOWN
-        self.runs.pop(claim.id, None)
-        outcome = outcome_of_interruption(cause, context.limit, self._find_task(claim.kind), context.cancel.reason)
-        settlement = conclude(claim, outcome, self._rules_of(claim.kind))
+        task = self._find_task(context.kind)
         logger.error(
-            "the handler of job %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "
+            "the handler of %s (%s) ignores that it was interrupted (%s); it is abandoned and goes on in the "
             "background, the job is settled without it, a new slot takes its place",
-            ids.text(claim.id),
-            claim.kind,
-            cause.value,
+            jobs_of(context),
+            context.kind,
+            (slot.cause or Cause.SHUTDOWN).value,
         )
-        self._replace_slot(claim, settlement)
+        self._end(
+            slot,
+            context,
+            lambda item: outcome_of_interruption(
+                slot.cause_of(item) or Cause.SHUTDOWN, context.limit, task, item.cancel.reason
+            ),
+        )
+
+    def _end(self, slot: Slot, context: Context, outcome_of: Callable[[Context], Outcome]) -> None:
+        slot.abandoned = True
+        rules = self._rules_of(context.kind)
+        ended = [(item.claim, conclude(item.claim, outcome_of(item), rules)) for item in context.items]
+        for claim, _ in ended:
+            self.runs.pop(claim.id, None)
+        self._replace_slot(ended)
 
     def end_as_panic(self, slot: Slot, error: BaseException) -> None:
         """End a run as a panic: a task that it left behind tried to end the worker."""
         context = slot.context
         if context is None or slot.abandoned:
             return
-        slot.abandoned = True
-        self.runs.pop(context.claim.id, None)
-        rules = self._rules_of(context.kind)
-        self._replace_slot(context.claim, conclude(context.claim, Panicked(describe_error(error)), rules))
+        panic = Panicked(describe_error(error))
+        self._end(slot, context, lambda _item: panic)
         slot.task.cancel()

@@ -1,8 +1,8 @@
 """The worker: an app's tasks, a store, and slots that run jobs.
 
-`Fetcher` decides what to claim, `Runner` runs jobs, `StoreLoop` settles and claims, `RunningJobs` interrupts runs,
-`LeaseKeeper` renews the lease in a thread of its own, `DueTimer` knows when the next job is due, `Maintenance` does the
-rest. This module creates, starts and stops them.
+`Fetcher` decides what to claim, `ChunkRunner` runs jobs, `StoreLoop` settles and claims, `RunningJobs` interrupts runs,
+`LeaseKeeper` renews the lease in a thread of its own, `LeaseReports` acts on it, `DueTimer` knows when the next job is
+due, `Maintenance` does the rest. This module creates, starts and stops them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from stoker.model.time import SECOND, Span
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker.advice import Advice
+from stoker.worker.chunk_runner import ChunkRunner
+from stoker.worker.chunks import ChunkLane, ChunkQueue, chunk_queues
 from stoker.worker.claims import HeldClaims
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order, QueueLimits
 from stoker.worker.group_sweeper import GroupSweeper
 from stoker.worker.janitor import Janitor
+from stoker.worker.lane import Lane
 from stoker.worker.lease_keeper import LeaseKeeper
 from stoker.worker.lease_reports import LeaseReports
 from stoker.worker.maintenance import Maintenance, keep_running
@@ -41,7 +44,6 @@ from stoker.worker.outage import Outage
 from stoker.worker.plans import Plans
 from stoker.worker.presence import presence, version
 from stoker.worker.publisher import Publisher
-from stoker.worker.runner import Runner
 from stoker.worker.running import RunningJobs
 from stoker.worker.schedules import Ticker
 from stoker.worker.state import WorkerState
@@ -105,6 +107,11 @@ class Worker:
             check_name("queue", queue)
         numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
         return {queue: self.settings.slots if slots is None else slots for queue, slots in numbers.items()}
+
+    def check(self) -> dict[str, ChunkQueue]:
+        """Raise for tasks that no worker can run as declared; returns the queues whose jobs run in chunks."""
+        self.executors.check(self.app.tasks.values())
+        return chunk_queues(self.app)
 
     def supervised_by(self, supervisor: str | None, on_identity: Callable[[str], object]) -> None:
         """Make the id of a supervisor a part of every id of this worker, and report each id to it."""
@@ -177,7 +184,7 @@ class Worker:
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
-                self._spawn(self.runner.serve(lane), "slot")
+                self._start_slot(lane)
         self.store_loop.wakeup.set()
         served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes)
         logger.info(
@@ -201,7 +208,7 @@ class Worker:
             self._state.quiet = False
             self.executors = Executors(self.settings)
             self.stopping = Stopping()
-        self.executors.check(self.app.tasks.values())
+        self.fetcher.make_lanes(self.check())
         self.engine: Engine = await self.app.engine()
         self._make_parts()
         self.fetcher.wake()
@@ -245,7 +252,7 @@ class Worker:
             rested=self._notice_drained,
         )
         self.lease_reports = LeaseReports(state, self.claims, self.running_jobs, fetcher, self.store_loop, self.outage)
-        self.runner = Runner(
+        self.runner = ChunkRunner(
             state,
             self.plans,
             runtime=self,
@@ -345,7 +352,7 @@ class Worker:
             await self._rest(limit)
             self.running_jobs.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down")
             await self._rest(LAST_WAIT)
-            for slot in list(self.running_jobs.runs.values()):
+            for slot in self.running_jobs.slots():
                 self.running_jobs.abandon(slot)
             await self._close()
         finally:
@@ -434,13 +441,18 @@ class Worker:
     def _rules_of(self, kind: str) -> Rules:
         return self.plans.rules_of(kind)
 
-    def _replace_slot(self, claim: Claim, settlement: Settlement) -> None:
-        """Settle the job of an abandoned slot and start a new slot."""
-        lane = self.fetcher.lane_of(claim.queue)
+    def _replace_slot(self, ended: Sequence[tuple[Claim, Settlement]]) -> None:
+        """Settle the jobs of an abandoned slot and start a new slot."""
+        lane = self.fetcher.lane_of(ended[0][0].queue)
         lane.busy -= 1
-        self.store_loop.finished(claim, settlement, last=True)
+        for claim, settlement in ended:
+            self.store_loop.finished(claim, settlement, last=True)
         if self.state == "running":
-            self._spawn(self.runner.serve(lane), "slot")
+            self._start_slot(lane)
+
+    def _start_slot(self, lane: Lane) -> None:
+        serve = self.runner.serve_chunks(lane) if isinstance(lane, ChunkLane) else self.runner.serve(lane)
+        self._spawn(serve, "slot")
 
     # --- calls of the other parts -------------------------------------------------------------------------------
 
