@@ -13,9 +13,10 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.postgres import PostgresEngine, settle
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.errors import EngineBusy
 from stoker.model.ids import Mint
-from stoker.model.job import Claim, Demand, Draft, Settlement, Status, Verdict
+from stoker.model.job import Claim, Demand, Draft, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR
@@ -132,6 +133,50 @@ async def test_inserts_that_wait_for_a_key_leave_the_way_free(make: Make, postgr
         theirs.rollback()
     found = await asyncio.gather(*waiting, return_exceptions=True)
     assert sum(isinstance(one, list) for one in found) == 1
+
+
+@pytest.mark.spec("PGTX-06")
+async def test_an_open_transaction_does_not_hold_up_the_holder_it_names(make: Make, postgres_url: str) -> None:
+    engine = await make()
+    await engine.insert([keyed("k")])
+    await engine.renew("w1", [], first=True)
+    with psycopg.connect(postgres_url) as theirs:
+        [named] = await engine.insert([keyed("k")], tx=theirs)
+        assert named.stored is Stored.EXISTING
+        [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+        assert claim.id == named.id
+        [again] = await engine.insert([keyed("k", "replace")], tx=theirs)
+        assert again.stored is Stored.EXISTING
+        assert (await engine.settle([conclude(claim, Failed("boom", after=HOUR))])).verdicts == [Verdict.APPLIED]
+
+
+@pytest.mark.spec("PGRACE-10")
+@pytest.mark.parametrize("key", ["same", "other"])
+@pytest.mark.parametrize("joined", [False, True], ids=["alone", "in a transaction"])
+async def test_a_draft_stored_by_two_at_once_is_stored_once(
+    make: Make, postgres_url: str, postgres_schema: str, key: str, joined: bool
+) -> None:
+    engine = await make()
+    first = keyed("same")
+    second = Draft(id=first.id, kind=first.kind, unique=Unique(key))
+    beside = keyed("beside")
+    with psycopg.connect(postgres_url) as theirs, psycopg.connect(postgres_url) as ours:
+        await engine.insert([first], tx=theirs)
+        if joined:
+            call = asyncio.to_thread(drive, engine.insert([beside, second], tx=ours))
+        else:
+            call = engine.insert([beside, second])
+        task = asyncio.ensure_future(call)
+        async with asyncio.timeout(PATIENCE):
+            while theirs.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone() is None:
+                await asyncio.sleep(0.01)
+        theirs.commit()
+        receipts = await task
+        ours.commit()
+        assert [receipt.stored for receipt in receipts] == [Stored.INSERTED, Stored.EXISTING]
+        held = ours.execute(f"select slot, id from {postgres_schema}.dedupe order by slot".encode()).fetchall()
+        assert [(slot, job.bytes) for slot, job in held] == [("child/beside", beside.id), ("child/same", first.id)]
+    assert {(count.status, count.n) for count in (await engine.census()).counts} == {(Status.PENDING, 2)}
 
 
 @pytest.mark.spec("PGFAULT-11")

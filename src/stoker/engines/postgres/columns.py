@@ -223,7 +223,7 @@ INSERT = _insert("", "x", "SELECT now FROM t")
 # New jobs of which some may be stored already; returns the ids of the others, which it stored.
 CREATE = _insert("ON CONFLICT (id) DO NOTHING RETURNING id, due, priority, queue, kind", "j", "SELECT id FROM j")
 
-# Jobs that are locked, running ones with their lease and their position in it. Payloads only with $4.
+# Jobs by id, running ones with their lease and their bit in it. Payloads only with $4.
 LOAD = f"""
 SELECT {_selected({**RECORD, "payload": "CASE WHEN $4::boolean THEN j.payload END"})}
 FROM unnest($1::uuid[], $2::bigint[], $3::int[]) AS u (id, lease, pos)
@@ -232,7 +232,7 @@ LEFT JOIN LATERAL (
     SELECT
         id, token, worker, claimed, former, former_at, coalesce(attempts[u.pos + 1], 1) AS attempts,
         coalesce(get_bit(cancel, u.pos), 0) = 1 AS cancel
-    FROM stoker.lease WHERE id = u.lease OFFSET 0
+    FROM stoker.lease WHERE id = u.lease AND get_bit(open, u.pos) = 1 OFFSET 0
 ) AS l ON true{_PLACES}"""
 
 # Leases are searched only when some job neither waits nor is finished. Arrays are compared element by element, so for

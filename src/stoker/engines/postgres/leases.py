@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.postgres.claim import Lease, Ref, past_of, settings_of
+from stoker.engines.postgres.claim import Lease, Ref
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.packing import read_options, read_unique
+from stoker.engines.postgres.unit_of_work import Place, Unit
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal, Status
 from stoker.model.time import Instant, Span
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 _RENEW = sql("renew")
 _ENLIST = sql("enlist")
-_CONTENTS = sql("contents")
 _LIVING = sql("living")
 _OWNERS = sql("owners")
 _HOLD = sql("reap_hold")
@@ -48,85 +49,57 @@ def _renew(
         rows = yield _RENEW, values
     if not rows:
         return Renewal(known=False)
-    mine: dict[tuple[JobId, int], tuple[int, int, bool, Instant]] = {}
+    mine: dict[tuple[JobId, int], tuple[Place, bool, Instant]] = {}
     for at, number, token, claimed, open_, cancel, ids in rows:
         now = at
         if number is not None:
             for pos, (job, bit) in enumerate(zip(ids, open_, strict=True)):
                 if bit == "1":
-                    mine[job, token] = number, pos, cancel is not None and cancel[pos] == "1", claimed
+                    canceled = cancel is not None and cancel[pos] == "1"
+                    mine[job, token] = Place(number, pos, len(open_)), canceled, claimed
     lost: list[tuple[JobId, int]] = []
     canceling: list[tuple[JobId, int]] = []
     for pair in held:
         stored = mine.get(pair)
         if stored is None:
             lost.append(pair)
-        elif stored[2]:
+        elif stored[1]:
             canceling.append(pair)
     for pair in held:
         mine.pop(pair, None)
     assert now is not None
-    astray = [(number, pos) for number, pos, _, claimed in mine.values() if now - claimed > ORPHANED_AFTER]
-    return Renewal(True, lost, canceling, (yield from contents(astray)))
+    astray = {job: place for (job, _), (place, _, claimed) in mine.items() if now - claimed > ORPHANED_AFTER}
+    return Renewal(True, lost, canceling, (yield from contents(Unit(now), astray)))
 
 
-def contents(places: Sequence[tuple[int, int]]) -> Steps[list[Claim]]:
-    """Claims as they are stored at (lease, position), in the order asked."""
-    if not places:
-        return []
-    leases, positions = zip(*places, strict=True)
-    rows = yield _CONTENTS, (list(leases), list(positions))
-    known: dict[int, Lease] = {}
-    return [_stored(row, known) for row in rows]
-
-
-def _stored(row: Row, known: dict[int, Lease]) -> Claim:
-    number, token, claimed, queue, id_, kind, payload, attempt, budget, created, due, priority = row[:12]
-    options, key, traits, tenant, settings, past, error, pos, size, worker, former, former_at, cancel = row[12:]
-    lease = known.get(number)
-    if lease is None:
-        lease = known[number] = Lease(number, token, claimed, worker, queue, size)
-    unique = read_unique(key, traits)
-    curve, cool = settings_of(settings)
-    base, crashes, throttles, metadata = past_of(past)
-    return Claim(
-        id=id_,
-        kind=kind,
-        queue=queue,
-        payload=payload.encode(),
-        attempt=attempt,
-        base=base,
-        budget=budget,
-        worker=worker,
-        token=token,
-        claimed_at=claimed,
-        created_at=created,
-        scheduled_at=due,
-        priority=priority,
-        options=read_options(options),
-        unique=unique,
-        tenant=tenant,
-        crashes=crashes,
-        throttles=throttles,
-        last_error=error,
-        cancel_requested=cancel,
-        metadata=metadata,
-        curve=curve,
-        cool_count=cool,
-        former=former,
-        former_at=former_at,
-        ref=Ref(
+def contents(unit: Unit, places: Mapping[JobId, Place]) -> Steps[list[Claim]]:
+    """Return claims as they are stored, in the order asked; one that has ended meanwhile is left out."""
+    yield from unit.load_places(places, payloads=True)
+    leases: dict[int, Lease] = {}
+    claims: list[Claim] = []
+    for job, place in places.items():
+        record = unit.get(job)
+        if record is None or record.status is not Status.RUNNING:
+            continue
+        if (corrupt := unit.stored(job).corrupt) is not None:
+            raise CorruptRecord(corrupt)
+        claim = record.as_claim(unit.queue(record.queue))
+        lease = leases.get(place.lease)
+        if lease is None:
+            lease = Lease(place.lease, claim.token, claim.claimed_at, claim.worker, claim.queue, place.size)
+            leases[place.lease] = lease
+        ref = Ref(
             lease=lease,
-            id=id_,
-            pos=pos,
-            kind=kind,
-            attempt=attempt,
-            priority=priority,
-            slot=None if unique is None else unique.slot(kind),
-            throttles=throttles,
-        ),
-        before=Status.RUNNING,
-    )
+            id=job,
+            pos=place.bit,
+            kind=claim.kind,
+            attempt=claim.attempt,
+            priority=claim.priority,
+            slot=record.slot,
+            throttles=claim.throttles,
+        )
+        claims.append(msgspec.structs.replace(claim, ref=ref))
+    return claims
 
 
 async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
@@ -171,7 +144,12 @@ def _take_over(unit: Unit, by: str, limit: int, owners: list[str]) -> Steps[list
     if not masks:
         return []
     taken = yield _TAKE, (unit.now, by, list(masks), [mask.decode() for mask in masks.values()])
-    places = [(lease, pos) for lease, bits in taken for pos, bit in enumerate(bits) if bit == "1"]
-    claims = yield from contents(places)
+    places = {
+        job: Place(lease, pos, len(bits))
+        for lease, bits, ids in taken
+        for pos, (job, bit) in enumerate(zip(ids, bits, strict=True))
+        if bit == "1"
+    }
+    claims = yield from contents(unit, places)
     claims.sort(key=lambda claim: (claim.former_at or 0, claim.id))
     return claims

@@ -153,6 +153,10 @@ class Unit(SqlUnit):
         self._places.update((job, place) for job, place in places.items() if place is not None)
         yield from self.load_queues({self._stored[job].record.queue for job in places if job in self._stored})
 
+    def stored(self, job: JobId) -> Stored:
+        """Return a loaded job with its columns."""
+        return self._stored[job]
+
     def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Steps[None]:
         """Find out which drafts are stored already, and take the keys of the others or lock who holds them."""
         new = sorted(self.missing(Wanted(frozenset(draft.id for draft in drafts))).ids)
@@ -295,7 +299,7 @@ class Unit(SqlUnit):
         failures: list[Row] = []
         long: list[JobId] = []
         for before, after in changed:
-            stored = self._stored[after.id]
+            stored = self.stored(after.id)
             body_due = stored.values["body_due"]
             if columns.changes_body(before, after):
                 bodies.append(columns.body_row(after, stored))
@@ -351,7 +355,7 @@ class Unit(SqlUnit):
             before.id
             for before, after in changes
             if before is not None
-            and self._stored[before.id].key_is_unreadable
+            and self.stored(before.id).key_is_unreadable
             and (after is None or after.status not in ACTIVE)
         ]
         if unreadable:

@@ -1,11 +1,12 @@
--- Due jobs of several queues. $6 to $9 say where to look in each queue of $3, in the order of the line: from which to
--- which priority, and there from which to before which instant; of several priorities those are found that somebody has.
--- Each queue brings the list of its own places, so that nobody looks for them among those of a thousand others.
--- A queue with a rate is not taken from here: as long as one is among those of $3, nothing is taken, and the answer is
--- the names of those queues (claim.py takes from them under a lock, by `claim_rated`).
--- Answers claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
--- since a job's last claim. Rows that somebody else is about to take are passed over; nothing is locked that is not taken.
--- Lists of numbers are texts: the driver asks of each element of a list three times what it is.
+-- Due jobs of several queues, claimed as `Record.claimed` does. $6 to $9 name the ranges to scan in each queue of $3, in
+-- the order of the queue: from which to which priority, and there from which to before which instant; of a range of
+-- priorities only those are scanned that a job has. Each queue has a list of its own ranges, so that none is searched for
+-- among those of a thousand other queues.
+-- A queue with a rate is not claimed from here: as long as one is among those of $3, nothing is claimed, and the names of
+-- those queues are returned (claim.py claims from them under a lock, by `claim_rated`).
+-- Returns claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
+-- since a job's last claim. Rows that another transaction has locked are skipped; nothing is locked that is not claimed.
+-- Lists of numbers are texts: the driver checks the type of each element of a list three times.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
 ), g AS MATERIALIZED (

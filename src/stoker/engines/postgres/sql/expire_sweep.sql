@@ -1,7 +1,7 @@
--- A stretch of finished jobs behind $1 and not behind $2, $3 at most: those whose time was over at $4, $5 at most, are
--- removed with all that belongs to them, but for those somebody is at. Answers how many jobs and events went, how many
--- jobs were looked at and the last of them, how many had expired and the last of those. Ids are handed on as arrays, so
--- that each table is asked by its index whatever the planner thinks how many there are.
+-- A stretch of finished jobs after $1 and up to $2, $3 at most: those that expired before $4, $5 at most, are removed with
+-- all that belongs to them (`UnitOfWork.remove`), except those that another transaction has locked. Returns how many jobs
+-- and events were removed, how many jobs were looked at and the last of them, how many had expired and the last of those.
+-- Ids are passed on as arrays, so that each table is searched by its index whatever number the planner expects.
 WITH w AS MATERIALIZED (
     SELECT id, expires FROM stoker.done WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3
 ), e AS MATERIALIZED (

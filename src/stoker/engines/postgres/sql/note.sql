@@ -1,4 +1,4 @@
--- What runs want to be known, each only while its bit is open. The newest lines of a log stay.
+-- What running handlers note, each only while its bit is open: `Record.note`.
 WITH ok AS MATERIALIZED (
     SELECT u.ord, u.id, u.progress, u.metadata::jsonb AS metadata, u.log::jsonb AS log
     FROM
