@@ -81,12 +81,11 @@ class ChunkRunner(Runner):
         items = self._items(plan, claims)
         if not items:
             return
-        run, apart, context = plan.call, None, items[0]
-        if is_suspect(claims[0]) and (apart := plan.apart(claims[0])) is not None:
-            run = apart
-        else:
+        apart = plan.apart(claims[0]) if is_suspect(claims[0]) else None
+        context = items[0]
+        if apart is None:
             context = ChunkContext(items, call_of_chunk([item.call for item in items]), items[0].limit)
-        outcomes = await self._outcomes_of(slot, plan, context, run, on_loop=plan.on_loop and apart is None)
+        outcomes = await self._outcomes_of(slot, plan, context, apart)
         if slot.abandoned:
             return
         for item, outcome in zip(items, outcomes, strict=True):
@@ -110,12 +109,11 @@ class ChunkRunner(Runner):
         shortest = min((limit for limit in limits if limit is not None), default=None)
         return tuple(Context(claim, self._runtime, call, shortest) for claim, call in calls)
 
-    async def _outcomes_of(
-        self, slot: Slot, plan: Plan, context: Context, run: HandlerCall, *, on_loop: bool
-    ) -> list[Outcome]:
-        """Call the handler and return the outcome of each job."""
+    async def _outcomes_of(self, slot: Slot, plan: Plan, context: Context, apart: HandlerCall | None) -> list[Outcome]:
+        """Call the handler, in a process of its own if `apart` does so, and return the outcome of each job."""
         running_jobs, items = self._running_jobs, context.items
-        slot.context, slot.cause, slot.tries, slot.on_loop = context, None, 0, on_loop
+        slot.context, slot.cause, slot.tries = context, None, 0
+        slot.on_loop = plan.on_loop and apart is None
         for item in items:
             running_jobs.runs[item.claim.id] = slot
         if context.limit is not None and context.began + context.limit < running_jobs.timer_at:
@@ -123,10 +121,10 @@ class ChunkRunner(Runner):
         variables = copy_context()
         found: list[Any]
         try:
-            steps, value = variables.run(begin, run, context)
+            steps, value = variables.run(begin, apart or plan.call, context)
             if steps is not None:
                 value = await InOwnContext(steps, value, variables)
-            found = [value] if context is items[0] else answers(plan.task.name, value, len(items))
+            found = answers(plan.task.name, value, len(items))
         except BaseException as error:  # noqa: BLE001 - no handler may end the worker
             found = [error] * len(items)
         finally:

@@ -60,6 +60,8 @@ class Plan:
     def apart(self, claim: Claim) -> HandlerCall | None:
         """Return a call that runs this job in a process of its own; None if its task cannot be imported there."""
         call = self._executors.isolated_call_of(self.task, claim)
+        if call is not None and self.task.chunk is not None:
+            call = _in_list(call)
         return None if call is None else self._wrapped(call)
 
 
@@ -70,6 +72,15 @@ def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
         return awaitable
 
     return call
+
+
+def _in_list(call: HandlerCall) -> HandlerCall:
+    """Return the result of a job that runs apart from its chunk as middleware sees that of a chunk."""
+
+    async def in_list(context: Context) -> list[Any]:
+        return [await call(context)]
+
+    return in_list
 
 
 class Plans:
