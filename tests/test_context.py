@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.app import Stoker
 from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, current, running, waiting_for
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
@@ -18,6 +19,7 @@ class Host:
     """Hears what a run says."""
 
     def __init__(self) -> None:
+        self.app = Stoker("memory://")
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
         self.waited: list[tuple[bytes, bool]] = []

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
-from datetime import timedelta
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from stoker.app import Stoker
-from stoker.model.errors import InvalidName, StokerError
+from stoker.engines.base import Engine
+from stoker.model.errors import InvalidInput, InvalidName, StokerError
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
+from stoker.records import Curve
 from stoker.testing.clock import VirtualClock
 from tests.harness.apps import drain
 
@@ -43,6 +47,149 @@ async def test_a_budget_grants_or_returns_how_long_to_wait(timed_jobs: Stoker, c
     assert repr(stripe) == "<BudgetHandle stripe>"
 
 
+@pytest.mark.spec("QUEUE-17")
+async def test_a_pause_may_end_by_itself(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    @timed_jobs.task(queue="mail")
+    async def send() -> None: ...
+
+    mail = timed_jobs.queue("mail")
+    now = datetime.fromtimestamp(clock() / 1e6, UTC)
+    job = await send.enqueue()
+    for pause in ({"for_": 600}, {"for_": timedelta(minutes=10)}, {"until": now + timedelta(minutes=10)}):
+        await mail.pause(**pause, reason="deploy", by="ann")
+        settings = await mail.settings()
+        assert (settings.paused, settings.paused_until) == (True, now + timedelta(minutes=10))
+        assert (settings.reason, settings.paused_by) == ("deploy", "ann")
+    await drain(timed_jobs)
+    assert (await job.refresh()).status is Status.PENDING
+    clock.advance(600)
+    settings = await mail.settings()
+    assert (settings.paused, settings.paused_until, settings.reason, settings.paused_by) == (False, None, None, None)
+    await drain(timed_jobs)
+    assert (await job.refresh()).status is Status.DONE
+
+
+@pytest.mark.spec("QUEUE-17")
+async def test_a_pause_that_makes_no_sense_is_refused(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    mail = timed_jobs.queue("mail")
+    now = datetime.fromtimestamp(clock() / 1e6, UTC)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"for_": 0}, "for_"),
+        ({"for_": -1}, "for_"),
+        ({"for_": math.nan}, "for_"),
+        ({"until": now}, "until"),
+        ({"until": now - timedelta(days=1)}, "until"),
+        ({"until": datetime(2100, 1, 1)}, "until"),
+        ({"until": now + timedelta(days=1), "for_": 5}, "until"),
+        ({"reason": "x" * 1001}, "reason"),
+        ({"reason": ""}, "reason"),
+        ({"by": "a\0b"}, "by"),
+    ]
+    for given, field in wrong:
+        with pytest.raises(InvalidInput) as refused:
+            await mail.pause(**given)
+        assert refused.value.field == field
+    assert await (await timed_jobs.engine()).queues() == []
+
+
+@pytest.mark.spec("QUEUE-17")
+async def test_a_queue_is_tuned_and_cleared_for_every_worker(timed_jobs: Stoker) -> None:
+    mail = timed_jobs.queue("mail")
+    plain = await mail.settings()
+    assert (plain.workers, plain.rate, plain.curve, plain.paused, plain.changed) == (
+        None,
+        None,
+        None,
+        False,
+        frozenset(),
+    )
+    await mail.tune(workers=3, rate=Rate(100, per=60), keep_done=3600, curve=Curve(base=5, max=timedelta(minutes=1)))
+    await mail.tune(keep_dead=timedelta(days=1))
+    tuned = await mail.settings()
+    assert (tuned.workers, tuned.rate, tuned.curve) == (3, Rate(100, per=60), Curve(5, 60))
+    assert (tuned.keep_done, tuned.keep_dead) == (timedelta(hours=1), timedelta(days=1))
+    await mail.clear("workers", "rate", "keep_done")
+    left = await mail.settings()
+    assert (left.workers, left.rate, left.keep_done, left.curve) == (None, None, plain.keep_done, Curve(5, 60))
+    await mail.clear("keep_dead", "curve")
+    assert await mail.settings() == plain
+    for call in (mail.tune(rate=5), mail.tune(curve=5), mail.tune(workers=1.5), mail.clear("paused")):  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput):
+            await call
+    with pytest.raises(InvalidInput, match=r"Curve\.base"):
+        Curve(base=-1)
+    assert await mail.settings() == plain
+
+
+@pytest.mark.spec("QUEUE-18")
+async def test_what_code_declares_is_stored_when_a_worker_starts(timed_jobs: Stoker) -> None:
+    mail = timed_jobs.queue("mail", workers=3, rate=Rate(5))
+    sms = timed_jobs.budget("sms", Rate(1, per=2, burst=9))
+    assert (await mail.settings()).workers is None
+    assert not await sms.spend()
+    await drain(timed_jobs)
+    assert ((await mail.settings()).workers, (await mail.settings()).rate) == (3, Rate(5))
+    assert (await timed_jobs.spend("sms", 9)).granted
+    await mail.tune(workers=7)
+    await sms.tune(Rate(4))
+    await drain(timed_jobs)
+    settings = await mail.settings()
+    assert (settings.workers, settings.rate, settings.changed) == (7, Rate(5), frozenset({"workers"}))
+    [budget] = await (await timed_jobs.engine()).budgets()
+    assert budget.bucket.rate == Rate(4)
+
+
+@pytest.mark.spec("QUEUE-18")
+async def test_another_declaration_changes_what_people_did_not(engine: Engine) -> None:
+    """As after a deployment: another app on the same store declares other values."""
+    before, after = Stoker(engine), Stoker(engine)
+    before.queue("mail", workers=3, keep_done=60)
+    await drain(before)
+    await before.queue("mail").tune(keep_done=90)
+    after.queue("mail", workers=4, keep_done=70)
+    await drain(after)
+    settings = await after.queue("mail").settings()
+    assert (settings.workers, settings.keep_done) == (4, timedelta(seconds=90))
+    await before.close()
+    await after.close()
+
+
+@pytest.mark.spec("QUEUE-18")
+async def test_two_values_for_one_setting_are_refused_where_they_are_written(jobs: Stoker) -> None:
+    jobs.queue("mail", workers=3)
+    jobs.queue("mail", workers=3, rate=Rate(5))
+    jobs.queue("mail")
+    jobs.budget("sms", Rate(5))
+    jobs.budget("sms", Rate(5))
+    jobs.budget("sms")
+    with pytest.raises(InvalidInput, match="queue 'mail' is declared with 3 already"):
+        jobs.queue("mail", workers=4)
+    with pytest.raises(InvalidInput, match="budget 'sms' is declared with"):
+        jobs.budget("sms", Rate(6))
+    with pytest.raises(InvalidInput, match="must be a Rate"):
+        jobs.budget("other", 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="must be a Rate"):
+        jobs.queue("other", rate=5)  # type: ignore[arg-type]
+    assert (list(jobs.declarations.queues), list(jobs.declarations.budgets)) == (["mail"], ["sms"])
+
+
+@pytest.mark.spec("QUEUE-18")
+async def test_an_app_that_declares_nothing_stores_nothing(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of queues without settings makes not one call more."""
+    engine = await jobs.engine()
+    calls: list[str] = []
+
+    async def tune(name: str, tuning: Any, *, declared: bool = False) -> bool:
+        calls.append(name)
+        return declared
+
+    monkeypatch.setattr(engine, "tune", tune)
+    jobs.queue("mail")
+    jobs.budget("sms")
+    await drain(jobs)
+    assert calls == []
+
+
 @pytest.mark.spec("API-25")
 def test_queues_budgets_and_locks_have_sync_forms() -> None:
     app = Stoker("memory://")
@@ -50,11 +197,12 @@ def test_queues_budgets_and_locks_have_sync_forms() -> None:
     @app.task(queue="mail")
     def send() -> None: ...
 
-    async def prepare() -> None:
-        await (await app.engine()).tune("stripe", Rate(1))
-
-    app.run(prepare())
-    app.queue("mail").pause_sync()
+    app.budget("stripe").tune_sync(Rate(1))
+    app.queue("mail").tune_sync(workers=3)
+    app.queue("mail").pause_sync(for_=60, reason="deploy")
+    assert (app.queue("mail").settings_sync().reason, app.queue("mail").settings_sync().workers) == ("deploy", 3)
+    app.queue("mail").clear_sync("workers")
+    assert app.queue("mail").settings_sync().workers is None
     job = send.enqueue_sync()
     app.run(drain(app))
     assert app.run(job.refresh()).status is Status.PENDING
@@ -62,7 +210,7 @@ def test_queues_budgets_and_locks_have_sync_forms() -> None:
     app.run(drain(app))
     assert app.run(job.refresh()).status is Status.DONE
     stripe = app.budget("stripe")
-    assert [bool(stripe.spend_sync()), bool(stripe.spend_sync()), stripe.drain_sync()] == [True, False, True]
+    assert [bool(stripe.spend_sync()), bool(app.spend_sync("stripe")), stripe.drain_sync()] == [True, False, True]
     with app.lock("nightly") as first, app.lock("nightly") as second:
         assert (first, second) == (True, False)
     with app.lock("nightly") as again:
@@ -75,6 +223,9 @@ async def test_sync_forms_inside_a_loop_name_the_async_one(jobs: Stoker) -> None
     for call, form in (
         (jobs.queue("mail").pause_sync, r"await jobs\.queue\('mail'\)\.pause\(\)"),
         (jobs.queue("mail").resume_sync, r"await jobs\.queue\('mail'\)\.resume\(\)"),
+        (jobs.queue("mail").tune_sync, r"await jobs\.queue\('mail'\)\.tune\(\.\.\.\)"),
+        (jobs.queue("mail").clear_sync, r"await jobs\.queue\('mail'\)\.clear\(\.\.\.\)"),
+        (jobs.queue("mail").settings_sync, r"await jobs\.queue\('mail'\)\.settings\(\)"),
         (jobs.budget("sms").spend_sync, r"await jobs\.budget\('sms'\)\.spend\(\)"),
         (jobs.budget("sms").drain_sync, r"await jobs\.budget\('sms'\)\.drain\(\)"),
         (jobs.lock("x").__enter__, r"async with jobs\.lock\('x'\)"),

@@ -12,7 +12,7 @@ import stoker
 ROOT = Path(__file__).parent.parent
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMES = (
-    "Stoker Worker Task Chunk JobHandle Job Draft chain Receipt Schedule current Context Transition Unique "
+    "Stoker Worker Task Chunk JobHandle Job Draft chain Receipt Schedule current Context Transition Unique Rate Curve "
     "Exponential Linear Fixed Never Snooze Throttle Retry Reject StokerError JobFailed JobCanceled GroupFailed "
     "GroupClosed ResultUnavailable NotFound Duplicate UnknownTask InvalidInput EngineError Raw Status"
 )

@@ -26,8 +26,9 @@ from stoker.model.events import Transition
 from stoker.model.job import Draft, Status, chain
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Exponential, Fixed, Linear, Never
+from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
-from stoker.records import Job, Receipt, Schedule
+from stoker.records import Curve, Job, Receipt, Schedule
 from stoker.task import Task
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ __all__ = [
     "Context",
     "Transition",
     "Unique",
+    "Rate",
+    "Curve",
     "Exponential",
     "Linear",
     "Fixed",

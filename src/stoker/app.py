@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar, Unpack, cast
 from stoker import records, sync
 from stoker.codec.signature import Signature
 from stoker.context import Context
-from stoker.controls import BudgetHandle, LockHandle, QueueHandle
+from stoker.controls import BudgetHandle, Declarations, LockHandle, QueueHandle, tuning
 from stoker.engine_pool import EnginePool, LoopEngine
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.url import engine_from_url, engine_options
@@ -35,9 +35,10 @@ from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
 from stoker.model.retry import Backoff
 from stoker.model.schedule import Schedule as StoredSchedule
+from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Seconds
 from stoker.options import parse
-from stoker.records import Receipt, Schedule
+from stoker.records import Curve, Grant, Receipt, Schedule
 from stoker.registry import Registry, Router, inside, mint
 from stoker.schedules import ScheduleHandle, ScheduleOptions, plan
 from stoker.schedules import parse as read_options
@@ -95,6 +96,7 @@ class Stoker(Registry):
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
         self.services = Services()
+        self.declarations = Declarations()
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
     def __repr__(self) -> str:
@@ -143,13 +145,43 @@ class Stoker(Registry):
 
     # --- queues, budgets, locks ---------------------------------------------------------------------------------
 
-    def queue(self, name: str) -> QueueHandle:
-        """A queue to pause and resume, for every process on the store."""
-        return QueueHandle(self, name)
+    def queue(
+        self,
+        name: str,
+        *,
+        workers: int | None = None,
+        rate: Rate | None = None,
+        keep_done: Seconds | None = None,
+        keep_dead: Seconds | None = None,
+        curve: Curve | None = None,
+    ) -> QueueHandle:
+        """A queue to pause and tune, for every process on the store. Settings that are given are declared.
 
-    def budget(self, name: str) -> BudgetHandle:
-        """A budget to spend from, shared by every process on the store."""
-        return BudgetHandle(self, name)
+        `workers`: slots over all workers. `rate`: starts over all workers. `keep_done`, `keep_dead`: retention.
+        `curve`: waits before retries and after throttles. A worker stores declarations when it starts; a setting that
+        people changed meanwhile stays as they set it.
+        """
+        handle = QueueHandle(self, name)
+        self.declarations.queue(name, tuning(workers, rate, keep_done, keep_dead, curve))
+        return handle
+
+    def budget(self, name: str, rate: Rate | None = None) -> BudgetHandle:
+        """A budget to spend from, shared by every process on the store. A rate that is given is declared.
+
+        A worker stores declarations when it starts; a rate that people changed meanwhile stays as they set it.
+        """
+        handle = BudgetHandle(self, name)
+        if rate is not None:
+            self.declarations.budget(name, rate)
+        return handle
+
+    async def spend(self, budget: str, n: int = 1) -> Grant:
+        """Take `n` tokens from a budget or none; a refusal says how long to wait."""
+        return await self.budget(budget).spend(n)
+
+    def spend_sync(self, budget: str, n: int = 1) -> Grant:
+        """`spend` for code without a loop."""
+        return self.budget(budget).spend_sync(n)
 
     def lock(self, name: str, *, lease: Seconds = 30) -> LockHandle:
         """A lock across every process on the store: `async with` or `with` gives whether it is held.

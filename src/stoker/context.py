@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Call
@@ -25,8 +25,13 @@ from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, check_metadata
+from stoker.model.outcome import Snooze
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.time import SECOND, moment
+from stoker.records import Grant
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
 
 logger = logging.getLogger("stoker.job")
 
@@ -43,6 +48,7 @@ METADATA_WARNING = f"{NOTED}metadata_warning"
 class Runtime(Protocol):
     """What a run needs of the worker it runs in."""
 
+    app: Stoker
     states: dict[Any, Any]
     stopping: Stopping
 
@@ -336,6 +342,25 @@ class Context:
         for draft in drafts:
             self.followups.extend(into_group(group, [draft] if isinstance(draft, Draft) else draft))
 
+    async def spend(self, budget: str, n: int = 1) -> None:
+        """Take `n` tokens from a budget, or end this run: the job runs again later, without using an attempt.
+
+        A refusal raises `Snooze` with the time after which there may be tokens; the queue goes on meanwhile.
+        """
+        _or_snooze(await self.runtime.app.spend(budget, n))
+
+    def spend_sync(self, budget: str, n: int = 1) -> None:
+        """`spend` for a plain function."""
+        _or_snooze(self.runtime.app.spend_sync(budget, n))
+
+    async def drain(self, budget: str) -> bool:
+        """Empty a budget, because the real limiter refused. False when there is none of that name."""
+        return await self.runtime.app.budget(budget).drain()
+
+    def drain_sync(self, budget: str) -> bool:
+        """`drain` for a plain function."""
+        return self.runtime.app.budget(budget).drain_sync()
+
     def executed(self) -> dict[str, str] | None:
         """The run's metadata as it is stored: values as text; a warning instead if it is too large."""
         if not self.noted:
@@ -401,6 +426,11 @@ OF_ONE_JOB = (
 )
 for _name in OF_ONE_JOB:
     setattr(ChunkContext, _name, _refused(_name))
+
+
+def _or_snooze(grant: Grant) -> None:
+    if not grant:
+        raise Snooze(grant.wait)
 
 
 running: ContextVar[Context] = ContextVar("stoker.running")

@@ -1,4 +1,4 @@
-"""What an app can do besides enqueueing: pause a queue, spend from a budget, hold a named lock.
+"""What an app can do besides enqueueing: pause and tune a queue, spend from a budget, hold a named lock.
 
 Each object here is a name and the app it belongs to; the state is in the store, shared by every process. Every action
 has an async form and, for code without a loop, a sync one that ends in `_sync` (a lock is used with `with`).
@@ -6,18 +6,78 @@ has an async form and, for code without a loop, a sync one that ends in `_sync` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker import records
 from stoker.model import ids
-from stoker.model.control import Tuning
-from stoker.model.errors import StokerError
+from stoker.model.control import SETTINGS, Queue, Tuning
+from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.job import check_name
-from stoker.model.time import Seconds, span
-from stoker.records import Grant
+from stoker.model.throttle import Rate
+from stoker.model.time import Seconds, instant, span
+from stoker.records import Curve, Grant, QueueSettings
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.engines.base import Engine
+
+T = TypeVar("T")
+
+
+def tuning(
+    workers: int | None = None,
+    rate: Rate | None = None,
+    keep_done: Seconds | None = None,
+    keep_dead: Seconds | None = None,
+    curve: Curve | None = None,
+) -> Tuning:
+    """The tuning for settings as users write them."""
+    if curve is not None and not isinstance(curve, Curve):
+        raise InvalidInput("curve", curve, "must be a Curve, such as Curve(base=60, max=1800)")
+    return Tuning(
+        workers=workers,
+        rate=rate,
+        keep_done=None if keep_done is None else span(keep_done, "keep_done"),
+        keep_dead=None if keep_dead is None else span(keep_dead, "keep_dead"),
+        curve=None if curve is None else curve.stored(),
+    )
+
+
+class Declarations:
+    """What an app's code declares: settings of queues and rates of budgets. A worker stores them when it starts."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Tuning] = {}
+        self.budgets: dict[str, Rate] = {}
+
+    def queue(self, name: str, tuning: Tuning) -> None:
+        """Declare settings of a queue. Settings of several declarations add up; two values for one are refused."""
+        before = self.queues.get(name, Tuning())
+        both: dict[str, Any] = {}
+        for field in SETTINGS:
+            old, new = getattr(before, field), getattr(tuning, field)
+            if old is not None and new is not None and old != new:
+                raise InvalidInput(field, new, f"queue {name!r} is declared with {old} already; declare it once")
+            both[field] = old if new is None else new
+        if (declared := Tuning(**both)) != Tuning():
+            self.queues[name] = declared
+
+    def budget(self, name: str, rate: Rate) -> None:
+        """Declare the rate of a budget; two different rates are refused."""
+        if not isinstance(rate, Rate):
+            raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
+        before = self.budgets.setdefault(name, rate)
+        if before != rate:
+            raise InvalidInput("rate", rate, f"budget {name!r} is declared with {before} already; declare it once")
+
+    async def store(self, engine: Engine) -> None:
+        """Store everything that is declared; what people changed stays."""
+        for queue, settings in self.queues.items():
+            await engine.tune(queue, settings, declared=True)
+        for budget, rate in self.budgets.items():
+            await engine.tune(budget, rate, declared=True)
 
 
 class QueueHandle:
@@ -33,25 +93,96 @@ class QueueHandle:
     def __repr__(self) -> str:
         return f"<QueueHandle {self.name}>"
 
-    async def pause(self) -> None:
-        """Stop every worker from claiming jobs of this queue; running jobs and enqueueing go on."""
-        await self._tune(paused=True)
+    async def pause(
+        self,
+        *,
+        for_: Seconds | None = None,
+        until: datetime | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Stop every worker from claiming jobs of this queue; running jobs and enqueueing go on.
+
+        With `for_` or `until` the queue opens by itself. A pause replaces the one before.
+        """
+        if until is not None and for_ is not None:
+            raise InvalidInput("until", until, "cannot go with for_; give one of them")
+        lasts = None if for_ is None else span(for_, "for_")
+        if until is not None:
+            lasts = instant(until, "until") - await (await self._app.engine()).now()
+        if lasts is not None and lasts <= 0:
+            raise InvalidInput("for_" if until is None else "until", until or for_, "must end in the future")
+        await self._tune(Tuning(paused=True, pause_for=lasts, reason=reason, by=by))
 
     async def resume(self) -> None:
         """Let workers claim from this queue again, and wake one."""
-        await self._tune(paused=False)
+        await self._tune(Tuning(paused=False))
 
-    def pause_sync(self) -> None:
+    async def tune(
+        self,
+        *,
+        workers: int | None = None,
+        rate: Rate | None = None,
+        keep_done: Seconds | None = None,
+        keep_dead: Seconds | None = None,
+        curve: Curve | None = None,
+    ) -> None:
+        """Change settings of this queue, for every worker; what is not given stays."""
+        await self._tune(tuning(workers, rate, keep_done, keep_dead, curve))
+
+    async def clear(self, *settings: str) -> None:
+        """Give settings their defaults again: workers, rate, keep_done, keep_dead, curve."""
+        await self._tune(Tuning(clear=frozenset(settings)))
+
+    async def settings(self) -> QueueSettings:
+        """The settings of this queue as stored now, defaults included."""
+        engine = await self._app.engine()
+        plain = Queue(name=self.name, keep_done=engine.keep_done)
+        found = next((queue for queue in await engine.queues() if queue.name == self.name), plain)
+        return records.queue_settings(found, plain, await engine.now())
+
+    async def _tune(self, tuning: Tuning) -> None:
+        engine = await self._app.engine()
+        await engine.tune(self.name, tuning)
+
+    def pause_sync(
+        self,
+        *,
+        for_: Seconds | None = None,
+        until: datetime | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
         """`pause` for code without a loop."""
-        self._app.run(self.pause(), instead=f"`await jobs.queue({self.name!r}).pause()`")
+        self._run(self.pause(for_=for_, until=until, reason=reason, by=by), "pause()")
 
     def resume_sync(self) -> None:
         """`resume` for code without a loop."""
-        self._app.run(self.resume(), instead=f"`await jobs.queue({self.name!r}).resume()`")
+        self._run(self.resume(), "resume()")
 
-    async def _tune(self, *, paused: bool) -> None:
-        engine = await self._app.engine()
-        await engine.tune(self.name, Tuning(paused=paused))
+    def tune_sync(
+        self,
+        *,
+        workers: int | None = None,
+        rate: Rate | None = None,
+        keep_done: Seconds | None = None,
+        keep_dead: Seconds | None = None,
+        curve: Curve | None = None,
+    ) -> None:
+        """`tune` for code without a loop."""
+        tuned = self.tune(workers=workers, rate=rate, keep_done=keep_done, keep_dead=keep_dead, curve=curve)
+        self._run(tuned, "tune(...)")
+
+    def clear_sync(self, *settings: str) -> None:
+        """`clear` for code without a loop."""
+        self._run(self.clear(*settings), "clear(...)")
+
+    def settings_sync(self) -> QueueSettings:
+        """`settings` for code without a loop."""
+        return self._run(self.settings(), "settings()")
+
+    def _run(self, call: Awaitable[T], form: str) -> T:
+        return self._app.run(call, instead=f"`await jobs.queue({self.name!r}).{form}`")
 
 
 class BudgetHandle:
@@ -67,6 +198,13 @@ class BudgetHandle:
     def __repr__(self) -> str:
         return f"<BudgetHandle {self.name}>"
 
+    async def tune(self, rate: Rate) -> None:
+        """Set the rate; tokens at hand are kept as far as they fit. A new budget is full."""
+        if not isinstance(rate, Rate):
+            raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
+        engine = await self._app.engine()
+        await engine.tune(self.name, rate)
+
     async def spend(self, n: int = 1) -> Grant:
         """Take `n` tokens or none, in one atomic step. A refusal costs nothing; an unknown budget refuses."""
         engine = await self._app.engine()
@@ -76,6 +214,10 @@ class BudgetHandle:
         """Empty the budget, because the real limiter refused. False when there is none of that name."""
         engine = await self._app.engine()
         return await engine.drain(self.name)
+
+    def tune_sync(self, rate: Rate) -> None:
+        """`tune` for code without a loop."""
+        self._app.run(self.tune(rate), instead=f"`await jobs.budget({self.name!r}).tune(...)`")
 
     def spend_sync(self, n: int = 1) -> Grant:
         """`spend` for code without a loop."""

@@ -13,14 +13,16 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.model import job as stored
-from stoker.model import throttle
+from stoker.model import retry, throttle
+from stoker.model.control import Queue, overridden
 from stoker.model.groups import Group
 from stoker.model.ids import occurrence, text
 from stoker.model.job import Isolation, Status, Stored, links
 from stoker.model.retry import Backoff
 from stoker.model.schedule import Misfire, Overlap, Source
 from stoker.model.schedule import Schedule as StoredSchedule
-from stoker.model.time import Instant, Span, moment
+from stoker.model.throttle import Rate
+from stoker.model.time import Instant, Seconds, Span, moment, seconds, span
 from stoker.model.unique import Unique
 
 
@@ -142,6 +144,64 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
 def progress(group: Group) -> Progress:
     """An engine's group as the caller gets it."""
     return Progress(group.total, group.done, group.dead, group.canceled, group.waiting)
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A queue's waits before retries and after throttles: `base`, doubled each time, up to `max`.
+
+    Both are pulled between a second and a day. A job's own backoff goes before the curve of its queue.
+    """
+
+    base: Seconds = 60.0
+    max: Seconds = 1800.0
+
+    def __post_init__(self) -> None:
+        for field in ("base", "max"):
+            msgspec.structs.force_setattr(self, field, seconds(span(getattr(self, field), f"Curve.{field}")))
+
+    def stored(self) -> retry.Curve:
+        """The curve as engines store it."""
+        return retry.clamped_curve(retry.Curve(on=True, base=span(self.base), max=span(self.max)))
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a queue at one moment. `workers`, `rate` and `curve` are None where there is none.
+
+    `changed` names the settings that people changed after the code had declared them; these do not follow the code.
+    """
+
+    name: str
+    paused: bool
+    paused_until: datetime | None
+    reason: str | None
+    paused_by: str | None
+    cooling_until: datetime | None
+    workers: int | None
+    rate: Rate | None
+    keep_done: timedelta
+    keep_dead: timedelta
+    curve: Curve | None
+    changed: frozenset[str]
+
+
+def queue_settings(queue: Queue, plain: Queue, now: Instant) -> QueueSettings:
+    """An engine's queue as the user reads it; `plain` has the defaults."""
+    pause = queue.pause if queue.pause is not None and queue.is_paused(now) else None
+    curve, cooldown, declared = queue.curve, queue.cooldown, queue.declared
+    return QueueSettings(
+        name=queue.name,
+        paused=pause is not None,
+        paused_until=None if pause is None else _moment(pause.until),
+        reason=None if pause is None else pause.reason,
+        paused_by=None if pause is None else pause.by,
+        cooling_until=_moment(cooldown.until) if cooldown.shut(now) else None,
+        workers=queue.workers,
+        rate=queue.rate,
+        keep_done=timedelta(microseconds=queue.keep_done),
+        keep_dead=timedelta(microseconds=queue.keep_dead),
+        curve=Curve(seconds(curve.base), seconds(curve.max)) if curve.on else None,
+        changed=frozenset() if declared is None else overridden(queue, declared, plain),
+    )
 
 
 def receipts(given: Iterable[stored.Receipt]) -> list[Receipt]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
-from stoker.model.explain import Reason, explain, served, unserved
+from stoker.model.explain import Reason, explain, limits_unserved, served, unserved
 from stoker.model.job import Job, Status
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census, Count
@@ -145,3 +145,10 @@ def test_a_queue_with_due_jobs_and_no_worker_is_found() -> None:
     gone = Presence(worker="w", host="h", pid=1, queues={"mail": 3}, seen_at=NOW, state=STOPPED)
     old = Presence(worker="w", host="h", pid=1, queues={"mail": 3}, seen_at=NOW - SHOWN_WITHIN - 1)
     assert not served("mail", [gone, old], NOW)
+
+
+@pytest.mark.spec("START-04")
+def test_a_limited_queue_without_a_worker_is_found() -> None:
+    queues = [Queue(name="mail", workers=3), Queue(name="off", workers=0), Queue(name="free")]
+    assert limits_unserved(queues, [HERE], NOW) == {}
+    assert limits_unserved(queues, [], NOW) == {"mail": 3}

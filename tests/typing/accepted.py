@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
-from stoker import Chunk, Exponential, JobHandle, Stoker, Task, Unique, current
+from stoker import Chunk, Curve, Exponential, JobHandle, Rate, Stoker, Task, Unique, current
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
 
@@ -110,3 +110,11 @@ async def main() -> None:
     by_any_name(send)
     wider: JobHandle[object] = job
     assert_type(wider.id, str)
+
+    mail = jobs.queue("mail", workers=3, rate=Rate(100, per=timedelta(minutes=1), burst=5), curve=Curve(base=1, max=60))
+    await mail.pause(for_=60, reason="deploy")
+    await mail.tune(rate=Rate(0.5, burst=1), keep_done=timedelta(days=1))
+    assert_type((await mail.settings()).rate, Rate | None)
+    jobs.budget("sms", Rate(10))
+    assert_type((await jobs.spend("sms", 3)).granted, bool)
+    await current().spend("sms")

@@ -61,5 +61,8 @@ async def main() -> None:
     await jobs.schedule("s", send, cron="@daily")  # E: arg-type | reportArgumentType
     jobs.draft("resize", prioritty=1)  # E: call-arg | reportCallIssue
     jobs.declare("elsewhere", attempts="three")  # E: arg-type | reportArgumentType
+    jobs.queue("mail", rate=5)  # E: arg-type | reportArgumentType
+    jobs.budget("sms", "10/s")  # E: arg-type | reportArgumentType
+    await jobs.queue("mail").pause(60)  # E: call-arg | reportCallIssue
     jobs.task(atempts=3)  # E: call-overload | reportCallIssue
     jobs.task(attempts="three")  # E: call-overload | reportArgumentType

@@ -14,6 +14,8 @@ from stoker.model.control import Tuning
 from stoker.model.job import Claim, Demand, Status
 from stoker.model.outcome import Snooze, Throttle
 from stoker.model.retry import Fixed
+from stoker.model.throttle import Rate
+from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 from stoker.worker.due_timer import LATER
@@ -89,7 +91,7 @@ class Counting:
 
 
 @pytest.mark.spec("WORKER-36")
-@pytest.mark.parametrize("closed", ["paused", "cooling"])
+@pytest.mark.parametrize("closed", ["paused", "cooling", "dry"])
 async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
     """Its worker sleeps, can be stopped, and is woken by a resume."""
     runs: list[int] = []
@@ -103,6 +105,9 @@ async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: py
     engine = await jobs.engine()
     if closed == "paused":
         await engine.tune("default", Tuning(paused=True))
+    if closed == "dry":
+        await engine.tune("default", Tuning(rate=Rate(1, per=NEVER)))
+        await work.enqueue()
     await work.enqueue()
     counting = Counting(engine, monkeypatch)
     async with working(jobs, poll=0.01) as worker:
@@ -134,3 +139,34 @@ async def test_a_job_that_cannot_be_had_is_asked_for_less_and_less(
         await work.enqueue()
         await until(lambda: counting.looks > 5)
         assert worker.due_timer.pause >= LATER * 8
+
+
+@pytest.mark.spec("WORKER-35")
+async def test_the_alarm_is_set_to_the_next_token_and_to_the_end_of_a_pause(
+    timed_jobs: Stoker, clock: VirtualClock
+) -> None:
+    """A worker sleeps exactly until then, and the job starts without any other wake-up."""
+    runs: list[int] = []
+
+    @timed_jobs.task
+    async def work() -> None:
+        runs.append(1)
+
+    engine = await timed_jobs.engine()
+    await engine.tune("default", Tuning(rate=Rate(1, per=5)))
+    for _ in range(2):
+        await work.enqueue()
+    async with working(timed_jobs, poll=NEVER, lease=NEVER) as worker:
+        timer = worker.due_timer
+        await until(lambda: runs == [1] and timer.open == frozenset() and timer.fires_in is not None)
+        assert set_to(worker, 5)
+        clock.advance(5)
+        timer.reset()
+        await until(lambda: runs == [1, 1])
+        await engine.tune("default", Tuning(paused=True, pause_for=60 * SECOND))
+        await work.enqueue()
+        timer.reset()
+        await until(lambda: timer.open == frozenset() and (timer.fires_in or 0) > 50)
+        clock.advance(60)
+        timer.reset()
+        await until(lambda: runs == [1, 1, 1])

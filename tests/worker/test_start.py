@@ -65,6 +65,29 @@ async def test_a_queue_without_workers_is_named_once(jobs: Stoker, caplog: pytes
 
 
 @pytest.mark.spec("START-04")
+async def test_a_limited_queue_without_workers_is_named_until_it_is_served(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    jobs.queue("default", workers=5)
+    jobs.queue("reports", workers=3)
+    jobs.queue("off", workers=0)
+    async with working(jobs, ["default"]) as worker:
+        await worker.maintenance.advice.look()
+        await worker.maintenance.advice.look()
+        text = "queue 'reports' is limited to 3 slots and no worker serves it: start one with -q reports, "
+        text += "or clear the limit"
+        assert told(caplog) == [text]
+        caplog.clear()
+        async with working(jobs, ["default", "reports"]):
+            await worker.maintenance.advice.look()
+        await worker.maintenance.advice.look()
+        assert text in told(caplog)
+
+
+@pytest.mark.spec("START-04")
 async def test_a_served_queue_that_nothing_is_in_and_an_app_without_tasks_are_named(
     jobs: Stoker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,7 +59,7 @@ class Child:
         self._token = CancelToken()
         self._task: asyncio.Task[None] | None = None
         self._context: Context | None = None
-        self._app: Stoker
+        self.app: Stoker
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -70,10 +70,10 @@ class Child:
         self._limit(hello.memory)
         logging.basicConfig(level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True)
         try:
-            self._app = load(hello.app)
+            self.app = load(hello.app)
             for module in hello.modules:
                 importlib.import_module(module)
-            _ = self._app.tasks
+            _ = self.app.tasks
         except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to hear why
             self._parent.send(
                 messages.encode(messages.Broken(f"{hello.app} cannot be imported: {describe_error(error)}"))
@@ -107,7 +107,7 @@ class Child:
 
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
-            for lifespan in self._app.lifespans:
+            for lifespan in self.app.lifespans:
                 self.states[lifespan] = await stack.enter_async_context(lifespan.open())
             self._ready = True
             self._parent.send(messages.encode(messages.Ready()))
@@ -133,16 +133,16 @@ class Child:
         context, task = self._context, self._task
         if context is None or task is None or not context.cancel:
             return
-        known = self._app.find_task(context.kind)
+        known = self.app.find_task(context.kind)
         if known is not None and known.is_async:
             task.cancel()
 
     # --- one run ------------------------------------------------------------------------------------------------
 
     async def _one(self, claim: Claim) -> None:
-        task = self._app.find_task(claim.kind)
+        task = self.app.find_task(claim.kind)
         if task is None:
-            why = f"{self._app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
+            why = f"{self.app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
             self._parent.send(messages.encode(messages.Broken(why)))
             return
         self._parent.send(messages.encode(messages.Began()))
@@ -153,7 +153,7 @@ class Child:
             context.cancel = self._token
             self._context = context
             running.set(context)
-            value = await self._app.scoped(self._call_of(task))(context)
+            value = await self.app.scoped(self._call_of(task))(context)
             if task.chunk is not None:
                 [value] = answers(task.name, value, 1)
                 if isinstance(value, BaseException):
@@ -165,7 +165,7 @@ class Child:
         self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
 
     def _call_of(self, task: Task[..., Any]) -> Callable[[Context], Awaitable[Any]]:
-        plain = surround(self._app.plain_middleware, handler_of(task.fn))
+        plain = surround(self.app.plain_middleware, handler_of(task.fn))
 
         async def call(context: Context) -> Any:
             args, kwargs = context.call

@@ -214,18 +214,16 @@ def declare(stored: Queue, before: Tuning, now: Tuning, plain: Queue) -> Tuning:
     """
     if now.paused is not None or now.clear:
         raise InvalidInput("declaration", now, f"may hold only {', '.join(SETTINGS)}")
-    sets: dict[str, object] = {}
-    clear: set[str] = set()
-    for field in SETTINGS:
-        value, last = getattr(now, field), getattr(before, field)
-        default = getattr(plain, field)
-        if getattr(stored, field) != (default if last is None else last):
-            continue
-        if value is not None:
-            sets[field] = value
-        else:
-            clear.add(field)
-    return Tuning(clear=frozenset(clear), **sets)  # type: ignore[arg-type]
+    follow = frozenset(SETTINGS) - overridden(stored, before, plain)
+    sets = {field: getattr(now, field) for field in follow}
+    return Tuning(clear=frozenset(field for field in follow if sets[field] is None), **sets)
+
+
+def overridden(stored: Queue, declared: Tuning, plain: Queue) -> frozenset[str]:
+    """The settings that differ from what was declared last, or where that is nothing from the default."""
+    wanted = {field: getattr(declared, field) for field in SETTINGS}
+    values = {field: getattr(plain, field) if value is None else value for field, value in wanted.items()}
+    return frozenset(field for field in SETTINGS if getattr(stored, field) != values[field])
 
 
 def opens(before: Queue, after: Queue) -> bool:

@@ -157,3 +157,8 @@ def unserved(census: Census, presences: Sequence[Presence]) -> dict[str, int]:
     queues = sorted({count.queue for count in census.counts})
     due = {queue: census.ready(queue) for queue in queues if not served(queue, presences, census.at)}
     return {queue: number for queue, number in due.items() if number > 0}
+
+
+def limits_unserved(queues: Sequence[Queue], presences: Sequence[Presence], now: Instant) -> dict[str, int]:
+    """Return the queues that are limited to some slots and have no worker, with the number of slots."""
+    return {one.name: one.workers for one in queues if one.workers and not served(one.name, presences, now)}

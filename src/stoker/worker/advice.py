@@ -8,8 +8,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stoker.model.control import Presence, clashes
-from stoker.model.explain import unserved
+from stoker.model.control import Presence, Queue, clashes
+from stoker.model.explain import limits_unserved, unserved
 from stoker.model.job import ACTIVE
 from stoker.worker import presence
 
@@ -29,21 +29,35 @@ class Advice:
         self._engine = engine
         self._lanes = lanes
         self._named: set[str] = set()
+        self._limited: list[Queue] = []
         self._clashed: set[tuple[str, str]] = set()
 
-    async def look(self) -> None:
-        """Warn of kinds that another worker runs with another function, and of queues with due jobs and no worker.
+    def learn(self, queues: Sequence[Queue]) -> None:
+        """Take in all queues of the store, as often as the worker reads them anyway."""
+        self._limited = [queue for queue in queues if queue.workers]
 
-        A queue is named again when it was served meanwhile and then left alone.
+    async def look(self) -> None:
+        """Warn of kinds that another worker runs with another function, and of queues without a worker.
+
+        Such a queue has due jobs, or is limited to some slots over all workers. It is named again when it was served
+        meanwhile and then left alone.
         """
         presences = await self._engine.workers()
         self._name_clashes(presences)
-        found = unserved(await self._engine.census(), presences)
+        census = await self._engine.census()
+        found = unserved(census, presences)
         for queue, number in found.items():
             if queue not in self._named:
                 text = "queue %r has %d jobs that are due and no worker serves it: start one with -q %s"
                 logger.warning(text, queue, number, queue)
-        self._named = set(found)
+        idle = limits_unserved(self._limited, presences, census.at)
+        for queue, number in idle.items():
+            if queue not in self._named and queue not in found:
+                text = (
+                    "queue %r is limited to %d slots and no worker serves it: start one with -q %s, or clear the limit"
+                )
+                logger.warning(text, queue, number, queue)
+        self._named = {*found, *idle}
 
     def _name_clashes(self, presences: Sequence[Presence]) -> None:
         for clash in clashes(presence.kinds(self._app), presences):

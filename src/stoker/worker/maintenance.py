@@ -242,7 +242,9 @@ class Maintenance:
         """Show presence, and read the settings of the queues: limits and retention."""
         await self._engine.beat(self._presence())
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
-        queues = [queue for queue in await self._engine.queues() if queue.name in served]
+        every = await self._engine.queues()
+        self.advice.learn(every)
+        queues = [queue for queue in every if queue.name in served]
         if self._keep is not None:
             own = {queue.name for queue in queues if queue.keep_done != self._engine.keep_done}
             self._keeps.clear()

@@ -216,6 +216,7 @@ class Worker:
         try:
             for lifespan in self.app.lifespans:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
+            await self.app.declarations.store(self.engine)
             await self.maintenance.show_and_tune()
             self.lease_keeper = LeaseKeeper(
                 self.app.new_engine(),

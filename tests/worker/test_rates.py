@@ -1,0 +1,105 @@
+"""Rates while workers are at work: a queue's own, and budgets that handlers spend from."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.model.job import Status
+from stoker.model.throttle import OPEN, Rate
+from stoker.testing.clock import VirtualClock
+from tests.harness.apps import becomes, drain, until, working
+
+
+@pytest.mark.spec("RATE-12")
+async def test_workers_start_no_more_than_the_rate_allows(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    """Two workers with twenty slots on five starts a minute: five now, five a minute later."""
+    runs: list[int] = []
+
+    @timed_jobs.task(queue="mail")
+    async def send(n: int) -> None:
+        runs.append(n)
+
+    timed_jobs.queue("mail", rate=Rate(5, per=60))
+    await timed_jobs.enqueue_many(send.draft(n) for n in range(20))
+    slots = {"mail": 10}
+    async with working(timed_jobs, slots, lease=3600) as one, working(timed_jobs, slots, lease=3600) as other:
+        for rounds in (1, 2):
+            await until(lambda wanted=5 * rounds: len(runs) == wanted)  # type: ignore[misc]
+            for worker in (one, other):
+                worker.fetcher.wake()
+                await worker.store_loop.call()
+            await asyncio.sleep(0.01)
+            assert len(runs) == 5 * rounds
+            clock.advance(60)
+            for worker in (one, other):
+                worker.due_timer.reset()
+    assert runs == sorted(runs)
+
+
+@pytest.mark.spec("RATE-11")
+async def test_a_refused_spend_puts_the_job_off_and_costs_nothing(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    """The job waits as long as the hint says, keeps its attempts, and its queue does not cool down."""
+
+    @timed_jobs.task
+    async def call() -> str:
+        await current().spend("sms", 2)
+        return "sent"
+
+    timed_jobs.budget("sms", Rate(1, per=2, burst=3))
+    first, second = await call.enqueue(), await call.enqueue()
+    await drain(timed_jobs)
+    done, put_off = await first.refresh(), await second.refresh()
+    if done.status is not Status.DONE:
+        done, put_off = put_off, done
+    assert (done.status, put_off.status, put_off.attempts, put_off.history) == (Status.DONE, Status.PENDING, 0, ())
+    engine = await timed_jobs.engine()
+    assert put_off.scheduled_at == datetime.fromtimestamp(await engine.now() / 1e6, UTC) + timedelta(seconds=4)
+    assert all(queue.cooldown == OPEN for queue in await engine.queues())
+    clock.advance(4)
+    await drain(timed_jobs)
+    assert (await second.refresh()).status is (await first.refresh()).status is Status.DONE
+
+
+@pytest.mark.spec("RATE-11")
+async def test_a_handler_drains_a_budget_that_the_real_limiter_refused(timed_jobs: Stoker) -> None:
+    @timed_jobs.task
+    async def call() -> list[bool]:
+        return [await current().drain("sms"), await current().drain("unknown")]
+
+    timed_jobs.budget("sms", Rate(9))
+    job = await call.enqueue()
+    await drain(timed_jobs)
+    assert await job.result(0) == [True, False]
+    grant = await timed_jobs.spend("sms")
+    assert (grant.granted, grant.wait) == (False, timedelta(seconds=1))
+
+
+@pytest.mark.spec("RATE-11")
+async def test_handlers_spend_on_the_loop_in_threads_and_in_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a handler runs, it spends from the same budget, and a refusal puts its job off."""
+    monkeypatch.setenv("SPENDING_DB", str(tmp_path / "jobs.db"))  # children read it too
+    spending = importlib.import_module("tests.worker.apps.spending")
+    places = [
+        task.using(isolation=apart) for task in (spending.on_loop, spending.in_thread) for apart in (None, "process")
+    ]
+    async with spending.jobs as jobs, working(jobs, {"default": 2}):
+        granted = [await task.enqueue() for task in places]
+        assert [await job.result(30) == os.getpid() for job in granted] == [True, False, True, False]
+        refused = [await task.enqueue() for task in places]
+        drained = [await spending.emptied.using(isolation=apart).enqueue() for apart in (None, "process")]
+        assert [await job.result(30) for job in drained] == [[True, False]] * 2
+        for job in refused:
+            record = await becomes(job, Status.PENDING)
+            while record.scheduled_at == record.created_at:
+                record = await becomes(job, Status.PENDING)
+            assert (record.attempts, record.history) == (0, ())
