@@ -39,6 +39,7 @@ def everything() -> list[Benchmark]:
         server_life,
         sizes,
         sqlite_cost,
+        tick_cost,
         trickle,
         worker_cost,
         worker_life,
@@ -47,7 +48,7 @@ def everything() -> list[Benchmark]:
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
     return [
         benchmark
-        for module in (*local, server_cost, server_life, trickle, redis_cost, postgres_cost)
+        for module in (*local, tick_cost, server_cost, server_life, trickle, redis_cost, postgres_cost)
         for benchmark in module.BENCHMARKS
     ]
 

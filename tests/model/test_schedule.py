@@ -380,6 +380,8 @@ def test_a_full_schedule_survives_storage() -> None:
     full = plan("@daily", template=FULL, tz="Europe/Paris", overlap="skip", grace=0, jitter=5, source="code", missed=3)
     full = replace(full, last_status=Action.FAIL, last_error="full", last_fire=1, next_fire=NOON, edited=True)
     assert unpack("digest", pack(full)) == full
+    large = replace(full, template=replace(FULL, payload=b"x" * 10_000))
+    assert unpack("digest", pack(large)) == large
     assert check(full, NOON) is full
     assert template(replace(MAIL, id=bytes(range(16)))) == MAIL
 

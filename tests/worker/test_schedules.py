@@ -106,14 +106,14 @@ async def test_a_store_without_schedules_costs_a_read_and_no_lock(engine: Engine
         store = await jobs.engine()
         context = ServiceContext(jobs, store, lambda: "w1")
         ticker = Ticker()
-        assert await ticker._turn(context) == LONGEST_SLEEP
+        assert await ticker.turn(context) == LONGEST_SLEEP
         assert await store.unlock(LOCK, "w1")
-        assert await ticker._turn(context) == LONGEST_SLEEP
+        assert await ticker.turn(context) == LONGEST_SLEEP
         assert not await store.unlock(LOCK, "w1")
         await store.put(hourly())
-        assert SHORTEST_SLEEP <= await ticker._turn(context) <= LONGEST_SLEEP
+        assert SHORTEST_SLEEP <= await ticker.turn(context) <= LONGEST_SLEEP
         assert await store.lock(LOCK, "other", SECOND)
-        assert await ticker._turn(context) == LONGEST_SLEEP, "the other one ticks"
+        assert await ticker.turn(context) == LONGEST_SLEEP, "the other one ticks"
 
 
 @pytest.mark.spec("SCHED-17")
@@ -216,13 +216,13 @@ async def test_the_hosts_clock_has_no_part_in_it(
     await engine.put(hourly())
     context = ServiceContext(timed_jobs, engine, lambda: "w1")
     ticker = Ticker()
-    await ticker._turn(context)
+    await ticker.turn(context)
     monkeypatch.setattr("time.time_ns", lambda: (START + 3 * DAY) * 1_000)
     monkeypatch.setattr("time.time", lambda: (START + 3 * DAY) / SECOND)
-    await ticker._turn(context)
+    await ticker.turn(context)
     assert await occurrences(engine) == []
     clock.advance(HOUR / SECOND)
-    await ticker._turn(context)
+    await ticker.turn(context)
     assert await occurrences(engine) == [ids.occurrence("report", START + HOUR)]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Literal, TypeAlias, get_args
 
@@ -54,6 +55,10 @@ OCCURRENCE = "stoker.occurrence"
 
 NO_ID: JobId = bytes(16)
 """The id of a template: each job that is made from it gets its own."""
+
+
+SMALL, REMEMBERED = 4 << 10, 4_000
+"""Up to so many bytes, and of so many schedules, the last reading is kept."""
 
 
 class Action(enum.StrEnum):
@@ -183,13 +188,23 @@ def pack(schedule: Schedule) -> bytes:
 
 
 def unpack(name: str, stored: bytes) -> Schedule:
-    """What `pack` wrote. What cannot be read becomes a disabled schedule that says so, and hinders no other one."""
+    """What `pack` wrote. What cannot be read becomes a disabled schedule that says so, and hinders no other one.
+
+    A ticker reads every schedule again and again, and few have changed: the small ones are remembered.
+    """
+    return _remembered(name, stored) if len(stored) <= SMALL else _unpack(name, stored)
+
+
+def _unpack(name: str, stored: bytes) -> Schedule:
     try:
         return _decode(stored)
     except (msgspec.MsgspecError, ValueError) as error:
         why = f"the stored schedule cannot be read ({error}); drop it or store it again"
         template = Draft(NO_ID, "unreadable")
         return Schedule(name=name, expression="", template=template, enabled=False, last_error=why)
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(_unpack)
 
 
 # --- making and changing --------------------------------------------------------------------------------------------

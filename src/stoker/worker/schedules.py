@@ -56,7 +56,7 @@ class Ticker:
         await declare(context.app, context.engine)
         try:
             while True:
-                pause = await self._turn(context)
+                pause = await self.turn(context)
                 await asyncio.sleep(SHORTEST_SLEEP / SECOND)
                 if pause > SHORTEST_SLEEP:
                     await context.engine.wait([CONTROL], (pause - SHORTEST_SLEEP) / SECOND)
@@ -64,7 +64,7 @@ class Ticker:
             with suppress(StokerError):
                 await context.engine.unlock(LOCK, context.worker_id())
 
-    async def _turn(self, context: ServiceContext) -> Span:
+    async def turn(self, context: ServiceContext) -> Span:
         """Fire what is due, unless another worker's ticker does; returns how long to sleep."""
         engine = context.engine
         if not self._unused and not await engine.lock(LOCK, context.worker_id(), LOCK_LEASE):
