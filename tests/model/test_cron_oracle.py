@@ -73,8 +73,8 @@ class Fields(NamedTuple):
 def read(expression: str) -> Fields:
     texts = expression.split()
     bounds = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
-    sets = (numbers(text, *bound) for text, bound in zip(texts, bounds, strict=True))
-    return Fields(*sets, running=texts[0][0] == "*" or texts[1][0] == "*")  # type: ignore[call-arg]
+    minutes, hours, days, months, weekdays = (numbers(text, *bound) for text, bound in zip(texts, bounds, strict=True))
+    return Fields(minutes, hours, days, months, weekdays, running=texts[0][0] == "*" or texts[1][0] == "*")
 
 
 def numbers(text: str, low: int, high: int) -> frozenset[int]:
