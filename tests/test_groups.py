@@ -106,6 +106,9 @@ async def test_a_wait_ends_with_the_closing(jobs: Stoker) -> None:
 @pytest.mark.spec("GROUP-22")
 async def test_a_block_takes_jobs_as_they_come_and_seals_at_its_end(jobs: Stoker) -> None:
     tasks = Tasks(jobs)
+    async with jobs.group() as group:
+        assert await group.progress() == Progress(0, 0, 0, 0, 0)
+    assert await group.wait() == Progress(0, 0, 0, 0, 0)
     async with jobs.group([tasks.work.draft(9)], then=tasks.report.draft()) as group:
         receipts = await group.add(tasks.work.draft(1), (tasks.work.draft(number) for number in (2, 3)))
         assert [receipt.stored for receipt in receipts] == ["inserted"] * 3
@@ -306,6 +309,8 @@ async def test_the_sweeper_abandons_what_stayed_unsealed(
     tasks = Tasks(timed_jobs)
     new = timed_jobs.group(on_failure=tasks.report.draft("failure"))
     group = await new.__aenter__()
+    await group.add(tasks.work.using(keep=0).draft())
+    await drain(timed_jobs)
     clock.advance(ABANDONED_AFTER / SECOND + 1)
     sweeper = asyncio.create_task(
         GroupSweeper().run(ServiceContext(timed_jobs, await timed_jobs.engine(), lambda: "w"))
@@ -314,5 +319,7 @@ async def test_the_sweeper_abandons_what_stayed_unsealed(
         await group.wait(10)
     sweeper.cancel()
     await drain(timed_jobs)
-    assert tasks.ran == [("failure", group.id)]
+    assert tasks.ran == [("work", 0), ("failure", group.id)]
+    await new.__aexit__(None)
+    assert (await group.progress()).done == 1
     assert "abandoned 1 groups" in caplog.text

@@ -30,7 +30,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventType, Transition, transition_to_pending
-from stoker.model.groups import Group
+from stoker.model.groups import Group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
 from stoker.model.retry import Backoff
@@ -361,7 +361,8 @@ class Stoker(Registry):
         they come (`await group.add(...)`). When every member is finished, `then` is stored if all are done, else
         `on_failure`; `on_finish` in both cases.
         """
-        return NewGroup(self, drafts, tx, {"then": then, "on_failure": on_failure, "on_finish": on_finish})
+        group = new_group(self.mint(), then=then, on_failure=on_failure, on_finish=on_finish)
+        return NewGroup(self, drafts, tx, group)
 
     def group_handle(self, group: str | JobId) -> GroupHandle:
         """The handle of a group by its id."""

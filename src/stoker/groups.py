@@ -19,7 +19,7 @@ from stoker.engines.base import Transaction
 from stoker.engines.shared.ends import FIRST_PAUSE, LAST_PAUSE
 from stoker.model import ids
 from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
-from stoker.model.groups import MOST_KNOWN, Group, into_group, new_group
+from stoker.model.groups import MOST_KNOWN, Group, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Job, Status, portions
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 
 class GroupHandle:
-    """One group, by id; the numbers are in the store."""
+    """One group, by id; the numbers are in the store. `new`: the group as a block stores it with its first members."""
 
-    __slots__ = ("_app", "_id")
+    __slots__ = ("_app", "_id", "_new")
 
-    def __init__(self, app: Stoker, group: JobId) -> None:
+    def __init__(self, app: Stoker, group: JobId, new: Group | None = None) -> None:
         self._app = app
         self._id = group
+        self._new = new
 
     @property
     def id(self) -> str:
@@ -64,7 +65,7 @@ class GroupHandle:
         receipts: list[Receipt] = []
         while members := into_group(self._id, islice(waiting, LARGEST_BATCH)):
             for portion in portions(members, engine.most_bytes):
-                stored = await self._app.insert_drafts(members[portion.start : portion.stop])
+                stored = await self._app.insert_drafts(members[portion.start : portion.stop], None, self._new)
                 receipts += records.receipts(stored)
         return receipts
 
@@ -132,6 +133,7 @@ class GroupHandle:
     async def _find(self) -> Group:
         engine = await self._app.engine()
         [group] = await engine.groups([self._id])
+        group = group or self._new
         if group is None:
             raise NotFound.group(self._id)
         return group
@@ -154,22 +156,15 @@ class GroupHandle:
 class NewGroup:
     """What `jobs.group(...)` returns: a group that is stored by `await`, or for a block by `async with` or `with`."""
 
-    __slots__ = ("_app", "_callbacks", "_drafts", "_handle", "_tx", "_used")
+    __slots__ = ("_app", "_drafts", "_group", "_handle", "_tx", "_used")
 
-    def __init__(
-        self, app: Stoker, drafts: Iterable[Draft] | None, tx: Transaction | None, callbacks: dict[str, Draft | None]
-    ) -> None:
-        self._used = True  # until it is whole: one that is refused here needs no warning
+    def __init__(self, app: Stoker, drafts: Iterable[Draft] | None, tx: Transaction | None, group: Group) -> None:
+        self._used = False
         self._app = app
         self._drafts = drafts
         self._tx = tx
-        self._handle = GroupHandle(app, app.mint())
-        self._callbacks = callbacks
-        self._made(sealed=False)
-        self._used = False
-
-    def _made(self, *, sealed: bool) -> Group:
-        return new_group(self._handle._id, sealed=sealed, **self._callbacks)  # noqa: SLF001 - it is one of us
+        self._group = group
+        self._handle = GroupHandle(app, group.id, group)
 
     def _use(self) -> None:
         if self._used:
@@ -178,9 +173,7 @@ class NewGroup:
 
     def __del__(self) -> None:
         if not self._used:
-            warnings.warn(
-                "a group was made and not stored: write `await jobs.group(...)`", RuntimeWarning, stacklevel=2
-            )
+            warnings.warn("a group was not stored: write `await jobs.group(...)`", RuntimeWarning, stacklevel=2)
 
     # --- whole --------------------------------------------------------------------------------------------------
 
@@ -192,24 +185,25 @@ class NewGroup:
         if self._drafts is None:
             raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
         engine = await self._app.engine()
-        members = into_group(self._handle._id, _drafts((self._drafts,)))  # noqa: SLF001
+        members = into_group(self._group.id, _drafts((self._drafts,)))
         first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]
-        whole = not rest or self._tx is not None
-        await self._app.insert_drafts(members[: first.stop], self._tx, self._made(sealed=whole))
-        if rest:
-            try:
-                for portion in rest:
-                    await self._app.insert_drafts(members[portion.start : portion.stop], self._tx)
-            except BaseException:
-                await self._end(abandoned=True)
-                raise
+        group = self._group if rest and self._tx is None else self._group.seal(abandoned=False)
+        await self._app.insert_drafts(members[: first.stop], self._tx, group)
+        try:
+            for portion in rest:
+                await self._app.insert_drafts(members[portion.start : portion.stop], self._tx)
+        except BaseException:
+            await self._end(abandoned=True)
+            raise
+        if not group.sealed:
             await self._end(abandoned=False)
-        return self._handle
+        return GroupHandle(self._app, group.id)
 
     async def _end(self, *, abandoned: bool) -> None:
-        if self._tx is None:
-            engine = await self._app.engine()
-            await engine.seal(self._handle._id, abandoned=abandoned)  # noqa: SLF001
+        """Seal the group; one that was stored with no member yet is stored now, to be closed at once."""
+        engine = await self._app.engine()
+        if self._tx is None and not await engine.seal(self._group.id, abandoned=abandoned):
+            await self._app.insert_drafts([], None, self._group.seal(abandoned=abandoned))
 
     # --- a block ------------------------------------------------------------------------------------------------
 
@@ -217,7 +211,6 @@ class NewGroup:
         self._use()
         if self._tx is not None:
             raise InvalidInput("tx", self._tx, "cannot hold a block; write `await jobs.group([...], tx=tx)`")
-        await self._app.insert_drafts([], None, self._made(sealed=False))
         if self._drafts is not None:
             try:
                 await self._handle.add(self._drafts)

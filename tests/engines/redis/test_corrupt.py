@@ -8,6 +8,7 @@ import pytest
 
 from stoker.engines.base import CORRUPT
 from stoker.engines.redis.record_format import HAS_STATE, ids_of
+from stoker.model.groups import into_group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Options, Status
 from stoker.model.lifecycle import conclude
@@ -116,6 +117,26 @@ async def test_a_claim_passes_over_what_cannot_be_read(bench: Bench, damage: Dam
     assert [claim.id for [claim] in claims] == good
     assert await bench.claim(1) == []
     assert {job.id for job in await bench.dead()} == set(bad)
+
+
+@pytest.mark.spec("GROUP-03")
+@pytest.mark.parametrize("break_it", [Bench.break_state, Bench.break_options])
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_member_that_cannot_be_read_ends_for_its_group(bench: Bench, break_it: Damage, deleted: bool) -> None:
+    """Dead when a claim meets it, canceled when an operator deletes it first."""
+    group, drafts = bench.mint(), [Draft(bench.mint(), "work", options=Options(timeout=SECOND)) for _ in range(2)]
+    failure = Draft(bench.mint(), "failure")
+    await bench.engine.insert(into_group(group, drafts), group=new_group(group, on_failure=failure, sealed=True))
+    await break_it(bench, drafts[0].id)
+    if deleted:
+        assert (await bench.alter(Delete(), drafts[0].id)).changed == 1
+    [claim] = await bench.claim()
+    await bench.engine.settle([conclude(claim, Done())])
+    await bench.engine.sweep_groups()
+    [found] = await bench.engine.groups([group])
+    assert found is not None
+    assert (found.done, found.dead, found.canceled) == ((1, 0, 1) if deleted else (1, 1, 0))
+    assert await bench.job(failure.id) is not None
 
 
 @pytest.mark.spec("REDISOPS-11")

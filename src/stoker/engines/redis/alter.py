@@ -17,8 +17,9 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import ACTIVE, Status
 from stoker.model.query import Cancel, Change, Delete, Discard, Move, Requeue, Selection, Tally, allows
 from stoker.model.record import Record
 
@@ -50,10 +51,10 @@ class _Moving(Unit):
     """A unit that can send a job to another shard."""
 
     def move(self, record: Record, queue: str) -> bool:
-        """Within the shard as ever; a job with a key cannot leave it, because its key holds there only."""
+        """Within the shard as ever; a job with a key or a group cannot leave it, because both are there only."""
         if self._store.shard(queue) is self.shard:
             return super().move(record, queue)
-        if record.unique is not None:
+        if record.unique is not None or record.options.group is not None:
             return False
         move.send(self, record, queue)
         return True
@@ -72,7 +73,9 @@ async def _alter(
         record = unit.get(selection.ids[position])
         broken = record is not None and unit.rows[record.id].broken and allows(change, record.status, selection)
         if record is not None and broken and isinstance(change, Delete | Discard):
-            await remove_corrupt(store, unit, unit.rows[record.id])
+            status = await remove_corrupt(store, unit, unit.rows[record.id])
+            if status in ACTIVE and record.options.group is not None:
+                unit.count_group(record.options.group, moved(Standing.WAITING, Standing.CANCELED))
             unit.forget(record)
             alteration.removed(position)
         else:

@@ -1,7 +1,7 @@
 """Claims due jobs for a worker.
 
-A claim's `ref` holds what a settlement needs beside the fence: queue, kind, the unique key's slot and text, and the
-notes of earlier runs. So settling reads nothing.
+A claim's `ref` holds what a settlement needs beside the fence: queue, kind, the unique key's slot and text, the notes
+of earlier runs, and the group. So settling reads nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stoker.model.time import Instant
 _CLAIM = script("claim")
 _ENLIST = script("enlist")
 
-Ref = tuple[str, str, str | None, str | None, bytes | None]
+Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None]
 
 
 async def claim(store: Store, demand: Demand) -> list[Claim]:
@@ -106,7 +106,7 @@ async def taken_over(
         for job in jobs:
             if type(job) is bytes and (plain := record_format.read_plain(job)) is not None:
                 id_, kind, payload, budget, created, due, priority = plain
-                ref = refs.get(kind) or refs.setdefault(kind, (name, kind, None, None, None))
+                ref = refs.get(kind) or refs.setdefault(kind, (name, kind, None, None, None, None))
                 # fmt: off
                 claims.append(Claim(
                     id_, kind, name, payload, 1, 0, budget, worker, now, now, created, due, priority,
@@ -143,7 +143,8 @@ def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RU
     if job.notes is not None:
         record = msgspec.structs.replace(record, metadata=read_notes(job.notes).metadata)
     queue = Queue(name=record.queue, curve=curve, cooldown=Cooldown(0, cool))
-    ref: Ref = (record.queue, record.kind, record.slot, None if unique is None else unique.key, job.notes)
+    key = None if unique is None else unique.key
+    ref: Ref = (record.queue, record.kind, record.slot, key, job.notes, record.options.group)
     return record.as_claim(queue, before, ref)
 
 

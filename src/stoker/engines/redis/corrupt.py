@@ -19,8 +19,8 @@ from stoker.model.job import Status
 STEP = 1_000
 
 
-async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> None:
-    """Take a broken job out of every set it may be in; the caller then forgets its record."""
+async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
+    """Take a broken job out of every set it may be in, and return its status; the caller then forgets its record."""
     record, key = broken.record, unit.shard.key
     job = record.id
     found = await store.connection.call("HGET", key("state"), job)
@@ -52,6 +52,7 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> None:
         if await store.connection.call("HGET", key("keys"), slot) == job:
             unit.expect_hash(key("keys"), slot, job)
             unit.write("HDEL", key("keys"), slot)
+    return status
 
 
 async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, bytes] | None:

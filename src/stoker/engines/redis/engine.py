@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, expire, find, insert, leases, schedules, settle
+from stoker.engines.redis import alter, expire, find, groups, insert, leases, schedules, settle
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import census
@@ -71,6 +71,8 @@ class RedisEngine:
             Feature.KEYS_ACROSS_QUEUES,
             Feature.BESIDE_TRANSACTIONS,
             Feature.SERVER,
+            Feature.GROUPS,
+            Feature.CLOSES_AT_ONCE,
         }
     )
     parallel_calls: ClassVar[int] = 3
@@ -181,11 +183,9 @@ class RedisEngine:
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
-        if group is not None:
-            raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         _refuse(tx)
         self._server_checks.insist()
-        return await insert.batched(self._store, self._batcher, drafts)
+        return await insert.batched(self._store, self._batcher, drafts, group)
 
     @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
@@ -259,14 +259,17 @@ class RedisEngine:
 
     # --- groups -------------------------------------------------------------------------------------------------
 
+    @timed(write=False)
     async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
-        return [None for _ in ids]
+        return await groups.groups(self._store, ids)
 
-    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:  # noqa: ARG002 - it stores no groups yet
-        return False
+    @timed(write=True)
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        return await groups.seal(self._store, group, abandoned=abandoned)
 
-    async def sweep_groups(self, limit: int = 1_000) -> Swept:  # noqa: ARG002 - it stores no groups yet
-        return Swept()
+    @timed(write=True)
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:
+        return await groups.sweep(self._store, limit)
 
     # --- control ------------------------------------------------------------------------------------------------
 

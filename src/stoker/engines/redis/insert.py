@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from stoker.engines.redis import record_format
+from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.connection import LARGEST_CALL
-from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.keys import FIXED, GROUPS, Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
@@ -20,6 +20,8 @@ from stoker.engines.shared import careful
 from stoker.engines.shared.insert_batcher import InsertBatcher
 from stoker.model.ahead import wakes
 from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
+from stoker.model.groups import Group, pack_callbacks, pack_members
+from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 
 _INSERT = script("insert")
@@ -29,13 +31,18 @@ PARALLEL = 4
 """Batches that may be under way at once."""
 
 
-async def insert(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Store drafts, all or none of those that share a shard; receipts in their order."""
+async def insert(store: Store, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
+    """Store drafts, all or none of those that share a shard, and a new group; receipts in their order."""
     found: dict[int, Receipt] = {}
     await keep_keys_together(store, drafts)
+    if group is not None or any(draft.options.group is not None for draft in drafts):
+        await groups.keep_together(store, drafts, group)
+    if group is not None and not drafts:
+        await store.work(await groups.where(store, group.id), lambda unit: carefully(unit, (), group), repeat=True)
     for shard, places in by_shard(store, drafts).items():
         part = [drafts[place] for place in places]
-        found.update(zip(places, await _into(store, shard, part), strict=True))
+        new = None if group is None or all(one.options.group != group.id for one in part) else group
+        found.update(zip(places, await _into(store, shard, part, new), strict=True))
     return [found[place] for place in range(len(drafts))]
 
 
@@ -49,15 +56,16 @@ def by_shard(store: Store, drafts: Sequence[Draft]) -> dict[Shard, Sequence[int]
     return dict(found)
 
 
-async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Receipt]:
+async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Group | None) -> list[Receipt]:
     await store.introduce({draft.queue for draft in drafts})
     firsts = {draft.id: place for place, draft in reversed(list(enumerate(drafts)))}
     slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
     if len(set(slots)) == len(slots):
         fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
         args, queues = arguments(fresh)
+        keys = _add_joins(args, shard, len(queues), fresh, group)
         try:
-            instant, letters = await store.run(_INSERT, shard, args, queues=queues)
+            instant, letters = await store.run(_INSERT, shard, args, queues=queues, more=keys)
             now = store.seen(instant)
         except EngineUnavailable:
             if not await _arrived(store, shard, fresh):
@@ -72,7 +80,7 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Rec
                 Receipt(draft.id, _INSERTED if by_id[draft.id] == ord("i") and firsts[draft.id] == place else _EXISTING)
                 for place, draft in enumerate(drafts)
             ]
-    return await store.work(shard, lambda unit: carefully(unit, drafts), repeat=True)
+    return await store.work(shard, lambda unit: carefully(unit, drafts, group), repeat=True)
 
 
 async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
@@ -108,6 +116,24 @@ def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
     return args, list(queues)
 
 
+def _add_joins(args: list[Any], shard: Shard, queues: int, drafts: Sequence[Draft], group: Group | None) -> list[str]:
+    """Add which groups the drafts join, as the script reads them; returns the keys of these groups."""
+    joined: dict[JobId, list[Draft]] = {}
+    for draft in drafts:
+        if draft.options.group is not None:
+            joined.setdefault(draft.options.group, []).append(draft)
+    if not joined:
+        return []
+    args[2] += f"@{len(args) + 2}"
+    number = len(FIXED) + 3 * queues + 1
+    for place, (id_, members) in enumerate(joined.items(), 1):
+        new = group is not None and group.id == id_
+        state, callbacks = (groups.state_of(group), pack_callbacks(group)) if group is not None and new else ("", "")
+        ids = pack_members(member.id for member in members)
+        args += (number + place, number, state, callbacks, ids, members[0].queue)
+    return [shard.key(GROUPS), *(shard.group(id_) for id_ in joined)]
+
+
 async def keep_keys_together(store: Store, drafts: Sequence[Draft]) -> None:
     """On a cluster a key can only be unique inside its queue: refuse what would need more."""
     wanted: dict[str, str] = {}
@@ -133,10 +159,15 @@ async def keep_keys_together(store: Store, drafts: Sequence[Draft]) -> None:
 # --- with all circumstances -------------------------------------------------------------------------------------
 
 
-async def carefully(unit: Unit, drafts: Sequence[Draft]) -> list[Receipt]:
+async def carefully(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
     """Drafts one after the other, by the rules."""
-    await unit.load(careful.wanted_by_drafts(drafts))
-    return careful.insert(unit, drafts)
+    wanted = careful.wanted_by_drafts(drafts, group)
+    await unit.load(wanted)
+    receipts = careful.insert(unit, drafts, group)
+    for joined in wanted.groups:
+        if joined in unit.group_changes:
+            unit.expect_group(joined)
+    return receipts
 
 
 # --- at the same moment -----------------------------------------------------------------------------------------
@@ -149,9 +180,10 @@ def batcher(store: Store) -> InsertBatcher:
     )
 
 
-async def batched(store: Store, batcher: InsertBatcher, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Store drafts; a small call without keys may share its script call with others."""
+async def batched(store: Store, batcher: InsertBatcher, drafts: Sequence[Draft], group: Group | None) -> list[Receipt]:
+    """Store drafts; a small call without keys and groups may share its script call with others."""
     store.connection.inside()
-    if 0 < len(drafts) <= LARGEST_BATCH // 4 and all(draft.unique is None for draft in drafts):
+    plain = group is None and all(draft.unique is None and draft.options.group is None for draft in drafts)
+    if plain and 0 < len(drafts) <= LARGEST_BATCH // 4:
         return await batcher.put(drafts)
-    return await insert(store, drafts)
+    return await insert(store, drafts, group)

@@ -7,7 +7,10 @@ queue. Every script gets the fixed keys of its shard first, then three for each 
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
+
+from stoker.model.ids import JobId
 
 FIXED = (
     "jobs",
@@ -36,6 +39,8 @@ HELD = "held"
 
 
 SCHEDULES = "schedules"
+GROUPS = "groups"
+"""What a sweep has to look at, and when: keys of groups, scored by an instant."""
 
 
 class Shard:
@@ -60,6 +65,10 @@ class Shard:
     def held(self, worker: str) -> str:
         """The full name of a worker's lease set."""
         return f"{self.tag}:{HELD}:{worker}"
+
+    def group(self, group: JobId) -> str:
+        """The full name of a group's hash; a body names its group in the same letters."""
+        return f"{self.tag}:group:{b2a_base64(group, newline=False).decode()}"
 
     def all_keys(self, queues: Sequence[str]) -> list[str]:
         """The keys of a script that works on these queues."""

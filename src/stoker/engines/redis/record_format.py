@@ -16,7 +16,7 @@ import msgspec
 from stoker.engines.redis.stored_job import StoredJob
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import LONGEST_HISTORY, PLAIN, Draft, Failure, Status, pack, unpack
+from stoker.model.job import LONGEST_HISTORY, PLAIN, Draft, Failure, Status, pack, salvaged, unpack
 from stoker.model.record import Record
 from stoker.model.time import Instant
 from stoker.model.unique import TRAITS, Unique
@@ -147,6 +147,8 @@ def _read_parts(stored: bytes, at: int, flags: int) -> tuple[dict[str, Any], str
             found[part.field] = part.read(stored[start:at])
         except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:
             corrupt = f"the {part.name} cannot be read: {error}"
+            if part.field == "options":
+                found["options"] = salvaged(stored[start:at])
     return found, corrupt, at
 
 

@@ -12,12 +12,15 @@ import hashlib
 from importlib.resources import files
 
 from stoker.engines.redis.record_format import STATE, STATE_FORMAT
+from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN
 from stoker.model.job import LEASE
 
 _WITH = "-- with: "
 _LUA_CODES = {"c": "c1", "H": "I2", "I": "I4", "Q": "I8"}
 _PLACEHOLDERS = {
     "$LEASE$": str(LEASE),
+    "$ABANDONED_AFTER$": str(ABANDONED_AFTER),
+    "$MOST_KNOWN$": str(MOST_KNOWN),
     "$STATE_FORMAT$": ">" + "".join(_LUA_CODES[field.code] for field in STATE),
     "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
     "$STATE_SIZE$": str(STATE_FORMAT.size),

@@ -18,7 +18,7 @@ from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.control import KEEP_DONE
-from stoker.engines.redis.keys import Keys, Shard
+from stoker.engines.redis.keys import GROUPS, Keys, Shard
 from stoker.engines.redis.record_format import CHARS
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import MOST_TRIES, Store
@@ -34,7 +34,9 @@ from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
 _SETTLE = script("settle")
 _TRAITS = struct.Struct(">cHHQ")
-_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE = (1 << n for n in range(11))
+_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP = (
+    1 << n for n in range(12)
+)
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
 _WAITING = (Status.PENDING, Status.RETRYING)
 _DONE, _APPLIED = Status.DONE, Verdict.APPLIED
@@ -79,7 +81,7 @@ async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[R
             if job is not None:
                 record, unique = job.record, job.record.unique
                 key = None if unique is None else unique.key
-                refs[record.id] = (record.queue, record.kind, record.slot, key, job.notes)
+                refs[record.id] = (record.queue, record.kind, record.slot, key, job.notes, record.options.group)
     return [refs.get(one.id) for one in fenced]
 
 
@@ -136,8 +138,8 @@ def _is_plain(one: Settlement) -> bool:
 
 
 @functools.cache
-def _plain_traits(label: int) -> bytes:
-    return _TRAITS.pack(b"d", 0, label, 0)
+def _plain_traits(label: int, flags: int = 0) -> bytes:
+    return _TRAITS.pack(b"d", flags, label, 0)
 
 
 class Call:
@@ -201,7 +203,7 @@ class Call:
         if demand is not None and wanted:
             args[1] = len(args) + 1
             args += claiming.arguments(self._shard, keys, demand.worker, claiming.limit(demand), wanted)
-        instant, letters, found = await self._store.connection.run(_SETTLE, keys.names, args)
+        instant, letters, found, *closed = await self._store.connection.run(_SETTLE, keys.names, args)
         now = self._store.seen(instant)
         if demand is not None:
             worker, names = demand.worker, list(queues)
@@ -214,6 +216,8 @@ class Call:
                 for (one, ref), char in zip(given, letters, strict=True)
                 if char == ord("a") and one.status in _WAITING and not one.after
             )
+        if closed:
+            await self._store.close_groups(self._shard, closed[0])
         return bytes(letters)
 
     async def _body(
@@ -227,16 +231,20 @@ class Call:
         body: list[Any] = []
         fences: dict[tuple[str, int], bytes] = {}
         lot: list[JobId] = []
-        last: tuple[bytes, int] | None = None
+        last: tuple[bytes, int, JobId | None] | None = None
         for one, ref in given:
             fence = fences.get((one.worker, one.token))
             if fence is None:
                 fence = fences[one.worker, one.token] = record_format.fence(one.worker, one.token)
             label = labels[ref[0], ref[1]]
             if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
-                if last != (fence, label):
-                    lot, last = [], (fence, label)
-                    body += (lot, fence, _plain_traits(label))
+                group = ref[5]
+                if last != (fence, label, group):
+                    lot, last = [], (fence, label, group)
+                    if group is None:
+                        body += (lot, fence, _plain_traits(label))
+                    else:
+                        body += (lot, fence, _plain_traits(label, _GROUP), *self._group(group, keys))
                 lot.append(one.id)
             else:
                 last = None
@@ -251,6 +259,9 @@ class Call:
         if one.due is not None and status in _WAITING:
             flags, span = flags | _DUE, one.due
         more: list[Any] = []
+        if ref[5] is not None:
+            flags |= _GROUP
+            more += self._group(ref[5], keys)
         if one.error is not None:
             flags |= _ERROR
             more.append(one.error)
@@ -275,6 +286,9 @@ class Call:
             more += unit.encoded(keys)
         return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
 
+    def _group(self, group: JobId, keys: Keys) -> tuple[int, int]:
+        return keys.number(self._shard.group(group)), keys.number(self._shard.key(GROUPS))
+
     async def _attached(self, one: Settlement, ref: Ref, *, deleted: bool) -> Unit:
         """Follow-ups and merged notes, to be written if nothing changes meanwhile."""
         unit = Unit(self._store, self._shard)
@@ -290,7 +304,7 @@ class Call:
                 unit.release(ref[2], one.id)
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
             drafts = await followups.allowed(self._store, here, one.id)
-            await unit.load(careful.wanted_by_drafts(drafts))
+            await unit.load(careful.wanted_by_drafts(drafts)._replace(groups=frozenset()))
             for draft in drafts:
                 careful.insert_followup(unit, draft)
         return unit

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stoker.engines.base import CONTROL, Clock
-from stoker.engines.redis import record_format
+from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.connection import Address, Connection
 from stoker.engines.redis.keys import WAKE, Keys, Shard
 from stoker.engines.redis.scripts import Script, script
@@ -23,9 +24,9 @@ from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.wakeup import Hub
 from stoker.engines.shared.ends import Interest
-from stoker.model.errors import CorruptRecord, EngineBusy, EngineUnavailable
+from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineUnavailable
 from stoker.model.ids import JobId
-from stoker.model.job import Job, Status
+from stoker.model.job import Job, Status, salvaged
 from stoker.model.record import Record
 from stoker.model.time import MINUTE, Instant
 
@@ -87,6 +88,10 @@ class Store:
     def arg_now(self) -> str:
         """The time as scripts take it: the injected clock's, or nothing for the server's own."""
         return self.counted_as if self.options.clock is None else str(self.options.clock())
+
+    def local_now(self) -> Instant:
+        """About now, without a call."""
+        return time.time_ns() // 1_000 if self.options.clock is None else self.options.clock()
 
     async def now(self) -> Instant:
         return self.seen(await self.run(_NOW, self.home, ()))
@@ -211,15 +216,27 @@ class Store:
                 continue
             if done:
                 await self.wake_for(unit)
+                await self.close_groups(shard, unit.completed)
                 return answer
         raise EngineBusy("others changed the same jobs a hundred times in a row. Nothing was written; try again.")
 
     async def _commit(self, unit: Unit) -> bool:
         keys = Keys(unit.shard.fixed)
         args = unit.encoded(keys)
-        instant, written = await self.connection.run(_COMMIT, keys.names, (self.arg_now(), *args), repeat=False)
+        instant, written, *closed = await self.connection.run(
+            _COMMIT, keys.names, (self.arg_now(), *args), repeat=False
+        )
         self.seen(instant)
+        unit.completed = closed[0] if closed else []
         return bool(written)
+
+    async def close_groups(self, shard: Shard, keys: Sequence[bytes]) -> None:
+        """Store the callbacks of groups that a script has closed; what cannot be stored now is left to a sweep."""
+        for key in keys:
+            try:
+                await groups.close(self, shard, key.decode())
+            except EngineError as error:
+                log.warning("the callbacks of group %s are stored by the next sweep: %s", key.decode(), error)
 
     async def wake_for(self, unit: Unit) -> None:
         """Wake the waiters that a unit's script could not reach."""
@@ -248,7 +265,7 @@ def _stored(row: list[Any]) -> StoredJob:
     try:
         job = record_format.read_body(body)
     except CorruptRecord as error:
-        return _broken(StoredJob(Record(**BLANK, id=body[:16], payload=body)), error)
+        return _broken(StoredJob(Record(**BLANK, id=body[:16], payload=body, options=salvaged(body))), error)
     try:
         record_format.apply_state(job, state)
     except CorruptRecord as error:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis import record_format
+from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import AGAIN, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import AGAIN, GROUPS, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, ODD
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.groups import Group, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record
@@ -37,6 +38,9 @@ class Unit(UnitOfWork):
         self.shard = shard
         self.rows: dict[JobId, StoredJob] = {}
         """The loaded jobs as stored."""
+        self.completed: list[bytes] = []
+        """Keys of the groups that the commit has closed."""
+        self._stored_groups: dict[JobId, Group | None] = {}
         self._noted: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []
         self._writes: list[tuple[str, str, tuple[Any, ...]]] = []
@@ -51,6 +55,9 @@ class Unit(UnitOfWork):
             slots |= {record.slot for job in wanted.ids if (record := self.get(job)) and record.slot is not None}
         await self._load_holders(slots)
         await self._load_queues({*wanted.queues, *(row.record.queue for row in self.rows.values())})
+        for group in sorted(self.missing(Wanted(groups=wanted.groups)).groups):
+            self._stored_groups[group] = await groups.find(self._store, self.shard, group)
+            self.add_group(group, self._stored_groups[group])
 
     async def _load_jobs(self, ids: Iterable[JobId]) -> None:
         missing = sorted(self.missing(Wanted(frozenset(ids))).ids)
@@ -110,12 +117,18 @@ class Unit(UnitOfWork):
         """Commit only if the field of a hash is still this."""
         self._checks.append(("-", key, field, b"") if raw is None else ("=", key, field, raw))
 
+    def expect_group(self, group: JobId) -> None:
+        """Commit only if a group is sealed or not, missing or not, as it was read, and still open."""
+        key, before = self.shard.group(group), self._stored_groups[group]
+        self.expect_hash(key, "s", None if before is None else groups.state_of(before))
+        self.expect_hash(key, "closed", None)
+
     # --- committing ---------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
         """Is there nothing to write?"""
-        return not self._writes and next(self.written(), None) is None
+        return not self._writes and not self.group_changes and next(self.written(), None) is None
 
     def encoded(self, keys: Keys) -> list[Any]:
         """The checks and writes as `lua/_commit.lua` reads them."""
@@ -124,6 +137,7 @@ class Unit(UnitOfWork):
         self._collect()
         self._writes += extra_writes
         self._collect_keys()
+        self._collect_groups()
         self._collect_counts()
         checks, writes = self._checks, self._writes
         self._checks, self._writes = extra_checks, extra_writes
@@ -132,6 +146,8 @@ class Unit(UnitOfWork):
             args += (kind, keys.number(key), field, value)
         args.append(len(writes))
         for command, key, given in writes:
+            if command == "GROUP":
+                given = (keys.number(self.shard.key(GROUPS)), *given)
             args += (command, keys.number(key), len(given), *given)
         return args
 
@@ -225,6 +241,16 @@ class Unit(UnitOfWork):
         for slot, before, after in self.key_changes():
             self._checks.append(_unchanged(key, slot, before))
             self.write(*(("HDEL", key, slot) if after is None else ("HSET", key, slot, after)))
+
+    def _collect_groups(self) -> None:
+        for group in self.changed_groups.values():
+            self.expect_group(group.id)
+            for command in groups.writes(self.shard, self._stored_groups[group.id], group):
+                self.write(*command)
+        for id_, change in self.group_changes.items():
+            numbers = (change.total, change.done, change.dead, change.canceled)
+            members = pack_members(change.members)
+            self.write("GROUP", self.shard.group(id_), *numbers, members, change.queue or "")
 
     def _collect_counts(self) -> None:
         key = self.shard.key

@@ -101,7 +101,7 @@ def seal(unit: Unit, group: JobId, *, abandoned: bool) -> Steps[bool]:
 def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange]) -> Steps[None]:
     """Insert new groups and count what became of members; what is complete closes and stores its callbacks."""
     for group in made:
-        yield _MAKE, (group.id, group.sealed, group.created_at)
+        yield _MAKE, (group.id, group.sealed, group.abandoned, group.created_at)
         yield _JOBS_MAKE, (group.id, pack_callbacks(group), b"")
     callbacks: list[Draft] = []
     for id_, change in changes.items():

@@ -376,6 +376,10 @@ async def test_an_abandoned_group_fails_when_its_members_have_ended(store: Store
     assert await store.engine.seal(empty, abandoned=True)
     assert (await _look(store, empty)).closed_at is not None
     assert await _called(store) == ["on_failure", "on_finish"]
+    late = new_group(store.mint(), **msgspec.structs.asdict(_callbacks(store))).seal(abandoned=True)
+    await store.engine.insert([], group=late)
+    assert (await _look(store, late.id)).abandoned
+    assert await _called(store) == ["on_failure", "on_finish"]
 
 
 @pytest.mark.spec("GROUP-09")

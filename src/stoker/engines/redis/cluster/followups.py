@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.redis import record_format
+from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.insert import insert, keep_keys_together
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
@@ -30,13 +30,23 @@ async def store_followups(store: Store, shard: Shard, settlements: Sequence[Sett
             continue
         state = await store.connection.call("HGET", shard.key("state"), one.id)
         if state is not None and state.startswith(record_format.fence(one.worker, one.token)):
-            await insert(store, [_not_raising(draft) for draft in await allowed(store, there, one.id)])
+            await store_elsewhere(store, shard, await allowed(store, there, one.id))
+
+
+async def store_elsewhere(store: Store, shard: Shard, drafts: Sequence[Draft]) -> None:
+    """Store those of the drafts that belong into other shards."""
+    there = [draft for draft in drafts if store.shard(draft.queue) is not shard]
+    if there:
+        await insert(store, [_not_raising(draft) for draft in there])
 
 
 async def allowed(store: Store, drafts: Sequence[Draft], job: JobId) -> list[Draft]:
-    """Follow-ups with keys that a cluster can keep; another one loses its key, with a warning."""
+    """Follow-ups with keys and groups that a cluster can keep; another one loses its key or group, with a warning."""
     found = []
     for draft in drafts:
+        if not await groups.fits(store, draft):
+            log.warning("a follow-up of job %s joins no group: it goes to another queue, %s", text(job), draft.queue)
+            draft = msgspec.structs.replace(draft, options=msgspec.structs.replace(draft.options, group=None))
         try:
             await keep_keys_together(store, [draft])
         except EngineRefused as error:

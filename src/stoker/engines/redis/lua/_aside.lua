@@ -16,6 +16,12 @@ local function set_aside(id, queue, kind, body, state)
   call('ZADD', ENDS, int(expires), id)
   call('ZREM', ODD, 'a' .. id)
   call('ZADD', ODD, '0', 'x' .. id)
+  -- Its group counts it as dead, if the body still names it (model.job.salvaged).
+  local group = body and string.match(body, '"group":"([A-Za-z0-9+/]+==)"')
+  if group then
+    local prefix = sub(STATE, 1, -6)
+    count_group(prefix .. 'group:' .. group, prefix .. 'groups', 0, 0, 1, 0)
+  end
   count(queue .. '/' .. (kind or '') .. '/x', 1)
   call('HINCRBY', TOTALS, (kind or '') .. '/failed', 1)
 end

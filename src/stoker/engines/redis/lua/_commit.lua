@@ -1,6 +1,7 @@
 -- Compare and set for a unit of work. From ARGV[at]: how many checks, each (kind, key number, field, value); then how
 -- many writes, each (command, key number, how many arguments, arguments…). Beside the server's commands there are WAKE,
--- HOLD (token, id), LET_GO (token, id), LEAVE (waiting entry) and UNEND (score, id). All checks come before all writes.
+-- HOLD (token, id), LET_GO (token, id), LEAVE (waiting entry), UNEND (score, id) and GROUP (number of the key `groups`,
+-- change of total, done, dead and canceled, ids that join, queue of the first). All checks come before all writes.
 -- Kinds: '=' a hash field has this value, '-' a hash field is absent, 'w' a waiting entry exists, 'm' no job has this
 -- id.
 local function checked(at)
@@ -48,6 +49,10 @@ local function written(at)
     at = at + 3
     if command == 'WAKE' then
       if call('LLEN', key) == 0 then call('RPUSH', key, '1') end
+    elseif command == 'GROUP' then
+      local agenda = KEYS[tonumber(ARGV[at])]
+      if ARGV[at + 5] ~= '' then join_group(key, agenda, ARGV[at + 5], ARGV[at + 6]) end
+      count_group(key, agenda, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
     elseif command == 'LEAVE' then
       leave_waiting(key, ARGV[at])
     elseif command == 'HOLD' then

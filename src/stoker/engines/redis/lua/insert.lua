@@ -1,12 +1,24 @@
--- Store drafts. ARGV[2..4]: smallest and largest id, '1' when they ascend. Then groups of drafts that share queue, kind
+-- with: _groups
+-- Store drafts. ARGV[2..4]: smallest and largest id, '1' when they ascend and, with groups to join, '@' and where these
+-- begin: (numbers of the group's key and of `groups`, state and callbacks of a new group or '', ids, queue of the first).
+-- Then sets of drafts that share queue, kind
 -- and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts: (id,
 -- tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
--- Returns {now, letters}, one per draft: i(nserted) or e(xisting). When a key is held it returns {now, '?'} and writes
--- nothing: the client then decides by the model's rules in a unit of work.
+-- Returns {now, letters}, one per draft: i(nserted) or e(xisting). When a key is held, a group is missing or closed, or
+-- a draft for a group is stored already, it returns {now, '?'} and writes nothing: the client then decides by the
+-- model's rules in a unit of work.
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
 local mixed = #call('ZRANGEBYLEX', JOBS, '[' .. ARGV[2], '(' .. ARGV[3] .. '\1', 'LIMIT', 0, 1) > 0
 local letters, jobs, waits, soon, counts, named = {}, {}, {}, {}, {}, {}
-local at, last, w, j, ascend = 5, #ARGV, 0, 0, ARGV[4] == '1'
+local at, last, w, j, ascend = 5, #ARGV, 0, 0, byte(ARGV[4]) == 49
+local joins = tonumber(string.match(ARGV[4], '@(%d+)') or 0)
+if joins > 0 then
+  last = joins - 1
+  for i = joins, #ARGV, 6 do
+    local g = call('HMGET', KEYS[tonumber(ARGV[i])], 's', 'closed')
+    if g[2] or not (g[1] or ARGV[i + 2] ~= '') then return {int(now), '?'} end
+  end
+end
 -- How many due jobs share a waiting entry: a claim that takes some of them writes the rest anew.
 local LARGEST = 50
 while at <= last do
@@ -26,6 +38,7 @@ while at <= last do
     local id = ARGV[i]
     w = w + 1
     if mixed and body_of(id) then
+      if joins > 0 then return {int(now), '?'} end
       letters[w] = 'e'
     else
       if keyed then
@@ -67,6 +80,16 @@ for _, one in ipairs(counts) do
   call('HINCRBY', COUNTS, one[1] .. '/' .. one[2] .. '/p', one[3])
   call('HINCRBY', TOTALS, one[2] .. '/enqueued', one[3])
   call('HSETNX', QUEUES, one[1] .. '/used', '1')
+end
+if joins > 0 then
+  for i = joins, #ARGV, 6 do
+    local key, agenda, members = KEYS[tonumber(ARGV[i])], KEYS[tonumber(ARGV[i + 1])], ARGV[i + 4]
+    if ARGV[i + 2] ~= '' and not call('HGET', key, 's') then
+      call('HSET', key, 's', ARGV[i + 2], 'f', ARGV[i + 3], 'at', int(now), 't', 0, 'd', 0, 'x', 0, 'c', 0)
+    end
+    join_group(key, agenda, members, ARGV[i + 5])
+    count_group(key, agenda, #members / 16, 0, 0, 0)
+  end
 end
 for queue in pairs(soon) do wake(queue) end
 return {counted_now(), table.concat(letters)}

@@ -1,4 +1,4 @@
--- with: _lots, _waiting, _aside
+-- with: _lots, _waiting, _groups, _aside
 -- Pass the claims of dead and lapsed workers to a living one. KEYS[18…]: the lease set of the worker that takes over
 -- and of each owner, then the lengths of leases. ARGV: now, the worker that takes over, how many claims, how many of
 -- the owners are known to be dead; then the owners, those first. The other owners must have lapsed.

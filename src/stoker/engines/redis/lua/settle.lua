@@ -1,10 +1,10 @@
--- with: _lots, _waiting, _commit, _aside, _claim
+-- with: _lots, _waiting, _groups, _commit, _aside, _claim
 -- Settle runs, and claim in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue without settings, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number
 -- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
--- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence and
--- traits that announce nothing come as one, with a lot of ids.
--- Returns {now, verdicts, claims}. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a check of an attached
+-- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence, traits and
+-- group that announce nothing else come as one, with a lot of ids.
+-- Returns {now, verdicts, claims}, and the keys of groups that closed, if any. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a check of an attached
 -- unit of work failed: the client reads again and sends that settlement again.
 -- The script judges all settlements before its first write, which is a removal.
 local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
@@ -18,7 +18,7 @@ local mine = {}
 for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = KEYS[tonumber(ARGV[i + 1])] end
 at = at + 1 + 2 * tonumber(ARGV[at])
 local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
-local DUE = 1024
+local DUE, GROUP = 1024, 2048
 local band = bit.band
 local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
 
@@ -38,7 +38,8 @@ local function traits_of(text)
     found.score, found.tail = int(expires), now8 .. pack('>I8', expires)
   end
   -- A success that stores at most a result.
-  found.plain = status == 'd' and (flags == 0 or flags == RESULT or flags == KEEP or flags == RESULT + KEEP)
+  local f = flags % GROUP
+  found.plain = status == 'd' and (f == 0 or f == RESULT or f == KEEP or f == RESULT + KEEP)
   known[text] = found
   all_traits[#all_traits + 1] = found
   return found
@@ -46,16 +47,22 @@ end
 
 -- --- judging -----------------------------------------------------------------------------------------------------
 local ids, fences, traits, more, n = {}, {}, {}, {}, 0
+local group_of, ends_of, agenda = {}, {}, nil
 local last = demand > 0 and demand - 1 or #ARGV
 while at <= last do
   local lot, fence, t = ARGV[at], ARGV[at + 1], known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
-  local flags = t.flags
+  local flags, first = t.flags, n + 1
   for i = 16, #lot, 16 do
     n = n + 1
     ids[n], fences[n], traits[n] = sub(lot, i - 15, i), fence, t
   end
   at = at + 3
-  if flags > 0 then
+  if flags >= GROUP then
+    local group = KEYS[tonumber(ARGV[at])]
+    agenda, at = KEYS[tonumber(ARGV[at + 1])], at + 2
+    for i = first, n do group_of[i] = group end
+  end
+  if flags % GROUP > 0 then
     local s = {id = ids[n], traits = t}
     more[n] = s
     if band(flags, ERROR) > 0 then s.error = ARGV[at]; at = at + 1 end
@@ -148,6 +155,12 @@ for i = 1, n do
     local gone = released[fence]
     if not gone then gone = {}; released[fence] = gone end
     gone[#gone + 1] = id
+    local group = group_of[i]
+    if group then
+      local ends = ends_of[group]
+      if not ends then ends = {d = 0, x = 0, c = 0}; ends_of[group] = ends end
+      if ends[t.status] then ends[t.status] = ends[t.status] + 1 end
+    end
   end
   verdicts[i] = verdict
 end
@@ -230,8 +243,11 @@ if a > 0 then
   for kind, error in pairs(trouble) do
     if error == '' then call('HDEL', TOTALS, kind .. '/error') else call('HSET', TOTALS, kind .. '/error', error) end
   end
+  -- Behind the follow-ups: a job that adds members to its group is counted after them.
+  for group, e in pairs(ends_of) do count_group(group, agenda, 0, e.d, e.x, e.c) end
 end
 local claims = demand > 0 and claim(demand) or {}
 write_counts()
 if a > 0 or #claims > 0 then tick() end
-return {counted_now(), table.concat(verdicts), claims}
+if #completed == 0 then return {counted_now(), table.concat(verdicts), claims} end
+return {counted_now(), table.concat(verdicts), claims, completed}

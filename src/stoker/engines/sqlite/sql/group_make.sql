@@ -1,2 +1,2 @@
 INSERT INTO stoker_groups (id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires)
-VALUES (?1, ?2, 0, 0, 0, 0, 0, NULL, ?3, ?3, NULL, NULL)
+VALUES (?1, ?2, ?3, 0, 0, 0, 0, NULL, ?4, ?4, NULL, NULL)

@@ -1,0 +1,253 @@
+"""Groups: one hash each, in the shard of their members, counted by the scripts that change these.
+
+A script that ends the last member closes the group in the same step, so whatever comes later counts nothing. The
+callbacks are stored by the client right after it, by compare-and-set on the mark `p`: once, also when the client dies
+in between and a sweep does it. On a cluster the members of a group go to one queue, which the home shard remembers.
+"""
+
+from __future__ import annotations
+
+import logging
+from binascii import a2b_base64
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stoker.engines.redis.control import KEEP_DONE, pairs
+from stoker.engines.redis.keys import GROUPS, Shard
+from stoker.engines.shared import careful
+from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.errors import EngineRefused, GroupClosed, NotFound, StokerError
+from stoker.model.groups import (
+    ABANDONED_AFTER,
+    Group,
+    Swept,
+    pack_callbacks,
+    unpack_callbacks,
+    unpack_members,
+)
+from stoker.model.ids import JobId, text
+from stoker.model.job import Draft, links
+from stoker.model.time import MINUTE
+
+if TYPE_CHECKING:
+    from stoker.engines.redis.store import Store
+    from stoker.engines.redis.unit_of_work import Unit
+
+log = logging.getLogger("stoker.engines.redis")
+
+GROUPED = "grouped"
+"""Only on a cluster, in the home shard: group → queue of its members."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
+    """Whole groups, in the order of their ids."""
+    store.connection.inside()
+    return [await _read(store, (await where(store, group)).group(group)) for group in ids]
+
+
+async def _read(store: Store, key: str) -> Group | None:
+    stored = dict(pairs(await store.connection.call("HGETALL", key)))
+    if b"s" not in stored:
+        return None
+    found = _light(_id_of(key), stored[b"s"], stored.get(b"closed"))
+    expires = stored.get(b"expires")
+    return msgspec.structs.replace(
+        found,
+        total=int(stored[b"t"]),
+        done=int(stored[b"d"]),
+        dead=int(stored[b"x"]),
+        canceled=int(stored[b"c"]),
+        members=unpack_members(stored.get(b"m", b"")),
+        queue=stored[b"q"].decode() if b"q" in stored else None,
+        created_at=int(stored[b"at"]),
+        touched_at=int(stored[b"touched"] if b"touched" in stored else stored[b"at"]),
+        expires_at=None if expires is None else int(expires),
+        **msgspec.structs.asdict(unpack_callbacks(stored[b"f"])),
+    )
+
+
+async def find(store: Store, shard: Shard, group: JobId) -> Group | None:
+    """Whether a group is sealed and whether it is closed, without the rest."""
+    state, closed = await store.connection.call("HMGET", shard.group(group), "s", "closed")
+    return None if state is None else _light(group, state, closed)
+
+
+def _light(group: JobId, state: bytes, closed: bytes | None) -> Group:
+    at = None if closed is None else int(closed)
+    return Group(id=group, sealed=state != b"u", abandoned=state == b"a", closed_at=at)
+
+
+def _id_of(key: str) -> JobId:
+    return a2b_base64(key.rpartition(":")[2])
+
+
+# --- making and sealing -----------------------------------------------------------------------------------------
+
+
+def state_of(group: Group) -> bytes:
+    """How a group stands, as it is stored."""
+    return b"a" if group.abandoned else b"s" if group.sealed else b"u"
+
+
+def writes(shard: Shard, before: Group | None, after: Group) -> Iterable[tuple[Any, ...]]:
+    """The commands that store a group that is new, or that was sealed."""
+    key, agenda = shard.group(after.id), shard.key(GROUPS)
+    if before is not None:
+        return (("HSET", key, "s", state_of(after)), ("ZREM", agenda, key))
+    numbers = ("t", 0, "d", 0, "x", 0, "c", 0)
+    made = ("HSET", key, "s", state_of(after), "f", pack_callbacks(after), "at", after.created_at, *numbers)
+    return (made,) if after.sealed else (made, ("ZADD", agenda, after.created_at + ABANDONED_AFTER, key))
+
+
+async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
+    """Seal a group, and close it if its members are finished."""
+    store.connection.inside()
+
+    async def change(unit: Unit) -> bool:
+        await unit.load(Wanted(groups=frozenset({group})))
+        found = unit.group(group)
+        if found is None or found.sealed:
+            return False
+        unit.put_group(found.seal(abandoned=abandoned))
+        return True
+
+    return await store.work(await where(store, group), change)
+
+
+# --- closing ----------------------------------------------------------------------------------------------------
+
+
+async def close(store: Store, shard: Shard, key: str) -> bool:
+    """Store the callbacks of a closed group, unless that is done."""
+    from stoker.engines.redis.cluster.followups import allowed, store_elsewhere
+
+    group = await _read(store, key)
+    if group is None or group.closed_at is None:
+        return False
+    callbacks = await allowed(store, group.callbacks, group.id)
+    if await store.connection.call("HGET", key, "p") is None:
+        return False
+    await store_elsewhere(store, shard, callbacks)
+    here = [draft for draft in callbacks if store.shard(draft.queue) is shard]
+    closed_at, queue = group.closed_at, group.queue
+
+    async def change(unit: Unit) -> bool:
+        if await store.connection.call("HGET", key, "p") is None:
+            return False
+        queues = frozenset() if queue is None else frozenset({queue})
+        await unit.load(Wanted(queues=queues))
+        await unit.load(careful.wanted_by_drafts(here))
+        expires = closed_at + (KEEP_DONE if queue is None else unit.queue(queue).keep_done)
+        unit.expect_hash(key, "p", b"1")
+        unit.write("HDEL", key, "p")
+        unit.write("HSET", key, "expires", expires)
+        unit.write("ZADD", shard.key(GROUPS), expires, key)
+        for draft in here:
+            careful.insert_followup(unit, draft)
+        return True
+
+    return await store.work(shard, change, repeat=True)
+
+
+async def sweep(store: Store, limit: int) -> Swept:
+    """Store callbacks that are missing, abandon groups that stayed unsealed, remove those past their retention."""
+    store.connection.inside()
+    abandoned = closed = removed = 0
+    for shard in [store.home, *(await store.shards() if store.connection.cluster else ())]:
+        for key in await _due(store, shard, limit):
+            state, pending, closed_at = await store.connection.call("HMGET", key, "s", "p", "closed")
+            if pending is not None:
+                closed += await close(store, shard, key)
+            elif closed_at is not None or state is None:
+                removed += await _remove(store, shard, key)
+            else:
+                abandoned += await seal(store, _id_of(key), abandoned=True)
+    return Swept(abandoned=abandoned, closed=closed, removed=removed)
+
+
+async def _due(store: Store, shard: Shard, limit: int) -> list[str]:
+    """The keys of groups that a sweep has to look at now; mostly found empty by one command."""
+    agenda = shard.key(GROUPS)
+    soon = store.local_now() + MINUTE
+    if not await store.connection.call("ZRANGEBYSCORE", agenda, "-inf", soon, "LIMIT", 0, 1):
+        return []
+    now = await store.now()
+    found = await store.connection.call("ZRANGEBYSCORE", agenda, "-inf", f"({now}", "LIMIT", 0, limit)
+    return [key.decode() for key in found]
+
+
+async def _remove(store: Store, shard: Shard, key: str) -> int:
+    """Remove a group; on a cluster the note of its queue first, so that a later sweep finds what is left."""
+    if store.connection.cluster:
+        await store.connection.call("HDEL", store.home.key(GROUPED), _id_of(key))
+    [gone, _] = await store.connection.pipeline([("DEL", key), ("ZREM", shard.key(GROUPS), key)])
+    return int(gone)
+
+
+# --- where ------------------------------------------------------------------------------------------------------
+
+
+async def where(store: Store, group: JobId) -> Shard:
+    """The shard of a group: that of its members; on a cluster home, for one without any."""
+    if not store.connection.cluster:
+        return store.home
+    queue = await store.connection.call("HGET", store.home.key(GROUPED), group)
+    return store.home if queue is None else store.shard(queue.decode())
+
+
+async def keep_together(store: Store, drafts: Sequence[Draft], group: Group | None) -> None:
+    """On a cluster the members of a group go to one queue: refuse what would need more."""
+    if not store.connection.cluster:
+        return
+    wanted: dict[JobId, str] = {}
+    for draft in drafts:
+        for member in (draft, *links(draft.options)):
+            joined = member.options.group
+            if joined is not None and wanted.setdefault(joined, draft.queue) != member.queue:
+                raise _refused(joined, wanted[joined], member.queue)
+    for joined, queue in wanted.items():
+        known = await _queue_of(store, joined, queue if group is not None and group.id == joined else None)
+        if known is None:
+            raise _without_queue(joined, await find(store, store.home, joined))
+        if known != queue:
+            raise _refused(joined, known, queue)
+
+
+async def _queue_of(store: Store, group: JobId, queue: str | None) -> str | None:
+    """The queue of a group's members; that of its first members if it is new."""
+    key = store.home.key(GROUPED)
+    if queue is not None:
+        await store.connection.call("HSETNX", key, group, queue)
+    found = await store.connection.call("HGET", key, group)
+    return None if found is None else str(found.decode())
+
+
+def _without_queue(id_: JobId, group: Group | None) -> StokerError:
+    if group is None:
+        return NotFound.group(id_)
+    if group.closed_at is not None:
+        return GroupClosed(id_)
+    return EngineRefused(
+        f"group {text(id_)} was stored without a member, and a Redis Cluster has no queue for it. Nothing was stored. "
+        f"Store a group with its first members there."
+    )
+
+
+def _refused(group: JobId, known: str, queue: str) -> EngineRefused:
+    return EngineRefused(
+        f"the members of group {text(group)} go to queue {known!r} on this Redis Cluster, and one to {queue!r}: a "
+        f"group counts them in the step that ends them, and queues are on different servers there. Nothing was "
+        f"stored. Send them to one queue, or use another engine."
+    )
+
+
+async def fits(store: Store, draft: Draft) -> bool:
+    """Whether a follow-up can join its group: on a cluster only from the queue of the group."""
+    if not store.connection.cluster or draft.options.group is None:
+        return True
+    return await _queue_of(store, draft.options.group, None) == draft.queue

@@ -1,0 +1,29 @@
+-- Groups (FORMAT.md). A group that is complete is closed at once, in the step that ends its last member: from then on it
+-- is final. Its callbacks are stored by the client, which finds its key in `completed`, or by a sweep.
+local completed = {}
+
+-- model.groups.Group.counted and Group.complete.
+local function count_group(key, agenda, total, done, dead, canceled)
+  local g = call('HMGET', key, 's', 'closed', 't', 'd', 'x', 'c')
+  if not g[1] or g[2] then return end
+  local t, d, x, c = g[3] + total, g[4] + done, g[5] + dead, g[6] + canceled
+  call('HSET', key, 't', t, 'd', d, 'x', x, 'c', c)
+  if g[1] ~= 'u' and d + x + c >= t then
+    call('HSET', key, 'closed', int(now), 'p', '1')
+    call('ZADD', agenda, '0', key)
+    completed[#completed + 1] = key
+  end
+end
+
+-- Note who joins, before they are counted (model.groups.known_members).
+local function join_group(key, agenda, members, queue)
+  local g = call('HMGET', key, 's', 'closed', 't', 'm')
+  if not g[1] or g[2] then return end
+  if g[4] or g[3] == '0' then
+    local known = (g[4] or '') .. members
+    if #known <= 16 * $MOST_KNOWN$ then call('HSET', key, 'm', known) else call('HDEL', key, 'm') end
+  end
+  call('HSETNX', key, 'q', queue)
+  call('HSET', key, 'touched', int(now))
+  if g[1] == 'u' then call('ZADD', agenda, int(now + $ABANDONED_AFTER$), key) end
+end
