@@ -5,5 +5,5 @@
 SELECT
     pg_stat_get_xact_tuples_returned('stoker.ready_pkey'::regclass)
     + pg_stat_get_xact_tuples_returned('stoker.lease_pkey'::regclass),
-    (SELECT last_value FROM stoker.lease_number),
+    coalesce(pg_sequence_last_value('stoker.lease_number'::regclass), 1),
     set_config('enable_bitmapscan', 'off', true)
