@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 import pytest
@@ -152,7 +153,7 @@ async def test_an_engine_without_streams_is_refused_by_name(store: Store) -> Non
     if Feature.OUTBOX in store.engine.features:
         assert await outbox_of(store.engine).streams() == []
         return
-    with pytest.raises(EngineRefused, match=store.engine.name):
+    with pytest.raises(EngineRefused, match=re.escape(store.engine.name)):
         outbox_of(store.engine)
 
 
