@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model import cron, ids, schedule
-from stoker.model.errors import EngineUnavailable
+from stoker.model.errors import EngineBusy, EngineUnavailable
 from stoker.model.events import Transition, Window
 from stoker.model.job import Draft, Status
 from stoker.model.query import Query
@@ -247,4 +246,33 @@ async def test_a_store_that_is_away_is_tried_again(
     monkeypatch.setattr(engine, "fire", fire)
     await fire_due(timed_jobs, engine, await engine.schedules())
     assert await occurrences(engine) == [ids.occurrence("report", START + HOUR)]
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING and "report" in record.msg]
+    [stored] = await engine.schedules()
+    assert (stored.last_error, stored.missed) == (None, 0)
+    assert not [record for record in caplog.records if "report" in record.getMessage()]
+
+
+@pytest.mark.spec("SCHED-18")
+async def test_a_schedule_that_the_store_cannot_fire_now_does_not_hold_up_the_others(
+    timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.set(START)
+    engine = await timed_jobs.engine()
+    for name in ("busy", "sound"):
+        await engine.put(hourly(name))
+    await fire_due(timed_jobs, engine, await engine.schedules())
+    clock.advance(HOUR / SECOND)
+    fire = engine.fire
+
+    async def busy(decision: Tick, drafts: Any) -> Any:
+        if decision.name == "busy":
+            raise EngineBusy("others changed the same jobs.")
+        return await fire(decision, drafts)
+
+    monkeypatch.setattr(engine, "fire", busy)
+    assert await fire_due(timed_jobs, engine, await engine.schedules()) == LONGEST_SLEEP
+    assert await occurrences(engine) == [ids.occurrence("sound", START + HOUR)]
+    [record] = [one for one in caplog.records if "could not be fired" in one.getMessage()]
+    assert "schedule busy could not be fired and is tried again: others changed" in record.getMessage()
+    monkeypatch.setattr(engine, "fire", fire)
+    await fire_due(timed_jobs, engine, await engine.schedules())
+    assert set(await occurrences(engine)) == {ids.occurrence(name, START + HOUR) for name in ("busy", "sound")}

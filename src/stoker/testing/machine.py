@@ -205,6 +205,7 @@ class LockStep(RuleBasedStateMachine):
         self.tokens: dict[JobId, int] = {}
         self.ended: set[tuple[JobId, int]] = set()
         self.records: dict[JobId, Job] = {}
+        self.scheduled = False
         self.group_ids: list[JobId] = []
         self.groups: dict[JobId, Group] = {}
 
@@ -577,6 +578,7 @@ class LockStep(RuleBasedStateMachine):
         if option["misfire"] == "all":
             option, draft = {**option, "overlap": "allow"}, {**draft, "unique": None}
         given = Schedule(**option, template=Draft(NO_ID, **draft))
+        self.scheduled = True
         self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
 
     @rule(change=_edits, drops=st.sampled_from([False, False, False, True]))
@@ -621,7 +623,7 @@ class LockStep(RuleBasedStateMachine):
                 "census": msgspec.structs.replace(census, counts=()),
                 "queues": await engine.queues(),
                 "groups": await engine.groups(self.group_ids),
-                "schedules": await engine.schedules(),
+                "schedules": await engine.schedules() if self.scheduled else [],
             }
 
         if not self.records and not self.ids:

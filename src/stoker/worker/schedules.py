@@ -95,18 +95,30 @@ async def declare(app: Stoker, engine: Engine) -> None:
 
 
 async def fire_due(app: Stoker, engine: Engine, stored: list[Schedule]) -> Span:
-    """Fire every schedule that is due; returns how long to sleep until the next one is."""
+    """Fire every schedule that is due; returns how long to sleep until the next one is.
+
+    One that the store cannot fire now is tried again at the next tick. Raises if none could be fired.
+    """
     now = await engine.now()
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def fire(schedule: Schedule) -> Schedule | None:
+    async def fire(schedule: Schedule) -> Fired:
         async with turns:
-            return (await fire_one(app, engine, schedule, now)).schedule
+            return await fire_one(app, engine, schedule, now)
 
     due = [one for one in stored if one.is_due(now)]
-    moved = await asyncio.gather(*(fire(one) for one in due))
-    rest = [one for one in stored if not one.is_due(now)]
-    return nap([*rest, *(one for one in moved if one is not None)], now)
+    ahead = [one for one in stored if not one.is_due(now)]
+    errors: dict[str, BaseException] = {}
+    for one, fired in zip(due, await asyncio.gather(*map(fire, due), return_exceptions=True), strict=True):
+        if isinstance(fired, BaseException):
+            errors[one.name] = fired
+        elif fired.schedule is not None:
+            ahead.append(fired.schedule)
+    for name, error in errors.items():
+        if len(errors) == len(due):
+            raise error
+        logger.warning("schedule %s could not be fired and is tried again: %s", name, error)
+    return nap(ahead, now)
 
 
 async def fire_one(app: Stoker, engine: Engine, schedule: Schedule, now: Instant) -> Fired:
