@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stoker.engines.base import LEASE, Engine, Outbox, outbox_of
 from stoker.engines.memory import MemoryEngine
 from stoker.model.ids import Mint
-from stoker.model.outbox.cursor import Consumer, Lease, Start, Terms, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, Rest, Start, Terms, Wish
 from stoker.model.outbox.delivery import (
     Advanced,
     BatchOutcome,
@@ -85,7 +85,9 @@ _rules = st.builds(
     pace=st.builds(Pace, batch=st.sampled_from([2, 4]), retry_base=st.just(SECOND)),
 )
 _starts: st.SearchStrategy[Start] = st.one_of(
-    st.sampled_from(["beginning", "end"]), st.integers(0, 60).map(lambda seconds: START + seconds * SECOND)
+    st.just("beginning"),
+    st.sampled_from(["beginning", "end"]),
+    st.integers(0, 60).map(lambda seconds: START + seconds * SECOND),
 )
 _filters = st.builds(
     LetterFilter,
@@ -178,10 +180,14 @@ class StreamLockStep(RuleBasedStateMachine):
         """For a worker that renewed its lease, or may have lapsed."""
         if alive:
             self.renew()
+        self.ask(worker, consumer, limit)
+
+    def ask(self, worker: str, consumer: str, limit: int) -> Lease | Rest:
         wish = Wish("orders", consumer, worker, limit, Terms(10 * SECOND))
         found = self.same(lambda _, outbox: outbox.lease(wish))
         if isinstance(found, Lease):
             self.took(found)
+        return found
 
     def took(self, lease: Lease) -> None:
         """A lease must be lawful: a token never seen, and messages without a gap behind the cursor."""
@@ -234,22 +240,58 @@ class StreamLockStep(RuleBasedStateMachine):
         if found.lease is not None:
             self.took(found.lease)
 
-    @rule(key=_keys, consumer=_consumers)
-    def release(self, key: str, consumer: str) -> None:
+    @rule(
+        consumer=_consumers, keys=st.lists(_keys, max_size=4), outcome=_outcomes, rules=_rules, rejected=st.booleans()
+    )
+    def turn(self, consumer: str, keys: list[str], outcome: BatchOutcome, rules: Rules, rejected: bool) -> None:
+        """Append, lease and end the turn, in one breath, or as soon as time allows it."""
+        if keys:
+            self.append(keys, "alone")
+        self.renew()
+        found = self.ask("w0", consumer, 4)
+        if isinstance(found, Rest) and found.after is not None:
+            self.clock.set(self.clock() + found.after)
+            self.renew()
+            found = self.ask("w0", consumer, 4)
+            assert isinstance(found, Lease), "a rest says when it is over"
+        if isinstance(found, Lease):
+            self.finish(0, outcome, rejected, rules, "wish")
+
+    @rule(consumer=_consumers, key=_keys, then=st.sampled_from(["letter", "park", "park"]), behind=_keys)
+    def poison(self, consumer: str, key: str, then: str, behind: str) -> None:
+        """A message that cannot be delivered, and another one behind it."""
+        self.clock.set(self.clock() + SECOND)
+        rules = Rules(attempts=1, then=then, pace=Pace(batch=4))  # type: ignore[arg-type]
+        self.turn(consumer, [key, behind], RetryLater("poison", 0), rules, rejected=False)
+
+    @rule(consumer=_consumers, key=_keys, outcome=_outcomes, rules=_rules)
+    def release(self, consumer: str, key: str, outcome: BatchOutcome, rules: Rules) -> None:
+        """Release a key, and often have its letters delivered at once."""
+        self.clock.set(self.clock() + SECOND)
         self.steer(consumer, Release(key))
+        self.turn(consumer, [], outcome, rules, rejected=False)
+
+    @rule(chosen=_filters, consumer=_consumers, outcome=_outcomes, rules=_rules)
+    def replay(self, chosen: LetterFilter, consumer: str, outcome: BatchOutcome, rules: Rules) -> None:
+        """Mark letters for another delivery, and often deliver one at once."""
+        self.letters(chosen, Replay())
+        self.turn(consumer, [], outcome, rules, rejected=False)
 
     @rule(
         consumer=_consumers,
         change=st.one_of(
             st.builds(Seek, _starts),
             st.builds(Seek, st.dictionaries(st.integers(0, 2), st.integers(0, 12), max_size=2)),
-            st.sampled_from([Pause(), Resume(), Resume(), Resume(), Drop()]),
+            st.sampled_from([Pause(), Resume(), Resume(), Drop()]),
         ),
         start=_starts,
     )
     def change(self, consumer: str, change: Steering, start: Start) -> None:
-        """Steer a consumer; one that was dropped is registered again at once."""
+        """Steer a consumer; one that was dropped is registered again at once, and a pause is short."""
         self.steer(consumer, change)
+        if isinstance(change, Pause):
+            self.turn(consumer, ["a"], Delivered(), Rules(), rejected=False)
+            self.steer(consumer, Resume())
         if isinstance(change, Drop):
             self.same(lambda _, outbox: outbox.register(ORDERS, [Consumer(consumer, start)]))
             self.tokens = {key: token for key, token in self.tokens.items() if key[0] != consumer}
@@ -289,9 +331,6 @@ class StreamLockStep(RuleBasedStateMachine):
                 return await outbox.receive("billing", ids, keep=keep, tx=tx)
 
         self.same(call)
-
-    @rule()
-    def expire(self) -> None:
         self.same(lambda engine, _: engine.expire(Retention()))
 
     @rule(span=st.sampled_from([1, SECOND, SECOND, 10 * SECOND, LEASE + 1, HOUR]), alive=st.booleans())

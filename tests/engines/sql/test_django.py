@@ -20,13 +20,14 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from stoker import Stoker, sync
-from stoker.engines.base import Engine
+from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
 from stoker.model import ids
 from stoker.model.errors import Duplicate, EngineBusy, EngineRefused
 from stoker.model.job import Claim, Demand, Status, Verdict
 from stoker.model.lifecycle import conclude
+from stoker.model.outbox.stream import Entry, Stream, entry
 from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
@@ -101,6 +102,33 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 class Undone(Exception):
     pass
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("OUTBOX-42")
+def test_messages_exist_once_the_atomic_block_commits(shop: Shop) -> None:
+    """And their stream, which the append registers; a block inside that is rolled back leaves nothing."""
+    if Feature.OUTBOX not in shop.engine.features:
+        pytest.skip(f"{shop.engine.name} has no streams yet")
+    outbox, orders = outbox_of(shop.engine), Stream("orders")
+
+    def order(key: str) -> Entry:
+        return entry(orders, key, b"{}", "t", id=ids.compose(1, ord(key)))
+
+    with pytest.raises(Undone), transaction.atomic():
+        drive(outbox.append(orders, [order("a")], tx=connection))
+        raise Undone
+    assert shop.jobs.run(outbox.streams()) == []
+    with transaction.atomic():
+        shop.add("anna")
+        with pytest.raises(Undone), transaction.atomic():
+            drive(outbox.append(orders, [order("b")], tx=connection))
+            raise Undone
+        drive(outbox.append(orders, [order("c")], tx=connection))
+    assert [state.last for state in shop.jobs.run(outbox.streams())] == [(1,)]
+    assert shop.names() == ["anna"]
 
 
 # --- one fate -----------------------------------------------------------------------------------------------------

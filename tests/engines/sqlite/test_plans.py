@@ -27,6 +27,7 @@ pytestmark = pytest.mark.engine("sqlite")
 
 READY = "SEARCH stoker_ready USING PRIMARY KEY"
 BODY = "USING INTEGER PRIMARY KEY (rowid=?)"
+MESSAGES = "SEARCH m USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
 PLANS = {
     "insert_ready": ["SEARCH stoker_body USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "claim_priority": [f"{READY} (qid=? AND priority>?)"],
@@ -69,10 +70,39 @@ PLANS = {
     "expire_surplus": ["SCAN stoker_done USING INDEX stoker_done_expires"],
     "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
     "events": ["SEARCH stoker_events USING INDEX stoker_events_at (at>? AND at<?)"],
+    "outbox_head": [MESSAGES],
+    "outbox_messages": [MESSAGES.replace(" m ", " stoker_messages ")],
+    "outbox_ages": [MESSAGES.replace(" m ", " stoker_messages ")],
+    "outbox_cursors": [
+        MESSAGES,
+        "SEARCH c USING PRIMARY KEY (rid=?)",
+        "SEARCH l USING INDEX stoker_letters_due (rid=? AND place>? AND place<?)",
+        "SEARCH p USING PRIMARY KEY (rid=? AND pid=?)",
+    ],
+    "outbox_cursor": ["SEARCH c USING PRIMARY KEY (rid=? AND pid=?)"],
+    "outbox_states": [MESSAGES],
+    "letters": ["SEARCH stoker_letters USING INDEX stoker_letters_failed (rid=? AND failed<?)"],
+    "letters_parked": [
+        "SEARCH stoker_letters USING INDEX stoker_letters_parked (rid=? AND key=? AND place>? AND place<?)"
+    ],
+    "letter_due": ["SEARCH stoker_letters USING INDEX stoker_letters_due (rid=? AND place>? AND place<?)"],
+    "expire_received": ["SEARCH stoker_received USING COVERING INDEX stoker_received_until (until<?)"],
     "points": ["SEARCH stoker_points USING PRIMARY KEY (bucket>? AND bucket<?)"],
 }
 
-SMALL = {"clock", "queues", "workers", "counts", "troubles", "budgets", "locks", "presences", "running", "schedules"}
+STREAMS = {"streams", "partitions", "consumers", "cursors", "parked", "json_each"}
+SMALL = STREAMS | {
+    "clock",
+    "queues",
+    "workers",
+    "counts",
+    "troubles",
+    "budgets",
+    "locks",
+    "presences",
+    "running",
+    "schedules",
+}
 """Tables that stay small whatever the number of jobs: a scan of one of these is fine."""
 
 MAY_SCAN = {
@@ -163,5 +193,6 @@ def test_every_statement_is_used() -> None:
     sources = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
     literal = set(re.findall(r'sql\("(\w+)"\)', sources))
     composed = {f"delete_{table}" for table in ("body", "past", "errors")}
+    composed |= {f"drop_consumer_{table}" for table in ("cursors", "parked", "letters", "consumers")}
     composed |= {f"expire_{what}" for what in ("events", "points", "presences", "locks")}
     assert set(STATEMENTS) - literal - composed == set()

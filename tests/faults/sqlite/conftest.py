@@ -6,7 +6,12 @@ import pytest
 
 from tests.faults.zygote import Zygote
 
-MODULES = ("tests.faults.sqlite.storm", "tests.faults.sqlite.crashes", "tests.faults.sqlite.harm")
+MODULES = (
+    "tests.faults.streams",
+    "tests.faults.sqlite.storm",
+    "tests.faults.sqlite.crashes",
+    "tests.faults.sqlite.harm",
+)
 
 
 @pytest.fixture(scope="session")

@@ -102,6 +102,7 @@ def test_only_these_changes_exist(action: LetterAction, status: LetterStatus) ->
     ended = NOW if status in letters.ENDED else None
     after = act(letter(status, holder="op0", token=5, until=NOW, ended=ended), action, NOW)
     assert (None if after is None else after.status) == CHANGES[action].get(status)
+    assert letters.applicable(action) == CHANGES[action].keys()
 
 
 @pytest.mark.spec("OUTBOX-28")
@@ -151,6 +152,7 @@ def test_listing_filters_and_shows_the_latest_failure_first() -> None:
     old, new = letter(failed=NOW), letter(failed=NOW + 1)
     assert sorted([old, new], key=lambda one: one.place.order) == [new, old]
     assert LetterFilter() == LetterFilter(status=PENDING, limit=100)
+    assert letters.applicable(None) == set(LetterStatus)
     assert LetterFilter("orders", "publish", PENDING, "k", 3, "OrderPlaced", (MESSAGE.id,)).matches(old)
     assert LetterFilter(status=None).matches(letter(RESOLVED))
     for other in (

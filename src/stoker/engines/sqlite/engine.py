@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
-from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.shared.schedules import fire
@@ -28,12 +28,15 @@ from stoker.engines.sqlite import (
     find,
     groups,
     leases,
+    outbox,
     schedules,
     schema,
     settle,
+    steering,
     user_transaction,
 )
 from stoker.engines.sqlite import events as event_log
+from stoker.engines.sqlite import letters as letter_box
 from stoker.engines.sqlite.connection import Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.expire import expire
@@ -59,6 +62,11 @@ from stoker.model.job import (
     check_lease,
 )
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
+from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.delivery import Advance, Advanced, check_wish
+from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
+from stoker.model.outbox.steering import Steering, StreamState
+from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant, Rate
@@ -80,7 +88,6 @@ class SqliteEngine:
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
         Feature.BESIDE_TRANSACTIONS,
         Feature.SERVER,
-        Feature.OUTBOX,
     }
     parallel_calls: ClassVar[int] = 1
     keep_done: Span = KEEP_DONE
@@ -362,6 +369,71 @@ class SqliteEngine:
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    @timed(write=True)
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        if tx is not None:
+            return await self._store.join(tx, lambda _: outbox.make(stream, consumers))
+        return await self._store.write(lambda _: outbox.make(stream, consumers), strict=True)
+
+    @timed(write=True)
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        check_entries(stream, entries)
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: outbox.append(unit, stream, entries))
+        return await self._store.write(lambda unit: outbox.append(unit, stream, entries), strict=True)
+
+    @timed(write=True)
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        # An idle consumer asks again and again: a read first keeps it out of the write-ahead log.
+        found = await self._store.read(lambda now: outbox.look(wish, now))
+        if isinstance(found, Rest):
+            return found
+        return await self._store.write(lambda unit: outbox.lease(unit, wish))
+
+    @timed(write=True)
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        check_wish(advance, wish, joined=tx is not None)
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: outbox.advance(unit, advance))
+        return await self._store.write(lambda unit: outbox.advance(unit, advance, wish))
+
+    @timed(write=False)
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        return await self._store.read(lambda _: steering.streams(names))
+
+    @timed(write=True)
+    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
+        return await self._store.write(lambda unit: steering.steer(unit, stream, consumer, change), strict=True)
+
+    @timed(write=True)
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        if not await self._store.read(lambda now: steering.sweepable(stream, limit, now)):
+            return Vacuumed()
+        return await self._store.write(lambda unit: steering.vacuum(unit, stream, limit))
+
+    @timed(write=True)
+    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+        if action is None:
+            return await self._store.read(lambda _: letter_box.page(chosen))
+        if isinstance(action, Count):
+            return await self._store.read(lambda _: letter_box.count(chosen))
+        return await self._store.write(lambda unit: letter_box.change(unit, chosen, action), strict=True)
+
+    @timed(write=True)
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        needs_transaction("receive", tx)
+        outbox.check_received(source, ids)
+        return await self._store.join(tx, lambda unit: outbox.receive(unit, source, ids, keep))
+
+    @timed(write=True)
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        needs_transaction("hold", tx)
+        return await self._store.join(tx, lambda unit: outbox.hold(unit, claim))
 
 
 def _just(value: T) -> Steps[T]:

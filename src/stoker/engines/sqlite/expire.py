@@ -1,4 +1,4 @@
-"""Retention: delete expired jobs, events, points, presences and locks."""
+"""Retention: delete expired jobs, events, points, presences, locks and received ids."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _EVENTS, _REMEMBERED = sql("expire_events"), sql("expire_remembered")
 _POINTS = sql("expire_points")
 _PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
 _LOCKS = sql("expire_locks")
+_RECEIVED = sql("expire_received")
 
 OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
@@ -45,7 +46,7 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
         case Sweep.LOCKS:
             return Expired(locks=len((yield _LOCKS, (now,))))
         case Sweep.RECEIPTS:
-            return Expired()  # this engine stores none
+            return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

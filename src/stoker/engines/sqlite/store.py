@@ -23,7 +23,7 @@ from stoker.engines.notices import warn_once
 from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import claim, file_checks, find, leases, schema, user_transaction
+from stoker.engines.sqlite import claim, file_checks, find, leases, outbox, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.side_folder import SideFolder
@@ -35,6 +35,7 @@ from stoker.engines.sqlite.write_transaction import TransactionRunner
 from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused
 from stoker.model.ids import JobId
+from stoker.model.outbox.stream import TOPIC
 from stoker.model.time import SECOND, Instant, Span
 
 log = logging.getLogger("stoker.engines.sqlite")
@@ -163,8 +164,7 @@ class Store:
         self._listen(resources, topics)
         if resources.unchecked:
             resources.unchecked = False
-            queues = [topic for topic in topics if topic != CONTROL]
-            if found := await self.read(lambda now: claim.due_queues(queues, now + SOON)):
+            if found := await self.read(lambda now: _with_work(topics, now)):
                 return frozenset(found)
         return await resources.hub.wait(topics, timeout)
 
@@ -188,7 +188,8 @@ class Store:
     def _listen(self, resources: OpenResources, topics: Sequence[str]) -> None:
         """Listen from the first wait on: a process that only enqueues is never notified.
 
-        A commit without a notification can only bring jobs, so a waiter for `CONTROL` alone does not watch the file.
+        A commit without a notification can only bring jobs and messages, so a waiter for `CONTROL` alone does not
+        watch the file.
         """
         queues = any(topic != CONTROL for topic in topics)
         if not resources.listening:
@@ -236,10 +237,18 @@ class Store:
         waited_for = resources.hub.waited_for()
         if waited_for:
             with suppress(EngineBusy):
-                found = self._read_once(resources, lambda now: claim.due_queues(waited_for, now + SOON))
+                found = self._read_once(resources, lambda now: _with_work(waited_for, now))
                 resources.unchecked = False
                 for topic in found:
                     resources.hub.wake(topic)
+
+
+def _with_work(topics: Sequence[str], now: Instant) -> Steps[list[str]]:
+    """Return those topics whose queue has a due job, or whose stream has something to deliver."""
+    queues = [topic for topic in topics if topic != CONTROL and not topic.startswith(TOPIC)]
+    streams = [topic.removeprefix(TOPIC) for topic in topics if topic.startswith(TOPIC)]
+    found = yield from claim.due_queues(queues, now + SOON)
+    return found + (yield from outbox.fresh(streams, now))
 
 
 @dataclass

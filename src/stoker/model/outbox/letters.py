@@ -249,6 +249,23 @@ class Letters(msgspec.Struct, frozen=True):
     letters: tuple[Letter, ...] = ()
 
 
+def applicable(action: LetterAction | None) -> frozenset[LetterStatus]:
+    """The statuses of letters that an action can apply to, or that are listed: `act` decides in the end."""
+    match action:
+        case Replay() | ClaimLetters():
+            return frozenset({LetterStatus.PENDING, LetterStatus.REPROCESSING})
+        case Resolve() | GiveBack():
+            return frozenset({LetterStatus.REPROCESSING})
+        case DiscardLetters():
+            return _IN_TURN
+        case Clean():
+            return ENDED
+        case Count() | None:
+            return frozenset(LetterStatus)
+        case _:
+            assert_never(action)
+
+
 def act(letter: Letter, action: LetterAction, now: Instant) -> Letter | None:
     """The letter after an action; None when the action does not apply to it."""
     match action:

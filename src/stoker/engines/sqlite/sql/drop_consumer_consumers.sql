@@ -1,0 +1,1 @@
+DELETE FROM stoker_consumers WHERE rid = ?1

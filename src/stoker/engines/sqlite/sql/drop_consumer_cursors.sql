@@ -1,0 +1,1 @@
+DELETE FROM stoker_cursors WHERE rid = ?1

@@ -1,0 +1,1 @@
+DELETE FROM stoker_letters WHERE rid = ?1 AND place = ?2

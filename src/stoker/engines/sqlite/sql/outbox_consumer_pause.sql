@@ -1,0 +1,1 @@
+UPDATE stoker_consumers SET paused = ?2 WHERE rid = ?1

@@ -1,0 +1,1 @@
+INSERT INTO stoker_partitions (pid, swept) VALUES (?1, 0)

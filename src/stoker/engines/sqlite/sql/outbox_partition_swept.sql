@@ -1,0 +1,1 @@
+UPDATE stoker_partitions SET swept = ?2 WHERE pid = ?1

@@ -1,0 +1,1 @@
+SELECT sid, partitions, keep FROM stoker_streams WHERE name = ?1

@@ -1,0 +1,1 @@
+SELECT name FROM stoker_streams ORDER BY name

@@ -1,0 +1,1 @@
+SELECT count(*) FROM stoker_parked WHERE rid = ?1 AND pid = ?2

@@ -1,0 +1,31 @@
+"""Streams under kill -9: nothing is skipped, overtaken or done twice."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.streams import judge, storm
+from tests.faults.zygote import Zygote
+
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
+
+
+@pytest.mark.spec("OUTBOX-14", "OUTBOX-41", "OUTBOX-50")
+def test_streams_survive_kills_and_frozen_consumers(zygote: Zygote, tmp_path: Path, campaign: bool) -> None:
+    """First deliveries are in the order of the commits, and effects in the advance's transaction happen once."""
+    seed = secrets.randbits(32)
+    path = tmp_path / "shop.db"
+    messages = 20_000 if campaign else 1_000
+    arguments = {"url": f"sqlite:///{path}", "folder": str(tmp_path), "messages": messages, "seed": seed}
+    tally = zygote.call(storm, within=500 if campaign else 100, **arguments).answer
+    with closing(sqlite3.connect(path)) as connection:
+        figures, complaints = judge(tmp_path, lambda text: connection.execute(text).fetchall())
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    print(f"seed {seed}: {figures}, {tally}")
+    assert not complaints, (seed, complaints[:10])
+    assert figures["sent"] >= messages * 0.9
