@@ -19,6 +19,7 @@ import redis
 
 from tests import services
 from tests.services import binaries
+from tests.services.keeper import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,18 +90,20 @@ def test_store(postgres_url, postgres_schema, redis_url, redis_prefix):
     assert (schemas(postgres_url), keys(redis_url)) == before
 
 
+@pytest.mark.timeout(4 * PATIENCE)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_nothing_remains_after(number: signal.Signals, folder_of_its_own: Path) -> None:
     report = folder_of_its_own / "report"
     run = inner(folder_of_its_own, INNER, REPORT=str(report))
     try:
-        until(report.exists, f"the servers of the inner run did not start: {run.poll()}")
+        until(lambda: report.exists() or run.poll() is not None, "the servers of the inner run did not start")
+        assert run.poll() is None, run.communicate()[0]
         postgres_url, redis_url, data, redis_pid = report.read_text().split()
         home = Path(data).parents[1]
         postgres_pid = int((Path(data) / "postmaster.pid").read_text().split()[0])
         assert home.name.startswith("stoker-")
         run.send_signal(number)
-        run.wait(20)
+        run.wait(PATIENCE)
     finally:
         run.kill()
         run.communicate()
@@ -317,7 +320,7 @@ def inner(folder: Path, source: str, **environment: str) -> subprocess.Popen[str
     )
 
 
-def until(condition: object, complaint: str, patience: float = 20) -> None:
+def until(condition: object, complaint: str, patience: float = PATIENCE) -> None:
     assert callable(condition)
     give_up = time.monotonic() + patience
     while not condition():
