@@ -29,6 +29,7 @@ from asyncpg.exceptions import (
 
 from stoker.engines.postgres.errors import GONE, sqlstate, translated
 from stoker.engines.sql.steps import Row
+from stoker.engines.sql.user_handles.drivers import touched
 from stoker.model.errors import EngineError, EngineUnavailable
 
 Pooler: TypeAlias = Literal["auto", "none", "transaction"]
@@ -58,6 +59,9 @@ DOORS = {
 }
 """The doors' statements are planned once, perhaps while every table is empty: they must not learn from that."""
 
+STREAMS = {**DOORS, "enable_bitmapscan": "off"}
+"""Those of streams find the newest version of a cursor by going backwards along an index."""
+
 DESK = {**COMMON, "enable_seqscan": "off"}
 """Questions of people are planned for what they ask, and never for a walk over everything."""
 
@@ -75,7 +79,7 @@ class _Named(NamedTuple):
 
 
 ARRAYS = {1000: (16, "bool"), 1005: (21, "int2"), 1007: (23, "int4"), 1016: (20, "int8"), 1022: (701, "float8")}
-ARRAYS[2951] = (2950, "uuid")
+ARRAYS |= {1001: (17, "bytea"), 2951: (2950, "uuid")}
 
 
 def _array(oid: int) -> dict[str, Any]:
@@ -180,6 +184,10 @@ class Connection:
                 await self.rollback()
             raise
         return rows
+
+    async def touch(self, text: str, values: Sequence[Any], patience: float) -> int:
+        """Run one statement that returns no rows, inside a transaction; return how many rows it touched."""
+        return touched(await self._answer(self._link.execute(text, *values), patience))
 
     async def _answer(self, asked: Awaitable[T], patience: float) -> T:
         """Translate the driver's errors; do not reuse a connection in an unknown state."""

@@ -6,12 +6,12 @@ Claims, renewals and other calls that are soon repeated do not wait for the fsyn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, TypeVar
 
-from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
+from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
     alter,
@@ -24,18 +24,23 @@ from stoker.engines.postgres import (
     insert_batcher,
     leases,
     notes,
+    outbox,
     schedules,
     schema,
     settle,
+    steering,
     user_transaction,
 )
 from stoker.engines.postgres import events as event_log
 from stoker.engines.postgres.census_bounds import CensusBounds
+from stoker.engines.postgres import letters as letter_box
 from stoker.engines.postgres.connection import Pooler
+from stoker.engines.postgres.sequencer import Sequencer
 from stoker.engines.postgres.store import Options, Store
+from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.schedules import fire
-from stoker.engines.sql.steps import just
+from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
@@ -56,10 +61,17 @@ from stoker.model.job import (
     check_lease,
 )
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
+from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.delivery import Advance, Advanced, check_wish
+from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
+from stoker.model.outbox.steering import Steering, StreamState
+from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
+
+T = TypeVar("T")
 
 
 class PostgresEngine:
@@ -75,7 +87,6 @@ class PostgresEngine:
         Feature.SIGN_OF_LIFE,
         Feature.GROUPS,
         Feature.CLOSES_AT_ONCE,
-        Feature.OUTBOX,
     }
     parallel_calls: ClassVar[int] = 2
     keep_done: Span = KEEP_DONE
@@ -103,6 +114,7 @@ class PostgresEngine:
         self._store = Store(options)
         self._claimer = claim.Claimer(self._store)
         self._batchers = insert_batcher.InsertBatchers(self._store)
+        self._sequencer = Sequencer(self._store)
         self._census_bounds = CensusBounds()
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -318,3 +330,79 @@ class PostgresEngine:
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    @timed(write=True)
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        if tx is not None:
+            return await self._join(tx, lambda _: outbox.make(stream, consumers))
+        return await self._store.write(lambda _: outbox.make(stream, consumers), lane="stream")
+
+    @timed(write=True)
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        check_entries(stream, entries)
+        if tx is not None:
+            return await self._join(tx, lambda unit: outbox.append(unit, stream, entries))
+        return await self._store.write(lambda unit: outbox.append(unit, stream, entries))
+
+    @timed(write=True)
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        complete = await self._sequencer.step(wish.stream)
+        while True:
+            found = await self._store.each("stream", lambda: outbox.lease(self._store.now(), wish))
+            if complete or isinstance(found, Lease):
+                return found
+            # What is committed may not have its number yet.
+            complete = await self._sequencer.step(wish.stream, patient=True)
+
+    @timed(write=True)
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        check_wish(advance, wish, joined=tx is not None)
+        clock = self._store.now()
+        if tx is not None:
+            return await self._join(tx, lambda _: outbox.advance(clock, advance, lax=False))
+        if wish is not None:
+            await self._sequencer.step(wish.stream)
+        if outbox.has_letters(advance):
+            return await self._store.write(lambda _: outbox.advance(clock, advance, wish), lane="stream", lax=True)
+        return await self._store.each("stream", lambda: outbox.advance(clock, advance, wish))
+
+    @timed(write=False)
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        chosen = list(names) or await self._store.read(lambda _: steering.names())
+        for name in chosen:
+            await self._sequencer.all(name)
+        return await self._store.read(lambda _: steering.streams(chosen))
+
+    @timed(write=True)
+    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
+        return await self._store.write(lambda unit: steering.steer(unit, stream, consumer, change), lane="stream")
+
+    @timed(write=True)
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        return await self._store.write(lambda unit: steering.vacuum(unit, stream, limit), lane="stream", lax=True)
+
+    @timed(write=True)
+    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+        if action is None:
+            return await self._store.read(lambda _: letter_box.page(chosen))
+        if isinstance(action, Count):
+            return await self._store.read(lambda _: letter_box.count(chosen))
+        return await self._store.write(lambda unit: letter_box.change(unit, chosen, action), lane="stream")
+
+    @timed(write=True)
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        needs_transaction("receive", tx)
+        outbox.check_received(source, ids)
+        return await self._join(tx, lambda unit: outbox.receive(unit, source, ids, keep))
+
+    @timed(write=True)
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        needs_transaction("hold", tx)
+        return await self._join(tx, lambda _: outbox.hold(claim))
+
+    async def _join(self, tx: Transaction, make: Callable[[Unit], Steps[T]]) -> T:
+        return await user_transaction.join(self._store, self._claimer, tx, make)

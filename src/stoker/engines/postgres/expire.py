@@ -48,6 +48,7 @@ _FINISHED = sql("expire_finished")
 _NEAREST = sql("expire_nearest")
 _ERASE_EVENT = sql("erase_event")
 _EVENTS, _POINTS, _REMEMBERED = sql("expire_events"), sql("expire_points"), sql("expire_remembered")
+_RECEIVED = sql("expire_received")
 _PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
 
 
@@ -88,7 +89,7 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
         case Sweep.LOCKS:
             return Expired(locks=len((yield _LOCKS, (now,))))
         case Sweep.RECEIPTS:
-            return Expired()  # this engine stores none
+            return Expired(receipts=len((yield _RECEIVED, (now, limit))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

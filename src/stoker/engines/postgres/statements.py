@@ -21,6 +21,9 @@ STATEMENTS: dict[str, str] = {**{name: _FILES[name] for name in _FILES}, **GENER
 STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS rated", "false AS rated")
 """Takes from a queue with a rate; the caller holds the queue's row and has counted its tokens."""
 
+STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
+"""Locks the letters that a user changes."""
+
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")

@@ -19,11 +19,11 @@ import msgspec
 
 from stoker.engines.base import Clock
 from stoker.engines.postgres import schema
-from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
+from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, STREAMS, Connection, Pooler, Retriable
 from stoker.engines.postgres.statements import sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.notifier import Notifier
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
 
@@ -33,12 +33,15 @@ Work: TypeAlias = Callable[[Connection, Unit], Awaitable[T]]
 TRIES = 6
 """Attempts at a transaction that the server aborts for a deadlock or conflict."""
 
-LANES = {"write": 4, "keyed": 4, "settle": 4, "claim": 2, "desk": 3}
+LANES = {"write": 4, "keyed": 4, "settle": 4, "claim": 2, "stream": 4, "desk": 3}
 """Concurrent calls of each lane; further calls wait. Renewals are not limited.
 
 Inserts with unique keys may wait for the lock of another transaction: neither plain inserts nor settlements wait for
 them.
 """
+
+KINDS = {"doors": DOORS, "streams": STREAMS, "desk": DESK}
+"""Settings of the connections of each kind."""
 
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -83,7 +86,7 @@ class Store:
             if self._home is not None and self._home[0] == os.getpid():
                 return
             self.notifier = Notifier(self)
-            self._idle = {"doors": [], "desk": []}
+            self._idle = {kind: [] for kind in KINDS}
             self._lanes = {lane: asyncio.Semaphore(n) for lane, n in LANES.items()}
             connection = await self.connect("doors")
             try:
@@ -131,7 +134,7 @@ class Store:
         options = self.options
         # The server stops waiting for a lock before the client does; otherwise abandoned waits would pile up there.
         limit = {"lock_timeout": str(int(options.patience * 900))}
-        settings = {**(DOORS if kind == "doors" else DESK), **limit}
+        settings = {**KINDS[kind], **limit}
         return await Connection.open(
             options.url, options.where, settings=settings, pooler=self._pooler, patience=options.patience
         )
@@ -283,10 +286,12 @@ class Store:
         send: Callable[[Any], Any] = steps.send
         try:
             while True:
-                name, values = send(answer)
+                step = send(answer)
+                name, values = step
                 send = steps.send
                 try:
-                    answer = await connection.run(known[name], values, patience)
+                    run = connection.touch if isinstance(step, Touch) else connection.run
+                    answer = await run(known[name], values, patience)
                 except Exception as error:  # noqa: BLE001 - the steps may undo something first
                     send, answer = steps.throw, error
         except StopIteration as end:
@@ -320,7 +325,7 @@ class Store:
 
 
 def _kind(lane: str) -> str:
-    return "desk" if lane == "desk" else "doors"
+    return {"desk": "desk", "stream": "streams"}.get(lane, "doors")
 
 
 async def breather(turn: int) -> None:

@@ -21,7 +21,7 @@ from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, R
 from stoker.engines.postgres.errors import translated
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
 from stoker.model.job import Draft, Receipt, Settlement, Verdict
@@ -38,15 +38,16 @@ _WHERE = sql("whereabouts")
 
 async def insert(store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
     """Insert inside the caller's transaction."""
-    return await _join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts))
+    return await join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts))
 
 
 async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle inside the caller's transaction."""
-    return await _join(store, claimer, tx, lambda unit: closing.settle(unit, settlements))
+    return await join(store, claimer, tx, lambda unit: closing.settle(unit, settlements))
 
 
-async def _join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
+async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
+    """Run steps inside the caller's transaction."""
     if isinstance(tx, Own):
         if tx.store is not store:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
@@ -188,10 +189,15 @@ async def _play(store: Store, handle: Any, steps: Steps[T]) -> T:
     answer: Any = None
     try:
         while True:
-            name, values = send(answer)
+            step = send(answer)
+            name, values = step
             send = steps.send
+            outward = tuple(map(_outward, values))
             try:
-                rows = await handles.run(handle, store.texts[name], tuple(map(_outward, values)))
+                if isinstance(step, Touch):
+                    answer = await handles.touch(handle, store.texts[name], outward)
+                    continue
+                rows = await handles.run(handle, store.texts[name], outward)
                 answer = [tuple(map(_inward, row)) for row in rows]
             except Exception as error:  # noqa: BLE001 - the steps may undo something first
                 send, answer = steps.throw, error

@@ -21,7 +21,14 @@ class Many(NamedTuple):
     rows: list[Row]
 
 
-Step: TypeAlias = tuple[str, Row] | Many
+class Touch(NamedTuple):
+    """One statement that returns no rows; the reply is how many it touched."""
+
+    statement: str
+    values: Row
+
+
+Step: TypeAlias = tuple[str, Row] | Many | Touch
 Steps: TypeAlias = Generator[Step, Any, T]
 
 

@@ -70,3 +70,6 @@ class Django(Adapter):
 
     async def execute_many(self, statement: str, rows: list[Parameters]) -> int:
         return await self._below.execute_many(statement, rows)
+
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        return await self._below.touch(statement, parameters)

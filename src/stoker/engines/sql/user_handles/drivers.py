@@ -69,6 +69,11 @@ def pyformat(statement: str, parameters: Parameters) -> tuple[str, Mapping[str, 
     return PLACEHOLDER.sub(r"%(p\1)s", statement.replace("%", "%%")), named
 
 
+def touched(tag: str) -> int:
+    """How many rows a statement touched, by the server's tag: `INSERT 0 3`."""
+    return int(tag.rpartition(" ")[2])
+
+
 # --- adapters -------------------------------------------------------------------------------------------------
 
 
@@ -102,6 +107,10 @@ class Adapter:
 
     async def execute_many(self, statement: str, rows: list[Parameters]) -> int:
         return int(self.handle.executemany(statement, rows).rowcount)
+
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        """Run a statement without an answer; return how many rows it touched."""
+        return await self.execute_many(statement, [parameters])
 
 
 class AioSqlite(Adapter):
@@ -170,3 +179,6 @@ class Asyncpg(Adapter):
     async def execute_many(self, statement: str, rows: list[Parameters]) -> int:
         await self.handle.executemany(statement, rows)
         return -1
+
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        return touched(await self.handle.execute(statement, *parameters))

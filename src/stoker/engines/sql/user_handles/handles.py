@@ -28,7 +28,7 @@ from stoker.engines.sql.user_handles.drivers import (
 from stoker.engines.sql.user_handles.sqlalchemy import Alchemy, AlchemySession, AsyncAlchemy, AsyncAlchemySession
 from stoker.model.errors import EngineRefused
 
-__all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file", "suspends"]
+__all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file", "suspends", "touch"]
 
 T = TypeVar("T")
 ACCEPTED = (
@@ -42,6 +42,13 @@ async def run(handle: Any, statement: str, parameters: Parameters = ()) -> Rows:
     adapter = adapt(handle)
     await adapter.begin()
     return await adapter.execute(statement, parameters)
+
+
+async def touch(handle: Any, statement: str, parameters: Parameters = ()) -> int:
+    """Run one statement that returns no rows; return how many rows it touched."""
+    adapter = adapt(handle)
+    await adapter.begin()
+    return await adapter.touch(statement, parameters)
 
 
 async def run_many(handle: Any, statement: str, rows: Iterable[Parameters]) -> int:

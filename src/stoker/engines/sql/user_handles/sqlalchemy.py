@@ -72,6 +72,10 @@ class Alchemy(Adapter):
         with bare():
             return int(self._connection().exec_driver_sql(styled[0][0], [values for _, values in styled]).rowcount)
 
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        with bare():
+            return int(self._connection().exec_driver_sql(*self._styled(statement, parameters)).rowcount)
+
     def _styled(self, statement: str, parameters: Parameters) -> tuple[str, Any]:
         if self._bind().dialect.paramstyle == "pyformat":
             return pyformat(statement, parameters)
@@ -117,6 +121,11 @@ class AsyncAlchemy(Alchemy):
         with bare():
             connection = await self._opened()
             return int((await connection.exec_driver_sql(styled[0][0], [values for _, values in styled])).rowcount)
+
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        with bare():
+            result = await (await self._opened()).exec_driver_sql(*self._styled(statement, parameters))
+            return int(result.rowcount)
 
 
 class AsyncAlchemySession(AsyncAlchemy):

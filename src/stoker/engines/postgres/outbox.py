@@ -1,0 +1,263 @@
+"""Streams: register and append, lease and advance, receive ids, hold claims.
+
+A message gets its number after its commit, by a step that precedes every lease (see `sequencer`). A cursor is read first
+and then written in place of exactly the version that was read: of two that want it one finds nothing to write. So a
+lease, and an advance without letters, need no transaction over several statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stoker.engines.postgres import letters
+from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.lease_bits import found_refs
+from stoker.engines.postgres.sequencer import number_all
+from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.stream_rows import Shown, cursor_row, pack_headers, read_cursor, read_message
+from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.sql.steps import Row, Steps, Touch
+from stoker.model.errors import NotFound
+from stoker.model.job import Claim
+from stoker.model.outbox.cursor import (
+    Consumer,
+    Cursor,
+    Lease,
+    Rest,
+    Start,
+    Wish,
+    attempts_seen,
+    choose,
+    fitting,
+    leased,
+    may_lease,
+    wanted,
+)
+from stoker.model.outbox.delivery import Advance, Advanced, advanced
+from stoker.model.outbox.letters import message_of
+from stoker.model.outbox.steering import landing
+from stoker.model.outbox.stream import Entry, Message, Stream, register, topic
+from stoker.model.time import Instant, Span
+from stoker.model.unique import check_text
+
+ASIDE = 1_500
+"""Payloads above so many bytes are stored beside their messages, and stay there when these are numbered."""
+
+_APPEND, _APPEND_LARGE = sql("outbox_append"), sql("outbox_append_large")
+_STREAM = sql("outbox_stream")
+_STREAM_MAKE = sql("outbox_stream_make")
+_STREAM_KEEP = sql("outbox_stream_keep")
+_CONSUMER_MAKE = sql("outbox_consumer_make")
+_SWEEP_LOCK = sql("outbox_sweep_lock")
+_PARTITIONS = sql("outbox_partitions")
+_FIRST_SINCE = sql("outbox_first_since")
+_CURSOR_MAKE = sql("outbox_cursor_make")
+_CURSORS = sql("outbox_cursors")
+_CURSOR_LOCK = sql("outbox_cursor_lock")
+_TURN = sql("outbox_turn")
+_PARKED = sql("parked_keys")
+_RELEASED = sql("parked_released")
+_RECEIVE = sql("receive")
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def make(stream: Stream, consumers: Sequence[Consumer]) -> Steps[None]:
+    """Make a stream and its consumers known."""
+    sid = yield from _known(stream)
+    for consumer in consumers:
+        for (rid,) in (yield _CONSUMER_MAKE, (sid, consumer.name)):
+            found = yield from landings(sid, stream.name, consumer.start)
+            yield _CURSOR_MAKE, (rid, [pid for pid, _ in found], [position for _, position in found])
+
+
+def _known(stream: Stream) -> Steps[int]:
+    """Return the number of a stream, registering it if it is new."""
+    made = ()
+    rows = yield _STREAM, (stream.name,)
+    if not rows:
+        made = yield _STREAM_MAKE, (stream.name, stream.partitions, stream.keep)
+        rows = () if made else (yield _STREAM, (stream.name,))
+    for sid, partitions, keep in rows:
+        stored = Stream(stream.name, partitions, keep)
+        if register(stored, stream) != stored:
+            yield _STREAM_KEEP, (sid, stream.keep)
+        return int(sid)
+    [(sid,)] = made
+    return int(sid)
+
+
+def landings(sid: int, stream: str, to: Start | dict[int, int]) -> Steps[list[tuple[int, int]]]:
+    """Return where a start or a seek leads: partition and position. Nothing is deleted there until the commit."""
+    yield _SWEEP_LOCK, (sid,)
+    if to != "beginning":
+        yield from number_all(sid, stream)
+    found = []
+    for pid, swept, last in (yield _PARTITIONS, (sid,)):
+        first: int | None = None
+        if isinstance(to, int):
+            rows = yield _FIRST_SINCE, (pid, swept, to)
+            first = rows[0][0] if rows else None
+        position = landing(to, pid & 63, swept=swept, last=last, first=first)
+        if position is not None:
+            found.append((pid, position))
+    return found
+
+
+def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
+    """Append messages, registering their stream if it is new."""
+    if not entries:
+        return
+    large = [one for one in entries if len(one.payload) > ASIDE]
+    values: Row = (
+        stream.name,
+        stream.partitions,
+        unit.now,
+        [one.id for one in entries],
+        listed([one.partition for one in entries]),
+        listed([int(one.raw) for one in entries]),
+        [one.key for one in entries],
+        [one.type for one in entries],
+        [pack_headers(one.headers) for one in entries],
+        [None if len(one.payload) > ASIDE else bytearray(one.payload) for one in entries],
+    )
+    if large:
+        values += ([one.id for one in large], [bytearray(one.payload) for one in large])
+    statement = Touch(_APPEND_LARGE if large else _APPEND, values)
+    if not (yield statement):
+        yield from _known(stream)
+        yield statement
+    unit.wake(topic(stream.name))
+
+
+# --- lease --------------------------------------------------------------------------------------------------------
+
+
+def lease(clock: Instant | None, wish: Wish) -> Steps[Lease | Rest]:
+    """Take a partition and read what is to be delivered."""
+    while True:
+        rows = yield _CURSORS, (wish.stream, wish.consumer, None, wish.worker, clock, None)
+        if not rows:
+            raise NotFound(
+                f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is "
+                "delivered to it. Register it first."
+            )
+        shown = [read_cursor(wish.stream, row) for row in rows]
+        now = shown[0].now
+        if shown[0].worker_until < now:
+            return Rest()
+        ready = {one.cursor.partition: one for one in shown if one.ready}
+        until = {one.cursor.holder: one.holder_until for one in shown}
+        chosen = choose((one.cursor for one in ready.values()), now, lambda worker: until[worker] >= now)
+        if isinstance(chosen, Rest):
+            return chosen
+        taken = yield from _take(ready[chosen.partition], chosen, wish)
+        if taken is not None:
+            return taken
+        # Another worker was faster: what is free is looked up again.
+
+
+def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
+    """Lease a partition that has something to deliver, and read it; None if the cursor was changed meanwhile."""
+    cursor = leased(free, wish.worker, shown.now, wish.terms)
+    place, limit = shown.place, wanted(cursor, wish)
+    for (key,) in (yield _RELEASED, place[:2]) if shown.released else ():
+        parked = yield from letters.parked(cursor, place, key, limit)
+        rows = yield from _write(shown, cursor)
+        messages = _within([message_of(letter) for letter in parked], wish.bytes)
+        return Lease(cursor, messages, released=key, more=True) if rows else None
+    due = (yield from letters.due(cursor, place)) if shown.due else None
+    if due is not None:
+        rows = yield from _write(shown, cursor)
+        return Lease(cursor, (message_of(due),), replayed=True, more=True) if rows else None
+    keys = {key for (key,) in (yield _PARKED, place[:2])} if cursor.parked else set()
+    rows = yield from _write(shown, cursor, limit, wish.bytes)
+    messages = tuple(read_message(cursor.partition, row, attempts_seen(cursor)) for row in rows)
+    if not messages:
+        return None
+    return Lease(
+        cursor,
+        messages,
+        frozenset(keys.intersection(message.key for message in messages)),
+        more=rows[-1][8] > messages[-1].number,
+    )
+
+
+def _write(shown: Shown, cursor: Cursor, limit: int = 0, most: int = 0, *, lax: bool = True) -> Steps[list[Row]]:
+    """Write a cursor and read messages behind it. No row: it was changed meanwhile, and nothing is written."""
+    rows: list[Row] = yield _TURN, (*cursor_row(shown.place, cursor), limit, most, lax)
+    return rows
+
+
+def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
+    return tuple(messages[: fitting((len(message.payload or b"") for message in messages), most)])
+
+
+# --- advance ------------------------------------------------------------------------------------------------------
+
+
+def has_letters(change: Advance) -> bool:
+    """Whether an advance writes more than the cursor."""
+    effects = (change.letters, change.resolved, change.returned, change.parks)
+    return any(effects) or change.released is not None
+
+
+def advance(clock: Instant | None, change: Advance, wish: Wish | None = None, *, lax: bool = True) -> Steps[Advanced]:
+    """Store an advance; with `wish`, lease the same partition again if there is more."""
+    shown = yield from _newest(clock, change, wish)
+    after = None if shown is None else advanced(shown.cursor, change, shown.now)
+    if shown is None or after is None:
+        return Advanced(applied=False)
+    if has_letters(change):
+        locked = yield _CURSOR_LOCK, shown.place
+        if not locked:
+            return Advanced(applied=False)
+        yield from letters.advance(after, shown.place, change, shown.now)
+        again = yield from _newest(clock, change, wish)
+        assert again is not None
+        shown = again
+        after = msgspec.structs.replace(after, parked=shown.cursor.parked)
+    alive = wish is not None and shown.worker_until >= shown.now
+    if wish is not None and alive and shown.ready and may_lease(after, shown.now, alive=False):
+        taken = yield from _take(shown, after, wish)
+        return Advanced(applied=taken is not None, lease=taken)
+    rows = yield from _write(shown, after, lax=lax)
+    return Advanced(applied=bool(rows))
+
+
+def _newest(clock: Instant | None, change: Advance, wish: Wish | None) -> Steps[Shown | None]:
+    worker = None if wish is None else wish.worker
+    values = (change.stream, change.consumer, change.partition, worker, clock, change.position)
+    rows = yield _CURSORS, values
+    return read_cursor(change.stream, rows[0]) if rows else None
+
+
+# --- in the user's transaction ------------------------------------------------------------------------------------
+
+
+def check_received(source: str, ids: Sequence[str]) -> None:
+    """Check what an inbox is to remember."""
+    check_text("source", source)
+    for one in ids:
+        check_text("id", one)
+
+
+def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[list[bool]]:
+    """Remember ids; returns which of them are new."""
+    # In one order, so that two calls with the same ids wait for each other and never both.
+    rows = (yield _RECEIVE, (source, sorted(set(ids)), unit.now + keep)) if ids else ()
+    new = {one for (one,) in rows}
+    fresh = []
+    for one in ids:
+        fresh.append(one in new)
+        new.discard(one)
+    return fresh
+
+
+def hold(claim: Claim) -> Steps[Claim | None]:
+    """Return the claim while it is still its worker's, with where it is stored now."""
+    refs = yield from found_refs([(claim.worker, claim.token, claim.id)])
+    return msgspec.structs.replace(claim, ref=refs[0]) if refs else None

@@ -1,0 +1,84 @@
+"""Numbering: one process's part of it. The rule is in the SQL function `sequence`; this keeps where it goes on.
+
+`seen` is the snapshot up to which everything is numbered. It is replaced only by the answer of a step that was
+committed, and it belongs to one start of one server. At first, and once a minute, a step looks at everything; what only
+such a step finds is a fault of the numbering, and is logged as one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stoker.engines.postgres.statements import sql
+from stoker.engines.sql.steps import Steps
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+
+_SEQUENCE = sql("outbox_sequence")
+_LOCK = sql("outbox_sequence_lock")
+
+FEWEST, MOST = 1_000, 100_000
+"""Messages of one step: the number doubles while steps come back full, for each of them looks at the whole window."""
+
+WHOLE_EVERY = 60.0
+"""Seconds between two steps that look at everything."""
+
+_log = logging.getLogger("stoker.engines.postgres")
+
+
+@dataclass
+class _Window:
+    """How far a stream is numbered, as this process knows."""
+
+    seen: str | None = None
+    home: int | None = None
+    swept: float = 0.0
+    most: int = FEWEST
+
+
+class Sequencer:
+    """Numbers the messages of an engine's streams."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._windows: dict[str, _Window] = {}
+
+    async def step(self, stream: str, *, patient: bool = False) -> bool:
+        """Number what is committed; False when there is more, or another session is at it."""
+        window = self._windows.setdefault(stream, _Window())
+        at = time.monotonic()
+        entire = window.seen is None or at - window.swept >= WHOLE_EVERY
+        values = (stream, window.seen, window.home, window.most, entire, patient)
+        [(moved, seen, missed, started)] = await self._store.once("stream", _SEQUENCE, values, extra=30.0)
+        if moved < 0:
+            return False
+        if missed:
+            _log.error(
+                "%d messages of stream %s were numbered late: they were committed, and no step had found them. They "
+                "are delivered now, perhaps out of order. Please report this",
+                missed,
+                stream,
+            )
+        full = moved >= window.most
+        if not full and entire:
+            window.swept = at
+        window.seen, window.home = seen, started
+        window.most = min(window.most * 2, MOST) if full else FEWEST
+        return not full
+
+    async def all(self, stream: str) -> None:
+        """Number everything that is committed now."""
+        while not await self.step(stream, patient=True):
+            pass
+
+
+def number_all(sid: int, stream: str) -> Steps[None]:
+    """Number everything that is committed now, in a transaction that ends later."""
+    yield _LOCK, (sid,)
+    moved = MOST
+    while moved >= MOST:
+        [(moved, *_)] = yield _SEQUENCE, (stream, None, None, MOST, True, False)

@@ -1,0 +1,1 @@
+DELETE FROM stoker.consumer WHERE rid = $1::int

@@ -1,0 +1,1 @@
+DELETE FROM stoker.cursor WHERE rid = $1::int

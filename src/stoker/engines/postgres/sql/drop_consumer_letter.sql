@@ -1,0 +1,1 @@
+DELETE FROM stoker.letter WHERE rid = $1::int

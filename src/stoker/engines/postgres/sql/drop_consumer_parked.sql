@@ -1,0 +1,1 @@
+DELETE FROM stoker.parked WHERE rid = $1::int

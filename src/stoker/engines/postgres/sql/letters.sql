@@ -1,0 +1,25 @@
+-- Letters behind a place of the listing ($8 to $12), latest failure first.
+SELECT
+    k.rid, s.name, k.name, l.pid, l.number, l.failed, l.status, l.due, l.attempts, l.holder, l.token, l.until, l.ended,
+    l.id, l.created, l.raw, l.key, l.type, l.headers, l.reason, l.payload
+FROM stoker.stream AS s
+JOIN stoker.consumer AS k ON k.sid = s.sid
+CROSS JOIN LATERAL (
+    SELECT * FROM stoker.letter AS l
+    WHERE
+        l.rid = k.rid
+        AND ($3::text IS NULL OR l.status = $3::text)
+        AND ($4::text IS NULL OR l.key = $4::text)
+        AND ($5::int IS NULL OR (l.pid & 63) = $5::int)
+        AND ($6::text IS NULL OR l.type = $6::text)
+        AND ($7::uuid[] IS NULL OR l.id = ANY($7::uuid[]))
+        AND l.failed <= $8::bigint
+        AND (
+            l.failed < $8::bigint
+            OR (s.name, k.name, l.pid & 63, l.number) > ($9::text, $10::text, $11::int, $12::bigint)
+        )
+    ORDER BY l.rid, l.failed DESC, l.pid, l.number LIMIT $13::int
+) AS l
+WHERE ($1::text IS NULL OR s.name = $1::text) AND ($2::text IS NULL OR k.name = $2::text)
+ORDER BY l.failed DESC, s.name, k.name, l.pid, l.number
+LIMIT $13::int

@@ -1,0 +1,12 @@
+-- Append messages. Not registered, or with another count of partitions: no row. Lists of numbers are texts.
+INSERT INTO stoker.incoming (xid, created, id, sid, part, raw, key, type, headers, payload)
+SELECT x.xid, $3::bigint, u.id, x.sid, u.part, u.raw, u.key, u.type, u.headers, u.payload
+FROM
+    (
+        SELECT s.sid, pg_current_xact_id() AS xid FROM stoker.stream AS s
+        WHERE s.name = $1::text AND s.partitions = $2::smallint OFFSET 0
+    ) AS x,
+    unnest(
+        $4::uuid[], $5::text::smallint[], $6::text::boolean[], $7::text[], $8::text[], $9::text[], $10::bytea[]
+    ) WITH ORDINALITY AS u (id, part, raw, key, type, headers, payload, ord)
+ORDER BY u.ord

@@ -1,0 +1,1 @@
+SELECT name FROM stoker.stream ORDER BY name
