@@ -77,6 +77,6 @@ def test_engines_live_in_lock_step(factory: Factory, request: pytest.FixtureRequ
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.spec("OUTBOX-64")
-@pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite)])
+@pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite, postgres=_postgres)])
 def test_streams_live_in_lock_step(factory: Factory, request: pytest.FixtureRequest, campaign: bool) -> None:
     run_state_machine_as_test(stream_machine(factory(request)), settings=_settings(campaign=campaign))

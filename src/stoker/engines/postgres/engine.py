@@ -32,8 +32,8 @@ from stoker.engines.postgres import (
     user_transaction,
 )
 from stoker.engines.postgres import events as event_log
-from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres import letters as letter_box
+from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.connection import Pooler
 from stoker.engines.postgres.sequencer import Sequencer
 from stoker.engines.postgres.store import Options, Store

@@ -89,7 +89,7 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
         case Sweep.LOCKS:
             return Expired(locks=len((yield _LOCKS, (now,))))
         case Sweep.RECEIPTS:
-            return Expired(receipts=len((yield _RECEIVED, (now, limit))))
+            return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

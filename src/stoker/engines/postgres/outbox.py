@@ -1,8 +1,8 @@
 """Streams: register and append, lease and advance, receive ids, hold claims.
 
-A message gets its number after its commit, by a step that precedes every lease (see `sequencer`). A cursor is read first
-and then written in place of exactly the version that was read: of two that want it one finds nothing to write. So a
-lease, and an advance without letters, need no transaction over several statements.
+A message gets its number after its commit, by a step that precedes every lease (see `sequencer`). A cursor is read
+first and then written in place of exactly the version that was read: of two that want it one finds nothing to write.
+So a lease, and an advance without letters, need no transaction over several statements.
 """
 
 from __future__ import annotations
@@ -76,17 +76,15 @@ def make(stream: Stream, consumers: Sequence[Consumer]) -> Steps[None]:
 
 def _known(stream: Stream) -> Steps[int]:
     """Return the number of a stream, registering it if it is new."""
-    made = ()
     rows = yield _STREAM, (stream.name,)
     if not rows:
-        made = yield _STREAM_MAKE, (stream.name, stream.partitions, stream.keep)
-        rows = () if made else (yield _STREAM, (stream.name,))
-    for sid, partitions, keep in rows:
-        stored = Stream(stream.name, partitions, keep)
-        if register(stored, stream) != stored:
-            yield _STREAM_KEEP, (sid, stream.keep)
-        return int(sid)
-    [(sid,)] = made
+        for (sid,) in (yield _STREAM_MAKE, (stream.name, stream.partitions, stream.keep)):
+            return int(sid)
+        rows = yield _STREAM, (stream.name,)
+    [(sid, partitions, keep)] = rows
+    stored = Stream(stream.name, partitions, keep)
+    if register(stored, stream) != stored:
+        yield _STREAM_KEEP, (sid, stream.keep)
     return int(sid)
 
 
@@ -150,8 +148,8 @@ def lease(clock: Instant | None, wish: Wish) -> Steps[Lease | Rest]:
         if shown[0].worker_until < now:
             return Rest()
         ready = {one.cursor.partition: one for one in shown if one.ready}
-        until = {one.cursor.holder: one.holder_until for one in shown}
-        chosen = choose((one.cursor for one in ready.values()), now, lambda worker: until[worker] >= now)
+        alive = {one.cursor.holder for one in shown if one.holder_until >= now}
+        chosen = choose((one.cursor for one in ready.values()), now, alive.__contains__)
         if isinstance(chosen, Rest):
             return chosen
         taken = yield from _take(ready[chosen.partition], chosen, wish)

@@ -235,7 +235,7 @@ BEGIN
         RAISE EXCEPTION 'key: must be 1-512 bytes. Nothing was stored.' USING ERRCODE = '22023';
     ELSIF append.payload IS NULL OR octet_length(append.payload) > 65536 THEN
         RAISE EXCEPTION 'payload: must be at most 65536 bytes. Nothing was stored.' USING ERRCODE = '22023';
-    ELSIF append.type IS NULL OR append.type !~ '^[ -~]{1,1024}$' THEN
+    ELSIF append.type IS NULL OR length(append.type) > 1024 OR append.type !~ '^[\x20-\x7e]+$' THEN
         RAISE EXCEPTION 'type: must be 1-1024 printable ASCII characters. Nothing was stored.' USING ERRCODE = '22023';
     ELSIF append.raw IS NULL THEN
         RAISE EXCEPTION 'raw: must be true or false. Nothing was stored.' USING ERRCODE = '22023';
