@@ -23,7 +23,7 @@ from stoker.model.ids import Mint
 from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
 from stoker.model.outbox.delivery import Delivered, Rejected, conclude_batch
 from stoker.model.outbox.letters import LetterFilter
-from stoker.model.outbox.stream import Entry, Stream, entry, partition_of
+from stoker.model.outbox.stream import Entry, Message, Stream, entry, partition_of
 from stoker.model.time import HOUR
 from tests.engines.postgres.openers import OPENERS, handle_of
 from tests.engines.postgres.sleepers import Make
@@ -112,7 +112,7 @@ async def test_a_trigger_appends_by_the_sql_function(make: Make, postgres_url: s
         for wrong in (("no", "a", b"", "T", None), ("orders", "", b"", "T", None), ("orders", "a", b"", "T", "[1]")):
             with pytest.raises(psycopg.errors.InvalidParameterValue, match="Nothing was stored"):
                 connection.execute(append, wrong)
-    found = {}
+    found: dict[str, Message] = {}
     while isinstance(lease := await engine.lease(WISH), Lease):
         found |= {one.key: one for one in lease.messages}
     assert {key: one.partition for key, one in found.items()} == {key: partition_of(key, 8) for key in keys}
