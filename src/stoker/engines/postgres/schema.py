@@ -1,7 +1,8 @@
 """The schema: created where it is absent, upgraded only on request.
 
 Every migration is one transaction under an advisory lock of that transaction, so two hosts may migrate at once, behind
-a pooler too: the second one waits and then finds the work done.
+a pooler too: the second one waits and then finds the work done. All migrations of a new schema are one transaction: a
+schema that is made is whole, or absent.
 """
 
 from __future__ import annotations
@@ -125,20 +126,22 @@ async def migrate(connection: Connection, options: Options) -> list[str]:
 
 
 async def _advance(connection: Connection, options: Options) -> list[str]:
-    """Apply the next migration inside the present transaction. Empty: there is none left."""
+    """Apply the next migration, or all to a new schema, inside the present transaction. Empty: there is none left."""
     schema, table = options.schema, ledger(options.schema)
     await connection.run("SELECT pg_advisory_xact_lock($1, hashtext($2))", (LOCK & 0x7FFFFFFF, schema), LONGEST)
     [(exists,)] = await connection.run("SELECT to_regnamespace($1) IS NOT NULL", (f'"{schema}"',), options.patience)
     if not exists:
         await connection.command(f'CREATE SCHEMA "{schema}"', options.patience)
     await connection.command(migrations.create_ledger(table), options.patience)
-    todo = migrations.pending(await connection.run(migrations.read_ledger(table), (), options.patience), MIGRATIONS)
-    if not todo:
-        return []
-    statements = [placed(statement, schema) for statement in todo[0].statements]
-    for statement in (*statements, migrations.record(todo[0], table)):
-        await connection.command(statement, LONGEST)
-    return statements
+    rows = await connection.run(migrations.read_ledger(table), (), options.patience)
+    todo = migrations.pending(rows, MIGRATIONS)
+    done: list[str] = []
+    for migration in todo[:1] if rows else todo:
+        statements = [placed(statement, schema) for statement in migration.statements]
+        for statement in (*statements, migrations.record(migration, table)):
+            await connection.command(statement, LONGEST)
+        done += statements
+    return done
 
 
 # --- for people -------------------------------------------------------------------------------------------------
