@@ -166,6 +166,8 @@ _finished: st.SearchStrategy[Change] = st.sampled_from([Requeue(), Requeue(), Cl
 _picks = st.integers(0, 40)
 """Which of the things at hand, counted from the newest and around."""
 
+_rates = st.sampled_from([Rate(1, per=60, burst=2), Rate(0.3, burst=4), Rate(1, per=3)])
+
 _mostly = st.sampled_from([True, True, True, False])
 """Most steps are aimed at what can succeed; the rest at what must be refused."""
 
@@ -540,7 +542,7 @@ class LockStep(RuleBasedStateMachine):
             Tuning,
             paused=st.sampled_from([None, False, False, True]),
             workers=st.sampled_from([None, None, 0, 3]),
-            rate=st.sampled_from([None, None, Rate(1, per=60, burst=2), Rate(0.3, burst=4), Rate(1, per=3)]),
+            rate=st.none() | _rates,
             keep_done=st.sampled_from([None, 0, HOUR]),
             curve=st.sampled_from([None, Curve(on=True, base=SECOND, max=MINUTE)]),
         ),
@@ -558,6 +560,16 @@ class LockStep(RuleBasedStateMachine):
             if tuning.paused:
                 tuning = msgspec.structs.replace(tuning, pause_for=pause_for, reason="deploy")
         self.same(lambda engine: engine.tune(queue, tuning, declared=declared))
+
+    @rule(rate=st.none() | _rates, spends=st.lists(st.integers(1, 3), max_size=3), drain=st.booleans())
+    def spend(self, rate: Rate | None, spends: list[int], drain: bool) -> None:
+        """Set a budget, spend from it, empty it."""
+        if rate is not None:
+            self.same(lambda engine: engine.tune("sms", rate, declared=drain))
+        for n in spends:
+            self.same(lambda engine, n=n: engine.spend("sms", n))  # type: ignore[misc]
+        if drain:
+            self.same(lambda engine: engine.drain("sms"))
 
     @rule(
         span=st.sampled_from([1, SECOND, MINUTE, HOUR, 8 * DAY, 31 * DAY]),
@@ -622,6 +634,7 @@ class LockStep(RuleBasedStateMachine):
                 "counts": {(count.queue, count.kind, count.status): count.n for count in census.counts},
                 "census": msgspec.structs.replace(census, counts=()),
                 "queues": await engine.queues(),
+                "budgets": await engine.budgets(),
                 "groups": await engine.groups(self.group_ids),
                 "schedules": await engine.schedules() if self.scheduled else [],
             }

@@ -13,11 +13,13 @@ import redis
 from stoker.engines.base import CONTROL
 from stoker.engines.redis import RedisEngine, connection, wakeup
 from stoker.engines.url import engine_from_url
+from stoker.model.control import Tuning
 from stoker.model.errors import EngineFull, EngineRefused, InvalidOption
 from stoker.model.job import Claim, Demand, Draft, Options, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed, HandedBack
 from stoker.model.query import Clone, Selection
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -380,3 +382,41 @@ async def test_after_a_start_of_the_server_a_lease_has_its_own_length_to_be_rene
     assert [claim.former for claim in reaped] == ["short"]
     assert set(client.hgetall(f"{{{redis_prefix}}}:leases")) == {b"w", b"long"}, "nothing is left of who is gone"
     await engine.close()
+
+
+@pytest.mark.spec("RATE-13")
+async def test_a_claim_is_one_call_with_and_without_a_rate(
+    engine: RedisEngine, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim writes the tokens of a queue with a rate in its script, and nothing about other queues."""
+    await engine.insert([draft(queue=queue) for queue in ("plain", "rated") for _ in range(5)])
+    await engine.tune("rated", Tuning(rate=Rate(3, per=60)))
+    await engine.renew("w1", [], first=True)
+    calls: list[str] = []
+    run = engine._store.connection.run
+
+    async def counted(script: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(script.name)
+        return await run(script, *args, **kwargs)
+
+    monkeypatch.setattr(engine._store.connection, "run", counted)
+    key = engine._store.home.key("queues")
+    before: Any = client.hgetall(key)
+    for queue in ("plain", "rated"):
+        assert len(await engine.claim(Demand("w1", ((queue, 4),)))) == (4 if queue == "plain" else 3)
+    assert calls == ["claim", "claim"]
+    after: Any = client.hgetall(key)
+    assert {field for field in after if after[field] != before.get(field)} == {b"rated/bucket"}
+
+
+@pytest.mark.spec("RATE-02")
+async def test_a_claim_that_used_up_the_tokens_wakes_no_other_worker(engine: RedisEngine) -> None:
+    """Jobs are left, but no token: a wake-up would be for nothing. With a token left the next worker is woken."""
+    await engine.insert([draft() for _ in range(9)])
+    await engine.tune("default", Tuning(rate=Rate(4, per=60)))
+    while await engine.wait(["default"], 0.05):
+        pass
+    assert len(await take(engine, 2)) == 2
+    assert await engine.wait(["default"], 5) == {"default"}
+    assert len(await take(engine, 2)) == 2
+    assert await engine.wait(["default"], 0.05) == frozenset()

@@ -18,6 +18,7 @@ import pytest
 
 from stoker.engines.sqlite import SqliteEngine, wal, write_queue
 from stoker.engines.sqlite.liveness import LivenessFiles
+from stoker.model.control import Tuning
 from stoker.model.errors import (
     Duplicate,
     EngineBusy,
@@ -32,6 +33,7 @@ from stoker.model.job import Claim, Demand, Draft, Options, Receipt, Settlement,
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Cancel, Query, Retention, Selection
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -649,6 +651,24 @@ async def test_a_renewal_writes_once_and_needs_no_transaction(
     await engine.renew("w", [])
     connection._raw.set_trace_callback(None)
     assert [line.split()[0] for line in seen] == ["UPDATE", "SELECT"]
+
+
+@pytest.mark.spec("RATE-13")
+async def test_a_claim_from_a_queue_with_a_rate_writes_its_tokens_and_no_other_does(engine: SqliteEngine) -> None:
+    """One statement more for the queue with a rate; none for the others."""
+    await engine.insert([draft(queue=queue) for queue in ("plain", "rated") for _ in range(5)])
+    await engine.tune("rated", Tuning(rate=Rate(3, per=60)))
+    await engine.renew("w", [], first=True)
+    connection = engine._store.resources().connection
+    seen: dict[str, list[str]] = {}
+    for queue in ("plain", "rated"):
+        statements: list[str] = []
+        connection._raw.set_trace_callback(statements.append)
+        assert len(await engine.claim(Demand("w", ((queue, 3),)))) == 3
+        connection._raw.set_trace_callback(None)
+        seen[queue] = [line for line in statements if "stoker_queues" in line]
+    assert [line.split()[0] for line in seen["plain"]] == ["SELECT"]
+    assert [line.split()[0] for line in seen["rated"]] == ["SELECT", "UPDATE"]
 
 
 @pytest.mark.spec("SQLITE-23")

@@ -18,6 +18,7 @@ import msgspec
 
 from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES
+from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.settings import read_queue
@@ -39,9 +40,12 @@ _CLAIM = sql("claim")
 _CLAIM_RATED = sql("claim_rated")
 _QUEUE_HOLD = sql("queue_hold")
 _QUEUE_TOKENS = sql("queue_tokens")
-_NOW_LAX = sql("now_lax")
+_NOW_HASTY = sql("now_hasty")
 _QUEUE, _ID = 3, 5
 """Where in a row of a claim the queue's name and the job's id are; a queue with a rate answers without an id."""
+
+LOCK_WAIT = 1.0
+"""Seconds a claim waits for the row of a queue with a rate: other claims hold it for milliseconds."""
 
 Run: TypeAlias = Callable[[Row, float], Awaitable[list[Row]]]
 """Runs the statement of a claim with these values, with some seconds extra."""
@@ -155,7 +159,8 @@ class Claimer:
         """Take from a queue with a rate, at most as many jobs as it has tokens.
 
         The queue's row is locked first and the tokens are written last, so concurrent claims take turns. The jobs are
-        read by a statement that begins when the lock is held.
+        read by a statement that begins when the lock is held. A lock that an open transaction of a user holds is not
+        waited for longer than `LOCK_WAIT`; nothing is taken then.
         """
         store, cursor = self._store, self._cursors[queue]
         tries = count()
@@ -183,7 +188,9 @@ class Claimer:
             return claims
 
         try:
-            return await store.transact(work, lane="claim", first=(_NOW_LAX, ()))
+            return await store.transact(work, lane="claim", first=(_NOW_HASTY, (str(int(LOCK_WAIT * 1000)),)))
+        except Locked:
+            return []
         except BaseException:
             cursor.forget()
             raise

@@ -457,7 +457,10 @@ def needs_past(record: Record, *, body_due: Instant) -> bool:
         return True
     if record.progress is not None or record.cancel_requested_at is not None:
         return True
-    return record.status in WAITING and (record.scheduled_at != body_due or record.started_at is not None)
+    if record.status not in WAITING:
+        return False
+    # A claim reads the last error only of a job with a past.
+    return record.scheduled_at != body_due or record.started_at is not None or record.last_error is not None
 
 
 def _settled(record: Record) -> int:

@@ -246,7 +246,7 @@ class Unit(SqlUnit):
         yield from self._enter([(before, after) for before, after in changed if after is not None])
         yield from self._remove([before for before, after in changed if after is None])
         yield from self._write_keys(changes)
-        yield from self._write_counts(changed)
+        yield from self._write_counts(created, changed)
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
         self._forget()
@@ -361,15 +361,20 @@ class Unit(SqlUnit):
         if unreadable:
             yield _RELEASE_ALL_KEYS, (unreadable,)
 
-    def _write_counts(self, changed: list[tuple[Record, Record | None]]) -> Steps[None]:
-        """Count changed jobs, and write the last errors of kinds. New jobs were counted as they were stored."""
+    def _write_counts(self, created: list[Record], changed: list[tuple[Record, Record | None]]) -> Steps[None]:
+        """Count changed jobs, and write the last errors of kinds.
+
+        New jobs were counted as they were stored: under their last queue and kind, if a draft of the same call replaced
+        them.
+        """
         for before, after in changed:
             self.count(before.queue, before.kind, CODES[before.status], -1)
             if after is not None:
                 self.count(after.queue, after.kind, CODES[after.status])
+        for record in created:
+            self.count(record.queue, record.kind, ENQUEUED, -1)
         for (queue, kind, total), n in self.totals.items():
-            if total != "enqueued":
-                self.count(queue, kind, TOTALS[total], n)
+            self.count(queue, kind, TOTALS[total], n)
         if self.last_errors:
             errors = [None if error is None else legible(error) for error in self.last_errors.values()]
             yield _TROUBLE, (list(self.last_errors), errors)

@@ -246,7 +246,10 @@ def needs_past(record: Record, *, body_due: int) -> bool:
     plain = not (record.base or record.crashes or record.throttles or record.metadata or record.log)
     if not plain or record.progress is not None:
         return True
-    return record.status in WAITING and (record.scheduled_at != body_due or record.started_at is not None)
+    if record.status not in WAITING:
+        return False
+    # A claim reads the last error only of a job with a past.
+    return record.scheduled_at != body_due or record.started_at is not None or record.last_error is not None
 
 
 def ready_row(record: Record, seq: int, qid: int, *, past: bool) -> Row:

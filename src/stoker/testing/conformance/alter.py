@@ -285,6 +285,15 @@ async def test_alter_requeue_makes_the_job_due_now(store: Store, status: Status)
     assert (claim.id, claim.attempt) == (job, before.attempts + 1)
 
 
+@pytest.mark.spec("ALTER-08")
+async def test_alter_requeue_hands_the_last_error_to_the_next_run(store: Store) -> None:
+    """Also of a job that never ran and is requeued in the instant of its enqueue."""
+    job = await store.add()
+    await _alter(store, Cancel("not now"), job)
+    await _alter(store, Requeue(), job)
+    assert (await store.take()).last_error == (await store.job(job)).last_error == "not now"
+
+
 @pytest.mark.core
 @pytest.mark.spec("ALTER-08")
 async def test_alter_requeue_grants_a_fresh_budget(store: Store) -> None:

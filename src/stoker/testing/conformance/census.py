@@ -300,6 +300,15 @@ async def test_census_knows_the_oldest_running_job(store: Store) -> None:
     assert (await store.engine.census()).oldest_running == {}
 
 
+@pytest.mark.spec("CENSUS-08")
+async def test_census_totals_of_a_draft_that_was_replaced_in_its_call(store: Store) -> None:
+    """What was enqueued counts under the kind that it was enqueued as, though the job has another kind now."""
+    needs(store, Feature.KEYS_ACROSS_QUEUES)
+    first = store.draft("push", unique=Unique("k", scope="global"))
+    await store.insert(first, store.draft("send", unique=Unique("k", scope="global", mode="replace")))
+    assert (await store.engine.census()).totals == {"push": Totals(enqueued=1)}
+
+
 @pytest.mark.core
 @pytest.mark.spec("CENSUS-08")
 async def test_census_totals_only_grow(store: Store) -> None:
