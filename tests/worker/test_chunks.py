@@ -62,7 +62,7 @@ class Gathered:
 SHARED = {
     *("about", "began", "call", "cancel", "canceled", "claim", "elapsed", "executed", "followups", "host", "items"),
     *("kind", "limit", "log", "logger", "noted", "progress", "queue", "remaining", "result_warning", "runtime"),
-    *("awaited", "started_at", "state", "stopping", "worker"),
+    *("awaited", "drain", "drain_sync", "spend", "spend_sync", "started_at", "state", "stopping", "worker"),
 }
 """What a call for many jobs has as well: attributes of the call, and those that Stoker itself reads."""
 
