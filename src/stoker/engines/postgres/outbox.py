@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.engines.postgres import letters
 from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql
@@ -171,6 +172,8 @@ def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
     if due is not None:
         rows = yield from _write(shown, cursor)
         return Lease(cursor, (message_of(due),), replayed=True, more=True) if rows else None
+    if shown.oldest is None:
+        raise Retriable("a user has just ended the letter that was to be delivered")
     keys = {key for (key,) in (yield _PARKED, place[:2])} if cursor.parked else set()
     rows = yield from _write(shown, cursor, limit, wish.bytes)
     messages = tuple(read_message(cursor.partition, row, attempts_seen(cursor)) for row in rows)
