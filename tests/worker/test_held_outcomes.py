@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -160,3 +161,41 @@ async def test_a_draining_worker_waits_for_it(app: Stoker, store: Holding) -> No
         store.slots = set()
         await worker.join()
         assert await held.result(0) == 0
+
+
+@pytest.mark.spec("WORKER-34")
+async def test_a_queue_of_which_too_many_wait_is_left_alone_until_they_are_written(
+    app: Stoker, store: Holding, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "stoker.worker")
+    async with app, working(app, {"default": 2, "other": 1}, claim_batch=1, settle_batch=1) as worker:
+        most = worker.outcomes.most
+        held = [await app.enqueue(app.draft("work", {"n": n, "key": "k"})) for n in range(4 * most)]
+        await until(lambda: "claims no more jobs from queue default" in caplog.text)
+        await until(lambda: not worker.fetcher.busy and not worker.fetcher.lane_of("default").buffer)
+        tried = len(store.asked)
+        await until(lambda: len(store.asked) > tried + 3)
+        assert most <= len(worker.store_loop.held_outcomes) <= most + 10, "and those that were claimed by then"
+        assert (await store.census()).ready("default") >= 2 * most
+        other = await app.enqueue(app.draft("work", {"n": 7}, queue="other"))
+        assert await other.result(5) == 7
+        store.slots = set()
+        assert [await handle.result(20) for handle in held] == list(range(4 * most))
+    said = [record.getMessage() for record in caplog.records if "queue default" in record.getMessage()]
+    assert len(said) == 2
+    assert "work/k" in said[0]
+    assert "from queue default again" in said[1]
+
+
+@pytest.mark.spec("WORKER-34")
+async def test_a_worker_that_starts_again_serves_a_queue_that_it_left_alone(
+    app: Stoker, store: Holding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store_loop, "FINISH_WITHIN", 0.05)
+    async with app, working(app, claim_batch=1, settle_batch=1) as worker:
+        held = [await app.enqueue(app.draft("work", {"n": n, "key": "k"})) for n in range(2 * worker.outcomes.most)]
+        await until(lambda: "claims no more jobs" in caplog.text)
+        await worker.stop(0)
+        store.slots = set()
+        await worker.start()
+        assert await held[-1].result(20) == len(held) - 1

@@ -21,10 +21,14 @@ from stoker.worker.lane import Lane
 
 
 class QueueLimits:
-    """`caps`: slots of this worker by queue, for queues that are limited. `running` counts slots that run a queue."""
+    """`caps`: slots of this worker by queue, for queues that are limited. `running` counts slots that run a queue.
+
+    Nothing is claimed from queues that are `closed`.
+    """
 
     def __init__(self, running: Callable[[str], int]) -> None:
         self.caps: dict[str, int] = {}
+        self.closed: set[str] = set()
         self._cut: set[str] = set()
         self._running = running
 
@@ -37,7 +41,7 @@ class QueueLimits:
 
     def portions(self, lane: Lane, room: int, queues: Iterable[str]) -> list[tuple[str, int]]:
         """How much of each queue to ask for, no more than its share leaves; queues with nothing left are left out."""
-        if not self.caps:
+        if not self.caps and not self.closed:
             return [(queue, room) for queue in queues]
         found = [(queue, min(room, self._left(lane, queue, room))) for queue in queues]
         self._cut.difference_update(lane.queues)
@@ -59,6 +63,8 @@ class QueueLimits:
         return found
 
     def _left(self, lane: Lane, queue: str, room: int) -> int:
+        if queue in self.closed:
+            return 0
         cap = self.caps.get(queue)
         if cap is None:
             return room
@@ -172,6 +178,15 @@ class Fetcher:
         """There may be work: ask again."""
         for lane in self.lanes if queues is None else {self._lane_of[q] for q in queues if q in self._lane_of}:
             lane.may_have_more = lane.woken = True
+
+    def close(self, queue: str) -> None:
+        """Claim nothing from a queue until it is reopened."""
+        self.limits.closed.add(queue)
+
+    def reopen(self, queue: str) -> None:
+        """Claim from a queue again."""
+        self.limits.closed.discard(queue)
+        self.wake((queue,))
 
     def stale(self) -> list[Claim]:
         """Claims that wait behind slow handlers, no slot having taken one for too long; taken out of the buffers."""

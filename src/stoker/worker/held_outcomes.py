@@ -2,7 +2,8 @@
 
 A user's open transaction may hold the unique key of a follow-up. The engine returns `held` for such a settlement. The
 worker sends it again until the transaction ends and writes every other outcome as usual. The job stays claimed by this
-worker meanwhile.
+worker meanwhile. While as many outcomes of a queue wait as the worker keeps of a store that is away, it claims nothing
+more from that queue.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import random
@@ -20,6 +22,7 @@ from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Verdict
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
+    from stoker.worker.fetcher import Fetcher
     from stoker.worker.store_loop import OutcomeBuffer
 
 logger = logging.getLogger("stoker.worker")
@@ -36,9 +39,19 @@ WARN_AFTER = 5.0
 class HeldOutcomes:
     """Calls `settled` with outcomes that were written, and `wake` after each call to the store."""
 
-    def __init__(self, engine: Engine, outcomes: OutcomeBuffer, settled: Settled, wake: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        fetcher: Fetcher,
+        outcomes: OutcomeBuffer,
+        settled: Settled,
+        wake: Callable[[], object],
+    ) -> None:
         self._engine = engine
+        self._fetcher = fetcher
         self._outcomes = outcomes
+        self._queues: Counter[str] = Counter()
+        self._closed: set[str] = set()
         self._wake = wake
         self._settled = settled
         self._waiting: list[tuple[Claim, Settlement]] = []
@@ -54,6 +67,9 @@ class HeldOutcomes:
         """Keep an outcome for which the engine returned `held`."""
         self._waiting.append((claim, settlement))
         self._filled.set()
+        self._queues[claim.queue] += 1
+        if self._queues[claim.queue] >= self._outcomes.most and claim.queue not in self._closed:
+            self._close(claim, settlement)
 
     def sift(self, claims: list[Claim], settlements: list[Settlement]) -> tuple[list[Claim], list[Settlement]]:
         """Take outcomes that need a held key out of a batch; returns the rest."""
@@ -82,6 +98,8 @@ class HeldOutcomes:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, end - time.monotonic())):
                 await self._until_empty()
+        for queue in self._closed:  # for the next start of this worker
+            self._fetcher.reopen(queue)
         return len(self._waiting)
 
     async def _until_empty(self) -> None:
@@ -107,9 +125,32 @@ class HeldOutcomes:
         finally:
             outcomes.flying[:] = [others for others in outcomes.flying if others is not claims]
         del self._waiting[: len(batch)]
+        self._queues.subtract(claim.queue for claim in claims)
         if verdicts is not None:
             await self._settled(claims, settlements, verdicts)
+        self._reopen()
         self._wake()
+
+    def _close(self, claim: Claim, settlement: Settlement) -> None:
+        """Stop claiming from a queue: what waits must not grow for as long as a transaction is open."""
+        self._closed.add(claim.queue)
+        self._fetcher.close(claim.queue)
+        logger.warning(
+            "this worker claims no more jobs from queue %s: %d outcomes of its jobs, the last of job %s (%s), wait for "
+            "other transactions, which hold unique keys of follow-ups (%s). They are tried again until those "
+            "transactions end, and claiming goes on when half of them are written. Other queues are served.",
+            claim.queue,
+            self._queues[claim.queue],
+            ids.text(claim.id),
+            claim.kind,
+            ", ".join(sorted(settlement.slots)),
+        )
+
+    def _reopen(self) -> None:
+        for queue in [queue for queue in self._closed if self._queues[queue] <= self._outcomes.most // 2]:
+            self._closed.discard(queue)
+            self._fetcher.reopen(queue)
+            logger.info("this worker claims jobs from queue %s again; %d outcomes wait", queue, self._queues[queue])
 
     def _name_one(self) -> None:
         if not self._waiting or self._named or time.monotonic() - self._since < WARN_AFTER:

@@ -140,7 +140,7 @@ class StoreLoop:
         self.wakeup = asyncio.Event()
         self.engine = engine
         self.rejected_outcomes = RejectedOutcomes(self.engine, outcomes, self._settled)
-        self.held_outcomes = HeldOutcomes(self.engine, outcomes, self._settled, self.wakeup.set)
+        self.held_outcomes = HeldOutcomes(self.engine, fetcher, outcomes, self._settled, self.wakeup.set)
         self._parallel_calls = engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
