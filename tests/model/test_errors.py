@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stoker.model import errors
 from stoker.model.errors import (
     Duplicate,
+    DuplicateSchedule,
     DuplicateTask,
     EngineError,
     InvalidInput,
@@ -141,6 +142,7 @@ def test_the_end_of_a_job_carries_which_job_and_why() -> None:
         NotFound.job("id"),
         WrongStatus("id", "done", "requeue"),
         KeyHeld("id", "requeue", "img:7"),
+        DuplicateSchedule("eu", "a.py:1", "b.py:2"),
     ],
     ids=lambda error: type(error).__name__,
 )
