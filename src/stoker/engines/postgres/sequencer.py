@@ -48,14 +48,17 @@ class Sequencer:
         self._windows: dict[str, _Window] = {}
 
     async def step(self, stream: str, *, patient: bool = False) -> bool:
-        """Number what is committed; False when there is more, or another session is at it."""
+        """Number what is committed; False when there is more, or another session is at it.
+
+        A `patient` step has waited for that session long enough: what it holds up is numbered when it ends.
+        """
         window = self._windows.setdefault(stream, _Window())
         at = time.monotonic()
         entire = window.seen is None or at - window.swept >= WHOLE_EVERY
         values = (stream, window.seen, window.home, window.most, entire, patient)
         [(moved, seen, missed, started)] = await self._store.once("stream", _SEQUENCE, values, extra=30.0)
         if moved < 0:
-            return False
+            return patient
         if missed:
             _log.error(
                 "%d messages of stream %s were numbered late: they were committed, and no step had found them. They "
