@@ -82,6 +82,7 @@ class Ref(NamedTuple):
     priority: int
     slot: str | None
     throttles: int = 0
+    group: JobId | None = None
 
 
 class Claimer:
@@ -284,7 +285,7 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
             token, claimed, queue, pos = token_, claimed_, queue_, 0
             lease = Lease(new, token, claimed, worker, queue, 0)
             curve, cool = settings_of(settings)
-        unique, slot = None, None
+        unique, slot, packed = None, None, PLAIN if options is None else read_options(options)
         if key is not None:
             unique = read_unique(key, traits)
             slot = None if unique is None else unique.slot(kind)
@@ -292,9 +293,8 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
         # fmt: off
         claim_ = Claim(
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
-            PLAIN if options is None else read_options(options), unique, tenant, crashes, throttles, error, False,
-            metadata, curve, cool, None, None, Ref(lease, id_, pos, kind, attempt, priority, slot, throttles),
-            STATUSES[before],
+            packed, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None,
+            Ref(lease, id_, pos, kind, attempt, priority, slot, throttles, packed.group), STATUSES[before],
         )
         # fmt: on
         claims.append(claim_)

@@ -21,6 +21,8 @@ from stoker.engines.postgres import (
     describe,
     expire,
     find,
+    groups,
+    insert,
     insert_batcher,
     leases,
     notes,
@@ -43,7 +45,6 @@ from stoker.engines.shared.schedules import fire
 from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
-from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
@@ -85,7 +86,6 @@ class PostgresEngine:
     name: ClassVar[str] = "postgres"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
         Feature.SIGN_OF_LIFE,
-        Feature.GROUPS,
         Feature.CLOSES_AT_ONCE,
     }
     parallel_calls: ClassVar[int] = 2
@@ -113,6 +113,7 @@ class PostgresEngine:
         self.call_times = CallTimes()
         self._store = Store(options)
         self._claimer = claim.Claimer(self._store)
+        self._store.looks.inserted = self._claimer.inserted
         self._batchers = insert_batcher.InsertBatchers(self._store)
         self._sequencer = Sequencer(self._store)
         self._census_bounds = CensusBounds()
@@ -157,11 +158,12 @@ class PostgresEngine:
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
-        if group is not None:
-            raise EngineRefused(f"{self.name} stores no groups yet. Nothing was stored. Use memory:// for groups.")
         if tx is not None:
-            return await user_transaction.insert(self._store, self._claimer, tx, drafts)
-        receipts = await self._batchers.put(drafts)
+            return await user_transaction.insert(self._store, self._claimer, tx, drafts, group)
+        if insert.are_grouped(drafts, group):
+            receipts = await insert.carefully(self._store, drafts, group)
+        else:
+            receipts = await self._batchers.put(drafts)
         self._claimer.inserted(drafts)
         return receipts
 
@@ -243,14 +245,17 @@ class PostgresEngine:
 
     # --- groups -------------------------------------------------------------------------------------------------
 
+    @timed(write=False)
     async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
-        return [None for _ in ids]
+        return await groups.groups(self._store, ids)
 
-    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:  # noqa: ARG002 - it stores no groups yet
-        return False
+    @timed(write=True)
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        return await groups.seal(self._store, group, abandoned=abandoned)
 
-    async def sweep_groups(self, limit: int = 1_000) -> Swept:  # noqa: ARG002 - it stores no groups yet
-        return Swept()
+    @timed(write=True)
+    async def sweep_groups(self, limit: int = 1_000) -> Swept:
+        return await groups.sweep(self._store, limit)
 
     # --- settings -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
 from stoker.model.ahead import wakes
+from stoker.model.groups import Group
 from stoker.model.job import Draft, Receipt, Stored
 from stoker.model.record import due_at
 
@@ -38,15 +39,20 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     return [Receipt(draft.id, _INSERTED) for draft in drafts]
 
 
-async def carefully(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Store drafts of which some may have keys or be stored already."""
-    return await store.write(lambda unit: insert(unit, drafts), lane="keyed")
+async def carefully(store: Store, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
+    """Store drafts of which some may have keys, join groups or be stored already."""
+    return await store.write(lambda unit: insert(unit, drafts, group), lane="keyed")
 
 
-def insert(unit: Unit, drafts: Sequence[Draft]) -> Steps[list[Receipt]]:
-    """Store drafts; receipts in their order. After `Duplicate` nothing of the call is stored."""
-    if any(draft.unique is not None for draft in drafts):
-        return (yield from careful.insert(unit, drafts))
+def are_grouped(drafts: Sequence[Draft], group: Group | None) -> bool:
+    """Whether a call makes a group or adds to one."""
+    return group is not None or any(draft.options.group is not None for draft in drafts)
+
+
+def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
+    """Store drafts, and a new group; receipts in their order. After an error nothing of the call is stored."""
+    if any(draft.unique is not None for draft in drafts) or are_grouped(drafts, group):
+        return (yield from careful.insert(unit, drafts, group))
     if not drafts:
         return []
     stored = {job for (job,) in (yield _CREATE, (unit.now, *draft_columns(drafts)))}

@@ -97,6 +97,7 @@ def contents(unit: Unit, places: Mapping[JobId, Place]) -> Steps[list[Claim]]:
             priority=claim.priority,
             slot=record.slot,
             throttles=claim.throttles,
+            group=claim.options.group,
         )
         claims.append(msgspec.structs.replace(claim, ref=ref))
     return claims

@@ -33,7 +33,7 @@ from stoker.model.time import Instant
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
-_DONE = sql("settle_done")
+_DONE, _MEMBERS = sql("settle_done"), sql("settle_members")
 _SETTLED = sql("settled")
 _LOCK_CLAIMS = sql("lock_claims")
 
@@ -74,7 +74,9 @@ async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict
     """End claims; verdicts in their order. A batch of plain successes is a transaction by itself."""
     plain = _plain(settlements)
     if len(plain) == len(settlements):
-        return await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
+        verdicts = await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
+        store.looks.add({item.ref.group for item in plain if item.ref.group is not None})
+        return verdicts
     if any(settlement.slots for settlement in settlements):
         return await _around_locks(store, settlements)
     return await store.write(lambda unit: settle(unit, settlements), lane="settle")
@@ -113,6 +115,7 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]
     """End claims; verdicts in their order."""
     plain = _plain(settlements)
     verdicts = yield from _settle_plain(unit.now, plain, len(settlements))
+    unit.touched_groups.update(item.ref.group for item in plain if item.ref.group is not None)
     for round_ in _rounds(settlements, {item.place for item in plain}):
         try:
             yield from decided(unit, partial(_load, unit, round_), partial(_decide, unit, round_, verdicts))
@@ -190,7 +193,12 @@ def _settle_plain(now: Instant | None, items: list[Item], n: int) -> Steps[list[
     if not items:
         return verdicts
     masks = BitMasks(items)
-    rows = yield _DONE, (now, *masks.fences(), masks.bits(), *_columns(items, masks.numbers))
+    values = (now, *masks.fences(), masks.bits(), *_columns(items, masks.numbers))
+    groups = [item.ref.group for item in items]
+    if groups.count(None) == len(groups):
+        rows = yield _DONE, values
+    else:
+        rows = yield _MEMBERS, (*values, groups)
     closed: dict[int, str] = dict(rows)
     lost: list[Item] = []
     for item, number in zip(items, masks.numbers, strict=True):
@@ -243,7 +251,7 @@ def _load(unit: Unit, round_: Round) -> Steps[None]:
     yield from unit.load_places(places)
     running = [one for _, one in round_.others if places[one.id] is not None]
     yield from _lock_cooled(unit, running)
-    yield from unit.load_drafts([draft for one in running for draft in one.followups])
+    yield from unit.load_drafts([draft for one in running for draft in one.followups], joins=False)
 
 
 def _decide(unit: Unit, round_: Round, verdicts: list[Verdict]) -> None:

@@ -24,6 +24,21 @@ STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS
 STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
 """Locks the letters that a user changes."""
 
+STATEMENTS["settle_members"] = (
+    STATEMENTS["settle_done"]
+    .replace("u.id, u.result,", "u.id, u.result, u.member,", 1)
+    .replace("$11::text[])\n", "$11::text[], $14::uuid[])\n", 1)
+    .replace("(place, id, kind, attempts, keep, result)", "(place, id, kind, attempts, keep, result, member)", 1)
+    .replace(
+        "\nSELECT ord, eff",
+        ", g AS (\n    INSERT INTO stoker.group_change (id, at, total, done, dead, canceled)\n"
+        "    SELECT member, min(now), 0, count(*), 0, 0 FROM f WHERE member IS NOT NULL GROUP BY member\n)"
+        "\nSELECT ord, eff",
+        1,
+    )
+)
+"""Settles plain successes of which some are members of groups, $14."""
+
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")

@@ -20,6 +20,7 @@ import msgspec
 from stoker.engines.base import Clock
 from stoker.engines.postgres import schema
 from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, STREAMS, Connection, Pooler, Retriable
+from stoker.engines.postgres.groups import Looks
 from stoker.engines.postgres.statements import sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.notifier import Notifier
@@ -71,6 +72,7 @@ class Store:
         self.options = options
         self.texts = texts(options.schema)
         self.notifier = Notifier(self)
+        self.looks = Looks(self)
         self.identity: tuple[str, int] | None = None
         self._pooler: Pooler = options.pooler
         self._idle: dict[str, list[Connection]] = {}
@@ -102,6 +104,7 @@ class Store:
         if self._home is None or self._home[0] != os.getpid():
             self._home = None
             return
+        await self.looks.close()
         # Pending notifications are sent before the connections are closed.
         await self.notifier.close()
         self._home = None
@@ -236,6 +239,8 @@ class Store:
         unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first))
         if notify and unit.woken:
             self.notify(unit.woken)
+        if unit.touched_groups:
+            self.looks.add(unit.touched_groups)
         return answer
 
     async def _transact(self, connection: Connection, work: Work[T], first: tuple[str, Row]) -> tuple[Unit, T]:

@@ -13,18 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from stoker.engines.postgres import columns
 from stoker.engines.postgres.columns import CODES, PENDING, Stored
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.careful import wanted_by_drafts
 from stoker.engines.shared.unit_of_work import Wanted, Written
 from stoker.engines.sql.careful import SqlUnit
-from stoker.engines.sql.packing import legible
+from stoker.engines.sql.packing import legible, read_options
 from stoker.engines.sql.settings import pack_queue, read_queue
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
 from stoker.model.errors import EngineBusy
-from stoker.model.groups import Group
+from stoker.model.groups import Group, pack_callbacks
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LONGEST_HISTORY, Draft, Status
 from stoker.model.record import WAITING, Record, Total
@@ -62,6 +64,8 @@ _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_p
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
 _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
 _ERASE_EVENT, _REMEMBER = sql("erase_event"), sql("remember_jobs")
+_GROUP_SHARE, _KNOWN_OPTIONS = sql("group_share"), sql("known_options")
+_GROUP_MAKE, _GROUP_JOIN, _GROUP_CHANGE = sql("group_make"), sql("group_join"), sql("group_change")
 
 
 class Place(NamedTuple):
@@ -88,6 +92,8 @@ class Unit(SqlUnit):
         self._stored: dict[JobId, Stored] = {}
         self._places: dict[JobId, Place] = {}
         self._taken: dict[str, Hold] = {}
+        self.touched_groups: set[JobId] = set()
+        """Groups that may be complete after the commit."""
 
     # --- counts -------------------------------------------------------------------------------------------------
 
@@ -157,8 +163,14 @@ class Unit(SqlUnit):
         """Return a loaded job with its columns."""
         return self._stored[job]
 
-    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Steps[None]:
-        """Find out which drafts are stored already, and take the keys of the others or lock who holds them."""
+    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None, *, joins: bool = True) -> Steps[None]:
+        """Find out which drafts are stored already, and take the keys of the others or lock who holds them.
+
+        Groups that drafts join are kept from closing; without `joins` they are not read.
+        """
+        if joins:
+            yield from self._load_groups(wanted_by_drafts(drafts, group).groups)
+            yield from self._load_members([draft.id for draft in drafts if draft.options.group is not None])
         new = sorted(self.missing(Wanted(frozenset(draft.id for draft in drafts))).ids)
         known = {job for (job,) in (yield _KNOWN, (new,))} if new else set()
         for job in new:
@@ -168,8 +180,24 @@ class Unit(SqlUnit):
             if draft.unique is not None and self.get(draft.id) is None:
                 contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.id, draft.unique))
         yield from self._load_keys(contest)
-        for joined in wanted_by_drafts(drafts, group).groups:
-            self.add_group(joined, None)  # the engine stores no groups yet
+
+    def _load_groups(self, ids: Iterable[JobId]) -> Steps[None]:
+        missing = sorted(self.missing(Wanted(groups=frozenset(ids))).groups)
+        if not missing:
+            return
+        rows = yield _GROUP_SHARE, (missing,)
+        found = {
+            id_: Group(id=id_, sealed=sealed, abandoned=abandoned, closed_at=closed)
+            for id_, sealed, abandoned, closed in rows
+        }
+        for id_ in missing:
+            self.add_group(id_, found.get(id_))
+
+    def _load_members(self, ids: Iterable[JobId]) -> Steps[None]:
+        """Read of which groups stored jobs are members that are to join one."""
+        missing = sorted(self.missing(Wanted(frozenset(ids))).ids)
+        for job, options in (yield _KNOWN_OPTIONS, (missing,)) if missing else ():
+            self.add_record(job, msgspec.structs.replace(_bystander(job), options=read_options(options)))
 
     def _load_revived(self, jobs: Iterable[JobId]) -> Steps[None]:
         contest: dict[str, list[tuple[JobId, Unique]]] = {}
@@ -249,8 +277,29 @@ class Unit(SqlUnit):
         yield from self._write_counts(created, changed)
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
+        yield from self._write_groups()
         self._forget()
         return True
+
+    def _write_groups(self) -> Steps[None]:
+        """Insert new groups with their first members, and append what became of the members of others."""
+        changes = self.group_changes
+        self.touched_groups.update(changes)
+        for group in self.changed_groups.values():
+            first = group.counted(changes[group.id], self.now)
+            flags = (first.sealed, first.abandoned, first.queue, pack_callbacks(first).decode())
+            if (yield _GROUP_MAKE, (first.id, self.now, first.total, *flags, list(first.members))):
+                del changes[group.id]
+        ends: list[Row] = []
+        for id_, change in changes.items():
+            numbers = (change.total, change.done, change.dead, change.canceled)
+            if change.members:
+                yield _GROUP_JOIN, (id_, self.now, *numbers, change.queue, change.members)
+            elif any(numbers):
+                ends.append((id_, *numbers))
+        if ends:
+            ids, *columns_ = transposed(ends)
+            yield _GROUP_CHANGE, (ids, self.now, *columns_)
 
     def _create(self, records: list[Record]) -> Steps[bool]:
         """Store new jobs; False, with nothing stored, if another transaction has just stored one of the ids."""

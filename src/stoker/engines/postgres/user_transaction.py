@@ -24,6 +24,8 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
+from stoker.model.groups import Group
+from stoker.model.ids import JobId
 from stoker.model.job import Draft, Receipt, Settlement, Verdict
 
 if TYPE_CHECKING:
@@ -36,9 +38,11 @@ _NOW = sql("now")
 _WHERE = sql("whereabouts")
 
 
-async def insert(store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft]) -> list[Receipt]:
+async def insert(
+    store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft], group: Group | None = None
+) -> list[Receipt]:
     """Insert inside the caller's transaction."""
-    return await join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts))
+    return await join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts, group))
 
 
 async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
@@ -71,6 +75,7 @@ class Own:
         self.store = store
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
+        self.touched_groups: set[JobId] = set()
 
     async def run(self, make: Callable[[Unit], Steps[T]]) -> T:
         connection, store = self.connection, self.store
@@ -88,6 +93,7 @@ class Own:
                 "stored; begin it again"
             ) from error
         self.woken |= unit.woken
+        self.touched_groups |= unit.touched_groups
         return answer
 
 
@@ -110,6 +116,8 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
     committed()
     if tx.woken:
         store.notify(tx.woken)
+    if tx.touched_groups:
+        store.looks.add(tx.touched_groups)
 
 
 # --- theirs -----------------------------------------------------------------------------------------------------
@@ -133,7 +141,7 @@ async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable
         if isinstance(error, DriverError) or hasattr(error, "sqlstate"):
             raise translated(error, where) from error
         raise
-    if unit.woken:
+    if unit.woken or unit.touched_groups:
         after_commit.after_commit(handle, lambda delay: _committed(store, claimer, unit, delay))
     return answer
 
@@ -143,7 +151,10 @@ def _committed(store: Store, claimer: Claimer, unit: Unit, delay: float) -> None
 
     def tell() -> None:
         claimer.late(unit.woken, unit.now)
-        store.notify(unit.woken)
+        if unit.woken:
+            store.notify(unit.woken)
+        if unit.touched_groups:
+            store.looks.add(unit.touched_groups)
 
     store.later(delay, tell)
 

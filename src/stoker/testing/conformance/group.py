@@ -64,10 +64,15 @@ async def _add(store: Store, group: JobId, *drafts: Draft) -> list[JobId]:
     return [receipt.id for receipt in await store.engine.insert(into_group(group, drafts))]
 
 
-async def _look(store: Store, group: JobId) -> Group:
-    """The group; where closing is a write of its own, after that write."""
+async def _close(store: Store) -> None:
+    """Where closing a group is a write of its own, do it now."""
     if Feature.CLOSES_AT_ONCE not in store.engine.features:
         await store.engine.sweep_groups()
+
+
+async def _look(store: Store, group: JobId) -> Group:
+    """The group; where closing is a write of its own, after that write."""
+    await _close(store)
     [found] = await store.engine.groups([group])
     assert found is not None
     return found
@@ -75,6 +80,7 @@ async def _look(store: Store, group: JobId) -> Group:
 
 async def _called(store: Store) -> list[str]:
     """The kinds of the callbacks that are stored, waiting or not."""
+    await _close(store)
     claims = await store.claim("caller", 10, AFTER)
     await store.settle(*(conclude(claim, Done()) for claim in claims))
     return [claim.kind for claim in claims]
@@ -659,8 +665,7 @@ async def test_a_closing_group_wakes_a_worker_of_its_callbacks(store: Store) -> 
     waiter = asyncio.ensure_future(store.engine.wait([AFTER], 10))
     await asyncio.sleep(0.05)
     await store.finish(claim, Done())
-    if Feature.CLOSES_AT_ONCE not in store.engine.features:
-        await store.engine.sweep_groups()
+    await _close(store)
     assert await waiter == {AFTER}
 
 

@@ -223,6 +223,43 @@ CREATE TABLE stoker.schedule (
     schedule text NOT NULL
 ) WITH (fillfactor = 50);
 
+-- A group as it was last folded, and what became of its members since then: changes, one row per transaction and group,
+-- so that settlements of one group do not wait for each other. `queue` is that of its first member, `members` the ids of
+-- up to a thousand, `callbacks` JSON. Only making, sealing, folding and closing write the first; closed, it is final.
+CREATE TABLE stoker.job_group (
+    id uuid PRIMARY KEY,
+    created bigint NOT NULL,
+    touched bigint NOT NULL,
+    closed bigint,
+    expires bigint,
+    total integer NOT NULL,
+    done integer NOT NULL,
+    dead integer NOT NULL,
+    canceled integer NOT NULL,
+    sealed boolean NOT NULL,
+    abandoned boolean NOT NULL,
+    queue text COLLATE "C",
+    callbacks text NOT NULL,
+    members uuid[] NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX job_group_unsealed ON stoker.job_group (touched) WHERE NOT sealed;
+CREATE INDEX job_group_complete ON stoker.job_group (id)
+    WHERE sealed AND closed IS NULL AND total <= done + dead + canceled;
+CREATE INDEX job_group_expires ON stoker.job_group (expires) WHERE expires IS NOT NULL;
+
+CREATE TABLE stoker.group_change (
+    n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id uuid NOT NULL,
+    at bigint NOT NULL,
+    total integer NOT NULL,
+    done integer NOT NULL,
+    dead integer NOT NULL,
+    canceled integer NOT NULL,
+    queue text COLLATE "C",
+    members uuid[]
+);
+CREATE INDEX group_change_id ON stoker.group_change (id);
+
 CREATE TABLE stoker.event (
     n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,

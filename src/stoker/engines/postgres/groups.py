@@ -1,0 +1,233 @@
+"""Groups: what became of members is appended, and closing is a transaction of its own.
+
+A settlement appends one row per group, so settlements of one group do not wait for each other. In it nothing can be
+known about the group: two transactions that end the last two members do not see each other. So the engine looks after
+the commit, merged over a few milliseconds: a group that seems complete is locked, its rows are added up in a statement
+that begins when the lock is held, and if it is complete it closes and stores its callbacks in that transaction. A sweep
+looks too, so that a process killed between commit and look costs a second and never a callback; it also adds up old
+rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stoker.engines.postgres.errors import Locked
+from stoker.engines.postgres.statements import sql
+from stoker.engines.shared.careful import insert_followup
+from stoker.engines.sql.careful import decided
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.errors import EngineError
+from stoker.model.groups import ABANDONED_AFTER, Group, GroupChange, Swept, unpack_callbacks
+from stoker.model.ids import JobId
+from stoker.model.job import Draft
+from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.time import SECOND, Span
+
+if TYPE_CHECKING:
+    from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.unit_of_work import Unit
+
+log = logging.getLogger("stoker.engines.postgres")
+
+MERGED = 0.02
+"""Seconds after a commit in which the looks of other commits join its own."""
+
+FOLDED_AFTER: Span = SECOND
+"""How old a change is before a sweep adds it to its group."""
+
+LOCK_WAIT = 0.2
+"""Seconds a closing waits for the key of a callback that another open transaction has taken."""
+
+_GROUPS, _LOCK, _TAKE_CHANGES = sql("groups"), sql("group_lock"), sql("group_take_changes")
+_WRITE, _SEAL = sql("group_write"), sql("group_seal")
+_COMPLETE, _TO_SWEEP = sql("groups_complete"), sql("groups_to_sweep")
+_EXPIRE, _DROP_CHANGES = sql("groups_expire"), sql("group_changes_drop")
+
+_WIDTH = 14
+"""Columns of a group; those of a change stand behind them."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
+    """Whole groups, in the order of their ids."""
+    rows = await store.once("desk", _GROUPS, (list(ids),)) if ids else []
+    found: dict[JobId, Group] = {}
+    for row in rows:
+        group = found.get(row[0]) or read(row)
+        total, done, dead, canceled, queue, members, at = row[_WIDTH:]
+        if total is not None:
+            group = group.counted(GroupChange(total, done, dead, canceled, members or [], queue), at)
+        found[group.id] = group
+    return [found.get(group) for group in ids]
+
+
+def read(row: Row) -> Group:
+    """Make a group of its columns."""
+    id_, created, touched, closed, expires, *more = row[:_WIDTH]
+    total, done, dead, canceled, sealed, abandoned, queue, callbacks, members = more
+    return Group(
+        id=id_,
+        created_at=created,
+        touched_at=touched,
+        closed_at=closed,
+        expires_at=expires,
+        total=total,
+        done=done,
+        dead=dead,
+        canceled=canceled,
+        sealed=sealed,
+        abandoned=abandoned,
+        queue=queue,
+        members=tuple(members),
+        **msgspec.structs.asdict(unpack_callbacks(callbacks)),
+    )
+
+
+# --- sealing and closing ----------------------------------------------------------------------------------------
+
+
+async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
+    """Seal a group, and look whether its members are finished."""
+    if not await store.once("write", _SEAL, (group, abandoned)):
+        return False
+    store.looks.add((group,))
+    return True
+
+
+class Looks:
+    """The groups that commits of this engine have changed, to be looked at soon. Lives on the engine's loop.
+
+    `inserted` is called with the drafts that a closing stored.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._groups: set[JobId] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.inserted: Callable[[Sequence[Draft]], None] = lambda _: None
+
+    def add(self, groups: Iterable[JobId]) -> None:
+        """Look at these soon, together with those of other commits."""
+        self._groups.update(groups)
+        if self._groups and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="stoker-groups")
+
+    async def _run(self) -> None:
+        while self._groups:
+            await asyncio.sleep(MERGED)
+            await self._look()
+
+    async def _look(self) -> None:
+        groups, self._groups = sorted(self._groups), set()
+        try:
+            await self.close_complete(groups)
+        except EngineError as error:
+            log.warning("%d groups are looked at by the next sweep instead: %s", len(groups), error)
+
+    async def settle(self) -> None:
+        """Wait until everything that was added has been looked at."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    async def close_complete(self, groups: Sequence[JobId]) -> int:
+        """Close those of the groups that are complete; returns how many."""
+        if not groups:
+            return 0
+        complete = [group for (group,) in await self._store.once("write", _COMPLETE, (list(groups),))]
+        return (await self.fold(complete)).closed if complete else 0
+
+    async def fold(self, groups: Sequence[JobId]) -> Swept:
+        """Add up the changes of groups, abandon those that stayed unsealed and close those that are complete.
+
+        A group whose callback waits for another transaction's key stays open until a later sweep.
+        """
+        try:
+            swept, drafts = await self._store.write(lambda unit: _fold(unit, groups), lane="keyed", lock_wait=LOCK_WAIT)
+        except Locked:
+            if len(groups) == 1:
+                return Swept()
+            parts = [await self.fold([group]) for group in groups]
+            return Swept(abandoned=sum(one.abandoned for one in parts), closed=sum(one.closed for one in parts))
+        self.inserted(drafts)
+        return swept
+
+    async def close(self) -> None:
+        """Look once more, before the engine closes."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if self._groups:
+            await self._look()
+
+
+def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Draft]]]:
+    """Do so; returns also what closing stored."""
+    locked = {row[0]: read(row) for row in (yield _LOCK, (sorted(groups),))}
+    counted = (yield from _counted(locked)) if locked else {}
+    yield from unit.load_queues({group.queue for group in counted.values() if group.queue is not None})
+    callbacks: list[Draft] = []
+    abandoned = closed = 0
+    for id_, group in counted.items():
+        if not group.sealed and group.touched_at < unit.now - ABANDONED_AFTER:
+            group = group.seal(abandoned=True)
+            abandoned += 1
+        if group.complete:
+            group = group.close(unit.now, KEEP_DONE if group.queue is None else unit.queue(group.queue).keep_done)
+            callbacks += group.callbacks
+            closed += locked[id_].sealed
+        if group != locked[id_]:
+            yield _WRITE, _row(group)
+    if callbacks:
+        yield from decided(
+            unit,
+            lambda: unit.load_drafts(callbacks, joins=False),
+            lambda: [insert_followup(unit, draft) for draft in callbacks],
+        )
+    return Swept(abandoned=abandoned, closed=closed), callbacks
+
+
+def _counted(locked: dict[JobId, Group]) -> Steps[dict[JobId, Group]]:
+    """Take the changes of locked groups; returns the groups after them."""
+    changes = {id_: GroupChange() for id_ in locked}
+    touched = {id_: group.touched_at for id_, group in locked.items()}
+    rows: list[Row] = yield _TAKE_CHANGES, (list(locked),)
+    for id_, _, total, done, dead, canceled, queue, members, at in sorted(rows, key=itemgetter(1)):
+        changes[id_].add(GroupChange(total, done, dead, canceled, list(members or ()), queue))
+        if members:
+            touched[id_] = max(touched[id_], at)
+    return {id_: group.counted(changes[id_], touched[id_]) for id_, group in locked.items()}
+
+
+def _row(group: Group) -> Row:
+    return (
+        group.id, group.touched_at, group.closed_at, group.expires_at, group.total, group.done, group.dead,
+        group.canceled, group.sealed, group.abandoned, group.queue, list(group.members),
+    )  # fmt: skip
+
+
+# --- sweeping ---------------------------------------------------------------------------------------------------
+
+
+async def sweep(store: Store, limit: int) -> Swept:
+    """Look at what no commit of a living process looks at, add up old changes, abandon, remove."""
+    await store.looks.settle()
+    found: dict[str, set[JobId]] = {}
+    for group, what in await store.once("desk", _TO_SWEEP, (store.now(), limit, FOLDED_AFTER, ABANDONED_AFTER)):
+        found.setdefault(what, set()).add(group)
+    swept = Swept()
+    closed = await store.looks.close_complete(sorted(found.get("changed", ())))
+    if old := sorted(found.get("old", set()) | found.get("unsealed", set())):
+        swept = await store.looks.fold(old)
+        await store.once("desk", _DROP_CHANGES, (old,))
+    removed = await store.once("desk", _EXPIRE, (sorted(found["expired"]),)) if "expired" in found else []
+    return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=len(removed))

@@ -1,0 +1,1 @@
+SELECT id, options FROM stoker.job WHERE id = ANY($1::uuid[])
