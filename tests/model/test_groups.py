@@ -162,6 +162,7 @@ def test_changes_add_up() -> None:
     change.add(GroupChange(1, 2, 3, 4, [ONE], "a"))
     change.add(GroupChange(-1, -1, -1, -1, [TWO], "b"))
     assert change == GroupChange(0, 1, 2, 3, [ONE, TWO], "a")
+    assert (change.waiting, GroupChange(3, 1).waiting) == (-6, 2)
 
 
 @pytest.mark.spec("GROUP-02")

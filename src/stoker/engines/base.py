@@ -64,7 +64,6 @@ class Feature(enum.StrEnum):
     ACROSS_QUEUES = "one step reaches all queues: bulk calls, follow-ups into other queues, ids stored in another queue"
     KEYS_ACROSS_QUEUES = "a unique key may be global, and jobs of its kind may go to several queues"
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
-    GROUPS = "jobs can be counted in groups"
     CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
     OUTBOX = "streams, whose messages are appended in the transaction of the user's own data, and inboxes"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"

@@ -49,6 +49,11 @@ class GroupChange(msgspec.Struct):
     members: list[JobId] = []
     queue: str | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many more members are not finished."""
+        return self.total - self.done - self.dead - self.canceled
+
     def add(self, other: GroupChange) -> None:
         """Take in what else the write changes."""
         self.total += other.total

@@ -316,7 +316,6 @@ class LockStep(RuleBasedStateMachine):
 
         self.same(call)
 
-    @precondition(lambda self: Feature.GROUPS in self.engine.features)
     @rule(options=st.lists(_drafts, max_size=3), sealed=st.booleans(), link=_linked)
     def make_group(self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None) -> None:
         """A group with its first members, and a callback of each sort, due a moment after the closing."""

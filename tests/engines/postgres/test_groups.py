@@ -184,7 +184,8 @@ async def test_a_callback_whose_key_an_open_transaction_holds_keeps_its_group_op
 async def test_settlements_of_one_group_do_not_wait_for_each_other(engine: PostgresEngine) -> None:
     """One is held open by a transaction; the others commit meanwhile, and the group waits for it."""
     group = await make(engine, 4)
-    first, *others = await engine.claim(DEMAND)
+    [first] = await engine.claim(Demand("w", (("default", 1),)))
+    others = await engine.claim(DEMAND)
     async with engine.transaction() as tx:
         await engine.settle([conclude(first, Done())], tx=tx)
         async with asyncio.timeout(PATIENCE):

@@ -84,7 +84,6 @@ class MemoryEngine:
             Feature.ACROSS_QUEUES,
             Feature.KEYS_ACROSS_QUEUES,
             Feature.BESIDE_TRANSACTIONS,
-            Feature.GROUPS,
             Feature.CLOSES_AT_ONCE,
             Feature.OUTBOX,
         }

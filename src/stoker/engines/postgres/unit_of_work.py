@@ -284,7 +284,7 @@ class Unit(SqlUnit):
     def _write_groups(self) -> Steps[None]:
         """Insert new groups with their first members, and append what became of the members of others."""
         changes = self.group_changes
-        self.touched_groups.update(changes)
+        self.touched_groups.update(id_ for id_, change in changes.items() if change.waiting <= 0)
         for group in self.changed_groups.values():
             first = group.counted(changes[group.id], self.now)
             flags = (first.sealed, first.abandoned, first.queue, pack_callbacks(first).decode())

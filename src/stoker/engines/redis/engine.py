@@ -71,7 +71,6 @@ class RedisEngine:
             Feature.KEYS_ACROSS_QUEUES,
             Feature.BESIDE_TRANSACTIONS,
             Feature.SERVER,
-            Feature.GROUPS,
             Feature.CLOSES_AT_ONCE,
         }
     )

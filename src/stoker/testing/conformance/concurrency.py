@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from stoker.engines.base import Engine, Feature
+from stoker.engines.base import Engine
 from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
 from stoker.model.job import Claim, Demand, Status, Verdict
@@ -16,7 +16,7 @@ from stoker.model.query import Cancel, Clone, Requeue, Selection
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store, Work, at_once, needs
+from stoker.testing.conformance.harness import Store, Work, at_once
 
 
 @pytest.mark.core
@@ -66,7 +66,6 @@ async def test_race_for_one_job_has_one_winner(store: Store) -> None:
 @pytest.mark.spec("GROUP-20")
 async def test_race_of_the_last_members_closes_a_group_once(store: Store) -> None:
     """Eight workers end the last eight members at the same moment; each callback is stored once."""
-    needs(store, Feature.GROUPS)
     group = store.mint()
     calls = {kind: store.draft(kind, queue="after") for kind in ("then", "on_finish")}
     await store.engine.insert(

@@ -52,7 +52,6 @@ def _callbacks(store: Store) -> _Callbacks:
 
 async def _make(store: Store, *drafts: Draft, sealed: bool = True, **callbacks: Draft) -> tuple[JobId, list[JobId]]:
     """A group with these members; callbacks unless given: one of each sort."""
-    needs(store, Feature.GROUPS)
     group = store.mint()
     chosen = callbacks or msgspec.structs.asdict(_callbacks(store))
     members = into_group(group, drafts)
@@ -133,7 +132,6 @@ async def test_a_group_with_a_dead_member_fails_when_the_last_one_ends(store: St
 @pytest.mark.spec("GROUP-02")
 async def test_a_group_without_callbacks_closes_too(store: Store) -> None:
     """It is only counted."""
-    needs(store, Feature.GROUPS)
     group = store.mint()
     await store.engine.insert(into_group(group, [store.draft()]), group=new_group(group, sealed=True))
     await store.finish(await store.take(), Done())
@@ -473,7 +471,6 @@ async def test_a_closed_group_takes_no_members(store: Store) -> None:
 @pytest.mark.spec("GROUP-12")
 async def test_a_group_of_another_store_takes_no_members(store: Store) -> None:
     """`NotFound` names it, and nothing of the call is stored."""
-    needs(store, Feature.GROUPS)
     foreign, plain, member = store.mint(), store.draft(), store.draft()
     with pytest.raises(NotFound, match=text(foreign)):
         await store.engine.insert([plain, *into_group(foreign, [member])])
@@ -486,7 +483,6 @@ async def test_a_group_of_another_store_takes_no_members(store: Store) -> None:
 @pytest.mark.spec("GROUP-12")
 async def test_a_stored_job_does_not_become_a_member(store: Store) -> None:
     """Else the group would close without it: `InvalidInput`, and nothing of the call is stored."""
-    needs(store, Feature.GROUPS)
     stored, fresh = store.draft(), store.draft()
     await store.insert(stored)
     group = store.mint()
@@ -500,7 +496,6 @@ async def test_a_stored_job_does_not_become_a_member(store: Store) -> None:
 @pytest.mark.spec("GROUP-13")
 async def test_a_repeated_call_adds_nothing(store: Store) -> None:
     """The same group and members again, before and after the end."""
-    needs(store, Feature.GROUPS)
     group = store.mint()
     made, members = new_group(group, sealed=True), into_group(group, [store.draft(), store.draft()])
     await store.engine.insert(members, group=made)
@@ -700,7 +695,6 @@ async def test_a_callback_may_end_a_member_of_another_group(store: Store) -> Non
 async def test_a_group_in_a_transaction_exists_with_its_commit(store: Store) -> None:
     """Rolled back, it leaves nothing."""
     needs(store, Feature.OWN_TRANSACTION)
-    needs(store, Feature.GROUPS)
 
     async def make(tx: Any) -> tuple[JobId, Draft]:
         group, draft = store.mint(), store.draft()
