@@ -6,6 +6,7 @@ values. Questions of people are planned for what they ask, so theirs are looked 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -190,6 +191,34 @@ async def test_no_door_reads_a_large_table_whole(postgres_url: str, schemas: dic
     finally:
         await connection.close()
     assert guilty == {}
+
+
+@pytest.mark.spec("PGOP-09")
+async def test_a_claim_walks_along_its_index_when_most_entries_are_dead(
+    postgres_url: str, schemas: dict[str, str]
+) -> None:
+    """A server that knows of few living jobs among many dead would rather read and sort them all."""
+    schema = schemas["empty"]
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
+        stack.push_async_callback(connection.close)
+        holder = await asyncpg.connect(postgres_url)
+        stack.push_async_callback(holder.close)
+        stack.push_async_callback(connection.execute, f"truncate {schema}.ready")
+        await connection.execute(
+            f"insert into {schema}.ready (queue, priority, due, id, status, attempts, token, settled, past)"
+            " select 'q', 0, n, gen_random_uuid(), 0, 0, 0, -1, false from generate_series(1, 30000) n"
+        )
+        await holder.execute("begin isolation level repeatable read")
+        await holder.execute("select 1")
+        await connection.execute(f"delete from {schema}.ready where due > 20")
+        await connection.execute(f"vacuum (analyze) {schema}.ready")
+        text = placed(STATEMENTS["claim"], schema)
+        where = [listed([n]) for n in (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)]
+        values = (None, "w", ["q"], listed([1]), 1, *([one] for one in where))
+        plan = await connection.fetchval(f"explain (format json) {text}", *values)
+        assert "ready_pkey" in plan
+        assert "Bitmap" not in plan
 
 
 @pytest.mark.spec("PGOP-09")

@@ -56,11 +56,10 @@ DOORS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
 }
-"""The doors' statements are planned once, perhaps while every table is empty: they must not learn from that."""
-
-STREAMS = {**DOORS, "enable_bitmapscan": "off"}
-"""Those of streams find the newest version of a cursor by going backwards along an index."""
+"""The doors' statements are planned once, perhaps while every table is empty: they must not learn from that. They walk
+along an index in its order; a bitmap would read and sort every dead entry that a held snapshot keeps."""
 
 DESK = {**COMMON, "enable_seqscan": "off"}
 """Questions of people are planned for what they ask, and never for a walk over everything."""

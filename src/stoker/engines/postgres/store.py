@@ -19,7 +19,7 @@ import msgspec
 
 from stoker.engines.base import Clock
 from stoker.engines.postgres import schema
-from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, STREAMS, Connection, Pooler, Retriable
+from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.groups import Looks
 from stoker.engines.postgres.statements import sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
@@ -41,7 +41,7 @@ Inserts with unique keys may wait for the lock of another transaction: neither p
 them.
 """
 
-KINDS = {"doors": DOORS, "streams": STREAMS, "desk": DESK}
+KINDS = {"doors": DOORS, "streams": DOORS, "desk": DESK}
 """Settings of the connections of each kind."""
 
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
