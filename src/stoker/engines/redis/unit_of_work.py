@@ -14,7 +14,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
 from stoker.engines.redis.keys import AGAIN, GROUPS, WAIT, WAKE, Keys, Shard
-from stoker.engines.redis.record_format import CHARS, ODD
+from stoker.engines.redis.record_format import CHARS, ODD, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.groups import Group, pack_members
@@ -25,7 +25,7 @@ from stoker.model.record import WAITING, Record
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
 
-BODY = ("kind", "queue", "payload", "budget", "options", "unique", "tenant")
+BODY = ("kind", "queue", "payload", "budget", *(part.field for part in PARTS))
 """The fields that only the body holds; priority and due time are in the state as well."""
 
 
