@@ -95,7 +95,8 @@ async def test_a_week_of_trouble_fires_what_the_oracle_fires(
     """Stale, early, doubled and killed ticks: every occurrence has one job, or is counted as missed; never both."""
     chance = random.Random(20)
     app = Stoker(engine)
-    plans = {one.name: one for one in schedules(1_000 if campaign else 8)}
+    most = 200 if engine.name == "redis+cluster" else 1_000  # there each call asks three servers
+    plans = {one.name: one for one in schedules(most if campaign else 8)}
     for one in plans.values():
         await engine.put(one)
     clock.set(START + 1)
