@@ -21,7 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.engines.base import Outbox, outbox_of
+import psycopg
+
+from stoker.engines.base import Engine, Outbox, outbox_of
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import EngineError
 from stoker.model.ids import Mint
@@ -41,20 +43,43 @@ FROZEN = 1.5
 TABLES = (
     "CREATE TABLE counters (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     "CREATE TABLE sent (id TEXT PRIMARY KEY)",
-    "CREATE TABLE effects (n INTEGER PRIMARY KEY, key TEXT NOT NULL, value INTEGER NOT NULL, UNIQUE (key, value))",
+    "CREATE TABLE effects (n {number} PRIMARY KEY, key TEXT NOT NULL, value INTEGER NOT NULL, UNIQUE (key, value))",
 )
+Trouble = (sqlite3.OperationalError, psycopg.OperationalError, EngineError)
+"""What a member may meet when it waits too long for others: it rolls back and tries again."""
 
 
 class Site(NamedTuple):
-    """Where the storm rages: the engine's URL, the files of its members, and how late a commit may come."""
+    """Where the storm rages: the engine's URL, the files of its members, and how late a commit may come.
+
+    `schema` is that of the engine on Postgres, and also holds the tables of the user.
+    """
 
     url: str
     folder: str
     latest: float
+    schema: str = ""
 
-    def connect(self) -> sqlite3.Connection:
+    def engine(self) -> Engine:
+        return engine_from_url(f"{self.url}?schema={self.schema}" if self.schema else self.url)
+
+    def connect(self) -> Handle:
         """A connection of the user's own."""
-        return sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30)
+        if self.schema:
+            return Handle(psycopg.connect(self.url, options=f"-csearch_path={self.schema}"), "%s")
+        return Handle(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30), "?")
+
+
+class Handle:
+    """A connection of a driver, with one style of placeholders."""
+
+    def __init__(self, raw: Any, mark: str) -> None:
+        self.raw = raw
+        self._mark = mark
+
+    def run(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        cursor = self.raw.execute(text.replace("?", self._mark), values)
+        return cursor.fetchall() if cursor.description else []
 
 
 # --- members --------------------------------------------------------------------------------------------------------
@@ -64,29 +89,33 @@ async def write(site: Site, quota: int, seed: int) -> None:
     """Commit so many messages."""
     chance = random.Random(seed)
     mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
-    engine = engine_from_url(site.url)
+    engine = site.engine()
     await engine.open()
     handle = site.connect()
     done = 0
     while done < quota:
-        count = chance.choice((1, 1, 1, 2, 5))
+        # In one order, so that writers do not deadlock. The counters are raised first: the transaction has begun long
+        # before it appends.
+        keys = sorted(f"k{chance.randrange(KEYS)}" for _ in range(chance.choice((1, 1, 1, 2, 5))))
         try:
-            for _ in range(count):
-                key, message = f"k{chance.randrange(KEYS)}", mint()
+            made = []
+            for key in keys:
                 raised = "UPDATE counters SET value = value + 1 WHERE key = ? RETURNING value"
-                [(value,)] = handle.execute(raised, (key,)).fetchall()
-                handle.execute("INSERT INTO sent VALUES (?)", (message.hex(),))
-                one = entry(ORDERS, key, str(value).encode(), "t", id=message)
-                await outbox_of(engine).append(ORDERS, [one], tx=handle)
-            if chance.random() < 0.05:
-                time.sleep(site.latest * chance.random())
+                [(value,)] = handle.run(raised, key)
+                made.append(entry(ORDERS, key, str(value).encode(), "t", id=mint()))
+            late = site.latest * chance.random() if chance.random() < 0.05 else 0
+            time.sleep(late * chance.random())
+            for one in made:
+                handle.run("INSERT INTO sent VALUES (?)", one.id.hex())
+                await outbox_of(engine).append(ORDERS, [one], tx=handle.raw)
+            time.sleep(late * chance.random())
             if chance.random() < 0.12:
-                handle.rollback()
+                handle.raw.rollback()
             else:
-                handle.commit()
-                done += count
-        except (sqlite3.OperationalError, EngineError):
-            handle.rollback()
+                handle.raw.commit()
+                done += len(keys)
+        except Trouble:
+            handle.raw.rollback()
 
 
 class Member:
@@ -94,7 +123,7 @@ class Member:
 
     def __init__(self, site: Site, name: str) -> None:
         self.site = site
-        self.engine = engine_from_url(site.url)
+        self.engine = site.engine()
         self.outbox: Outbox = outbox_of(self.engine)
         self.worker = f"{name}.{os.getpid()}"
         self.renewed = 0.0
@@ -111,8 +140,8 @@ class Member:
                 worked |= await self.project(handle)
                 if self.chance.random() < 0.05:
                     await self.outbox.vacuum("orders", 50)
-            except (sqlite3.OperationalError, EngineError):
-                handle.rollback()
+            except Trouble:
+                handle.raw.rollback()
                 worked = False
             if not worked:
                 await asyncio.sleep(0.01)
@@ -146,27 +175,30 @@ class Member:
             lease = found.lease
         return worked
 
-    async def project(self, handle: sqlite3.Connection) -> bool:
+    async def project(self, handle: Handle) -> bool:
         """Deliver to the consumer that writes its effects in the transaction that advances."""
         lease = await self.outbox.lease(Wish("orders", "project", self.worker, 20, TERMS))
         if not isinstance(lease, Lease):
             return False
         for one in lease.messages:
-            handle.execute("INSERT INTO effects (key, value) VALUES (?, ?)", (one.key, int(one.payload or b"")))
-        found = await self.outbox.advance(conclude_batch(lease, Delivered(), 0), tx=handle)
-        handle.commit() if found.applied else handle.rollback()
+            handle.run("INSERT INTO effects (key, value) VALUES (?, ?)", one.key, int(one.payload or b""))
+        found = await self.outbox.advance(conclude_batch(lease, Delivered(), 0), tx=handle.raw)
+        handle.raw.commit() if found.applied else handle.raw.rollback()
         return True
 
 
 # --- the storm ------------------------------------------------------------------------------------------------------
 
 
-def storm(url: str, folder: str, messages: int, seed: int, latest: float = 0.02) -> dict[str, int]:
+def storm(
+    url: str, folder: str, messages: int, seed: int, latest: float = 0.04, schema: str = "", crowd: int = 4
+) -> dict[str, int]:
     """Write and deliver so many messages; returns how many members were killed and frozen."""
-    site = Site(url, folder, latest)
+    site = Site(url, folder, latest, schema)
     chance = random.Random(seed)
     asyncio.run(prepare(site))
-    writers = [_writer(site, messages // 4, chance.getrandbits(32)) for _ in range(4)]
+    share = messages // crowd
+    writers = [_writer(site, share, chance.getrandbits(32)) for _ in range(crowd)]
     members = [_member(site, f"c{n}") for n in range(3)]
     tally = {"killed": 0, "writers killed": 0, "frozen": 0}
     while bool(writers) or asyncio.run(left(site)):
@@ -187,7 +219,7 @@ def storm(url: str, folder: str, messages: int, seed: int, latest: float = 0.02)
             tally["killed"] += 1
         if writers and chance.random() < 0.2:
             _kill(writers.pop())
-            writers.append(_writer(site, messages // 8, chance.getrandbits(32)))
+            writers.append(_writer(site, share // 2, chance.getrandbits(32)))
             tally["writers killed"] += 1
     for pid in members:
         _kill(pid)
@@ -195,20 +227,21 @@ def storm(url: str, folder: str, messages: int, seed: int, latest: float = 0.02)
 
 
 async def prepare(site: Site) -> None:
-    engine = engine_from_url(site.url)
+    engine = site.engine()
     await engine.open()
     await outbox_of(engine).register(ORDERS, [Consumer("publish"), Consumer("project")])
     await engine.close()
     handle = site.connect()
     for statement in TABLES:
-        handle.execute(statement)
-    handle.executemany("INSERT INTO counters VALUES (?, 0)", [(f"k{n}",) for n in range(KEYS)])
-    handle.commit()
-    handle.close()
+        handle.run(statement.format(number="bigint GENERATED ALWAYS AS IDENTITY" if site.schema else "INTEGER"))
+    for n in range(KEYS):
+        handle.run("INSERT INTO counters VALUES (?, 0)", f"k{n}")
+    handle.raw.commit()
+    handle.raw.close()
 
 
 async def left(site: Site) -> int:
-    engine = engine_from_url(site.url)
+    engine = site.engine()
     await engine.open()
     [state] = await outbox_of(engine).streams(["orders"])
     await engine.close()

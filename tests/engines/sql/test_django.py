@@ -20,7 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from stoker import Stoker, sync
-from stoker.engines.base import Engine, Feature, outbox_of
+from stoker.engines.base import Engine, outbox_of
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
 from stoker.model import ids
@@ -110,8 +110,6 @@ class Undone(Exception):
 @pytest.mark.spec("OUTBOX-42")
 def test_messages_exist_once_the_atomic_block_commits(shop: Shop) -> None:
     """And their stream, which the append registers; a block inside that is rolled back leaves nothing."""
-    if Feature.OUTBOX not in shop.engine.features:
-        pytest.skip(f"{shop.engine.name} has no streams yet")
     outbox, orders = outbox_of(shop.engine), Stream("orders")
 
     def order(key: str) -> Entry:

@@ -407,7 +407,7 @@ class PostgresEngine:
     @timed(write=True)
     async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
         needs_transaction("hold", tx)
-        return await self._join(tx, lambda _: outbox.hold(claim))
+        return await user_transaction.hold(self._store, self._claimer, tx, claim)
 
     async def _join(self, tx: Transaction, make: Callable[[Unit], Steps[T]]) -> T:
         return await user_transaction.join(self._store, self._claimer, tx, make)

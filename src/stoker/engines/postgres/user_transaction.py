@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from stoker.engines.postgres import insert as inserting
-from stoker.engines.postgres import schema
+from stoker.engines.postgres import outbox, schema
 from stoker.engines.postgres import settle as closing
-from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
+from stoker.engines.postgres.connection import BEGIN, LEVEL, Connection, DriverError, Retriable
 from stoker.engines.postgres.errors import translated
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
@@ -26,7 +26,7 @@ from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
-from stoker.model.job import Draft, Receipt, Settlement, Verdict
+from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.claim import Claimer
@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _NOW = sql("now")
 _WHERE = sql("whereabouts")
+_SET_APART = sql("set_apart")
 
 
 async def insert(
@@ -48,6 +49,19 @@ async def insert(
 async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle inside the caller's transaction."""
     return await join(store, claimer, tx, lambda unit: closing.settle(unit, settlements))
+
+
+async def hold(store: Store, claimer: Claimer, tx: Any, claim: Claim) -> Claim | None:
+    """Return the claim while it is still its worker's.
+
+    Above read committed the transaction will settle on the snapshot of its first statement. So the job is set apart
+    before there is one: `SHOW` takes none.
+    """
+    if not isinstance(tx, Own) and handles.dialect_of(tx) == "postgresql":
+        [(level,)] = await handles.run(tx, "SHOW transaction_isolation")
+        if level != LEVEL:
+            await store.once("write", _SET_APART, (claim.worker, claim.token, claim.id))
+    return await join(store, claimer, tx, lambda _: outbox.hold(claim))
 
 
 async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:

@@ -44,6 +44,11 @@ class Alchemy(Adapter):
     def dialect(self) -> str:  # type: ignore[override]
         return str(self._bind().dialect.name)
 
+    @property
+    def _first(self) -> str:
+        """A statement that begins a transaction and, on Postgres, takes no snapshot, as every SELECT would."""
+        return "SHOW transaction_isolation" if self.dialect == "postgresql" else "SELECT 1"
+
     def _bind(self) -> Any:
         return self.handle
 
@@ -55,7 +60,7 @@ class Alchemy(Adapter):
         raw = connection.connection.driver_connection
         if outside(raw):
             # Its own BEGIN, and whatever the user hung on that event, comes with the first statement.
-            connection.exec_driver_sql("SELECT 1").close()
+            connection.exec_driver_sql(self._first).close()
             if outside(raw):
                 if commits_each(raw):
                     raise refused(self.handle)
@@ -104,7 +109,7 @@ class AsyncAlchemy(Alchemy):
         connection = await self._opened()
         raw = (await connection.get_raw_connection()).driver_connection
         if outside(raw):
-            await connection.exec_driver_sql("SELECT 1")
+            await connection.exec_driver_sql(self._first)
             if outside(raw):
                 if commits_each(raw):
                     raise refused(self.handle)
