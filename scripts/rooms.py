@@ -1,48 +1,59 @@
-"""Runs the checks and the tests room by room, and says how long each room took.
+"""Runs the checks and the tests in rooms, several at a time, and says how long each room took.
 
-A room is a folder of tests with a time budget of its own. Going over budget only warns: a slow machine is no failure.
-With arguments other than our own options everything is handed to one pytest run instead.
+A room is some tests with a process, servers and a time budget of their own. Much of their time is waiting, for servers
+and for other processes, so a few rooms at a time keep all cores busy. Going over budget only warns: a slow machine is
+no failure. In a campaign each room has the machine to itself. With arguments other than our own options everything is
+handed to one pytest run instead.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTHING_COLLECTED = 5
+WIDTH = (os.cpu_count() or 1) + 1
+"""Rooms at a time."""
 
 
 @dataclass(frozen=True)
 class Room:
     name: str
     budget: int
-    folder: str = ""
-    beside: str = ""
-    """What of the folder runs at the same time as the rest: its tests wait more than they work."""
+    """Seconds, beside other rooms, on two cores that nothing else uses; the longest room starts first."""
+    tests: str = ""
 
 
 CHECKS = Room("checks", 60)
 MODEL = Room("model", 60, "tests/model")
-UNIT = Room("unit", 40, "tests", "test_services.py")
+UNIT = Room("unit", 90, "tests")
+"""Everything that has no room of its own."""
 APART = (
-    Room("engines", 90, "tests/engines", "postgres"),
-    Room("conformance", 180, "tests/conformance", "test_postgres.py"),
-    Room("faults-sqlite", 40, "tests/faults/sqlite"),
-    Room("faults-postgres", 40, "tests/faults/postgres", "test_network.py"),
-    Room("faults-redis", 40, "tests/faults/redis", "test_network.py"),
-    Room("worker", 100, "tests/worker"),
+    Room("worker", 150, "tests/worker"),
+    Room("postgres", 120, "tests/conformance/test_postgres.py"),
+    Room("postgres-engine", 120, "tests/engines/postgres"),
+    Room("redis-cluster", 90, "tests/conformance/test_redis_cluster.py"),
+    Room("faults-sqlite", 80, "tests/faults/sqlite"),
+    Room("faults-postgres", 80, "tests/faults/postgres"),
+    Room("sqlite", 70, "tests/conformance/test_sqlite.py"),
+    Room("machine", 70, "tests/conformance/test_machine.py"),
+    Room("engines", 70, "tests/engines"),
+    Room("pooled", 70, "tests/conformance/test_postgres_pooled.py"),
+    Room("faults-redis", 60, "tests/faults/redis"),
+    Room("services", 60, "tests/test_services.py"),
+    Room("conformance", 60, "tests/conformance"),
 )
 
 
@@ -56,20 +67,31 @@ class Run:
     engines: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass
+class Open:
+    """A room whose command runs."""
+
+    room: Room
+    tally: Path
+    output: Path
+    started: float
+    process: subprocess.Popen[bytes]
+
+
 def main(arguments: list[str]) -> int:
     if not only_ours(arguments):
         return call([sys.executable, "-m", "pytest", *arguments])
-    run = Run()
+    run, began = Run(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stoker-test-") as scratch:
-        enter(run, CHECKS, [[str(ROOT / "scripts" / "check")]])
-        enter(run, MODEL, model_commands(arguments, Path(scratch)), Path(scratch))
-        with alongside(run, UNIT, arguments, Path(scratch)) as ignored:
-            enter(run, UNIT, [[*unit_command(arguments), *ignored]], Path(scratch))
-        for room in APART:
-            if (ROOT / room.folder).is_dir():
-                with alongside(run, room, arguments, Path(scratch)) as ignored:
-                    enter(run, room, [[*pytest_command(), room.folder, *ignored, *arguments]], Path(scratch))
-    return report(run)
+        commands = {CHECKS: [str(ROOT / "scripts" / "check")], MODEL: model_command(arguments, Path(scratch))}
+        rooms = [CHECKS, *sorted((MODEL, UNIT, *APART), key=lambda room: -room.budget)]
+        enter(
+            run,
+            {room: commands.get(room) or pytest_command(room, arguments) for room in rooms},
+            Path(scratch),
+            width=1 if "--campaign" in arguments else WIDTH,
+        )
+    return report(run, time.monotonic() - began)
 
 
 def only_ours(arguments: list[str]) -> bool:
@@ -83,11 +105,13 @@ def only_ours(arguments: list[str]) -> bool:
     return True
 
 
-def pytest_command() -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q"]
+def pytest_command(room: Room, arguments: list[str]) -> list[str]:
+    """The tests of a room, without those below it that have rooms of their own."""
+    others = [other.tests for other in (MODEL, *APART) if other.tests.startswith(f"{room.tests}/")]
+    return [sys.executable, "-m", "pytest", "-q", room.tests, *(f"--ignore={tests}" for tests in others), *arguments]
 
 
-def model_commands(arguments: list[str], scratch: Path) -> list[list[str]]:
+def model_command(arguments: list[str], scratch: Path) -> list[str]:
     """The pure rules and their coverage.
 
     Nothing else is traced: it is their coverage that counts, and CPython 3.11 loses exceptions thrown into a traced
@@ -95,63 +119,51 @@ def model_commands(arguments: list[str], scratch: Path) -> list[list[str]]:
     """
     coverage = [sys.executable, "-m", "coverage"]
     data = f"--data-file={scratch / 'coverage'}"
-    return [
-        [*coverage, "run", data, "-m", "pytest", "-q", MODEL.folder, *arguments],
+    steps = (
+        [*coverage, "run", data, "-m", "pytest", "-q", MODEL.tests, *arguments],
         [*coverage, "report", data],
-    ]
+    )
+    return ["sh", "-c", " && ".join(map(shlex.join, steps))]
 
 
-def unit_command(arguments: list[str]) -> list[str]:
-    """Everything that has no room of its own."""
-    ignored = [f"--ignore={room.folder}" for room in (MODEL, *APART)]
-    return [*pytest_command(), UNIT.folder, *ignored, *arguments]
+def enter(run: Run, commands: dict[Room, list[str]], scratch: Path, width: int = WIDTH) -> None:
+    """Run the commands of the rooms, in their order, so many at a time; whatever ends us ends them first."""
+    waiting = list(commands.items())
+    at_work: list[Open] = []
+    try:
+        while waiting or at_work:
+            while waiting and len(at_work) < width:
+                at_work.append(opened(*waiting.pop(0), scratch))
+            for one in [one for one in at_work if one.process.poll() is not None]:
+                at_work.remove(one)
+                close(run, one)
+            time.sleep(0.02)
+    except BaseException:
+        for one in at_work:
+            one.process.terminate()
+        for one in at_work:
+            one.process.wait()
+        raise
 
 
-@contextmanager
-def alongside(run: Run, room: Room, arguments: list[str], scratch: Path) -> Iterator[list[str]]:
-    """Run what a room has beside the rest while the rest runs; gives what the rest leaves out."""
-    if not room.beside:
-        yield []
-        return
-    file, tally, started = f"{room.folder}/{room.beside}", scratch / f"{room.name}-beside.json", time.monotonic()
-    with tempfile.TemporaryFile(dir=scratch) as output:
-        command = [*pytest_command(), file, *arguments]
-        environment = {**os.environ, "STOKER_TEST_TALLY": str(tally)}
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output) as process:
-            try:
-                yield [f"--ignore={file}"]
-                code = process.wait()
-            except BaseException:
-                process.terminate()
-                raise
-        output.seek(0)
-        print(f"\n--- {room.name}, {room.beside}\n{output.read().decode(errors='replace')}", flush=True)
-    if code not in (0, NOTHING_COLLECTED) and room.name not in run.broken:
-        run.broken.append(room.name)
-    run.seconds[room] = time.monotonic() - started
-    add(run, room, tally)
+def opened(room: Room, command: Sequence[str], scratch: Path) -> Open:
+    tally, output = scratch / f"{room.name}.json", scratch / f"{room.name}.out"
+    environment = {**os.environ, "STOKER_TEST_TALLY": str(tally)}
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+    return Open(room, tally, output, time.monotonic(), process)
 
 
-def enter(run: Run, room: Room, commands: list[list[str]], scratch: Path | None = None) -> None:
-    print(f"\n--- {room.name}", flush=True)
-    tally = scratch / f"{room.name}.json" if scratch else None
-    started = time.monotonic()
-    for command in commands:
-        code = call(command, tally)
-        if code and not (code == NOTHING_COLLECTED and "pytest" in command):
-            run.broken.append(room.name)
-            break
-    run.seconds[room] = time.monotonic() - started
-    if tally:
-        add(run, room, tally)
-
-
-def add(run: Run, room: Room, tally: Path) -> None:
-    """Count what a run of pytest left behind."""
-    if tally.exists():
-        counted = json.loads(tally.read_text())
+def close(run: Run, one: Open) -> None:
+    """Print what a room said, and count what its tests left behind."""
+    run.seconds[one.room] = time.monotonic() - one.started
+    print(f"\n--- {one.room.name}\n{one.output.read_text(errors='replace').rstrip()}", flush=True)
+    if one.process.returncode not in (0, NOTHING_COLLECTED):
+        run.broken.append(one.room.name)
+    if one.tally.exists():
+        counted = json.loads(one.tally.read_text())
         run.outcomes.update(counted["outcomes"])
-        if room.name == "conformance":
+        if one.room.tests.startswith("tests/conformance"):
             run.engines.update(counted["engines"])
 
 
@@ -175,19 +187,19 @@ def terminated(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def report(run: Run) -> int:
+def report(run: Run, seconds: float) -> int:
     print("\n--- time per room")
-    for room, seconds in run.seconds.items():
-        late = "  OVER BUDGET" if seconds > room.budget else ""
+    for room, took in run.seconds.items():
+        late = "  OVER BUDGET" if took > room.budget else ""
         broken = "  FAILED" if room.name in run.broken else ""
-        print(f"{room.name:<16}{seconds:7.1f} s of {room.budget:4d} s{late}{broken}")
+        print(f"{room.name:<16}{took:7.1f} s of {room.budget:4d} s{late}{broken}")
     counts = ", ".join(f"{name} {count}" for name, count in sorted(run.engines.items())) or "none yet"
     print(f"\nconformance cases per engine: {counts}")
     if run.broken:
         print(f"failed rooms: {', '.join(run.broken)}")
     order = ("failed", "errors", "passed", "skipped", "deselected", "xfailed")
     words = [f"{run.outcomes[name]} {name}" for name in order if run.outcomes[name]] or ["0 passed"]
-    print(f"{', '.join(words)} in {sum(run.seconds.values()):.2f}s")
+    print(f"{', '.join(words)} in {seconds:.2f}s")
     return 1 if run.broken else 0
 
 

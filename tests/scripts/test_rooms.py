@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,36 +42,70 @@ def test_the_report_ends_with_the_counts(capsys: pytest.CaptureFixture[str]) -> 
     run.seconds = {rooms.CHECKS: 61.0, rooms.UNIT: 1.0}
     run.outcomes.update(passed=3, skipped=1)
     run.engines.update(memory=2)
-    assert rooms.report(run) == 0
+    assert rooms.report(run, 61.5) == 0
     output = capsys.readouterr().out
     assert "OVER BUDGET" in output
     assert "conformance cases per engine: memory 2" in output
-    assert output.splitlines()[-1] == "3 passed, 1 skipped in 62.00s"
+    assert output.splitlines()[-1] == "3 passed, 1 skipped in 61.50s"
 
 
-def test_a_broken_room_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_test_is_in_one_room() -> None:
+    """Whatever no room names, a new folder too, is in the room of the folder above it."""
+    taken: list[Path] = []
+    for room in (rooms.MODEL, rooms.UNIT, *rooms.APART):
+        command = rooms.pytest_command(room, [])
+        assert (rooms.ROOT / room.tests).exists(), room
+        ignored = [rooms.ROOT / word.removeprefix("--ignore=") for word in command if word.startswith("--ignore=")]
+        place = rooms.ROOT / room.tests
+        files = [place] if place.is_file() else place.rglob("test_*.py")
+        taken += [file for file in files if not any(file.is_relative_to(other) for other in ignored)]
+    assert sorted(taken) == sorted((rooms.ROOT / "tests").rglob("test_*.py"))
+
+
+def test_rooms_run_at_the_same_time_and_a_broken_one_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = rooms.Run()
-    rooms.enter(run, rooms.CHECKS, [["false"], ["echo", "never reached"]])
-    assert run.broken == ["checks"]
-    assert rooms.report(run) == 1
+    meet = "touch {0}; while ! [ -e {1} ]; do sleep 0.01; done; echo met"
+    one, two, three = (rooms.Room(name, 60) for name in ("one", "two", "three"))
+    commands = {
+        one: ["sh", "-c", meet.format(tmp_path / "a", tmp_path / "b")],
+        two: ["sh", "-c", meet.format(tmp_path / "b", tmp_path / "a")],
+        three: ["false"],
+    }
+    rooms.enter(run, commands, tmp_path, width=2)
+    assert run.broken == ["three"]
+    assert set(run.seconds) == {one, two, three}
+    assert capsys.readouterr().out.count("met") == 2
+    assert rooms.report(run, 1.0) == 1
 
 
 def test_a_room_without_cases_for_the_engine_is_no_failure(tmp_path: Path) -> None:
     run = rooms.Run()
-    command = [sys.executable, "-c", f"raise SystemExit({rooms.NOTHING_COLLECTED})", "pytest"]
-    rooms.enter(run, rooms.APART[0], [command], tmp_path)
+    rooms.enter(run, {rooms.UNIT: ["sh", "-c", f"exit {rooms.NOTHING_COLLECTED}"]}, tmp_path)
     assert run.broken == []
 
 
-def test_what_a_room_has_beside_the_rest_counts_as_much(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "test_aside.py").write_text("def test(): raise AssertionError('aside')\n")
-    run = rooms.Run()
-    room = rooms.Room("odd", 1, str(tmp_path), "test_aside.py")
-    with rooms.alongside(run, room, ["-p", "no:cacheprovider", "--rootdir", str(tmp_path)], tmp_path) as ignored:
-        assert ignored == [f"--ignore={tmp_path}/test_aside.py"]
-    assert run.broken == ["odd"]
-    assert run.seconds[room] > 0
-    assert "AssertionError: aside" in capfd.readouterr().out
+def test_what_ends_a_run_ends_its_rooms(tmp_path: Path) -> None:
+    class Ended(BaseException): ...
+
+    def end(*_: object) -> None:
+        raise Ended
+
+    def interrupt() -> None:
+        until(pid.exists, "the room did not open")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    pid = tmp_path / "pid"
+    command = ["sh", "-c", f"echo $$ > {pid}.part; mv {pid}.part {pid}; exec sleep 50"]
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(Ended):
+            rooms.enter(rooms.Run(), {rooms.UNIT: command}, tmp_path)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not alive(int(pid.read_text()))
 
 
 def test_cases_are_counted_per_engine_and_chosen_by_engine_and_variant(tmp_path: Path) -> None:
