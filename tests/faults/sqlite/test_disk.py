@@ -101,7 +101,7 @@ async def main(folder, how):
     }))
 
 folder = Path(sys.argv[1])
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
 asyncio.run(main(folder, sys.argv[2]))
 """
 
