@@ -30,6 +30,7 @@ def everything() -> list[Benchmark]:
         contention,
         draft_cost,
         due,
+        group_cost,
         latency,
         postgres_cost,
         questions,
@@ -48,7 +49,7 @@ def everything() -> list[Benchmark]:
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
     return [
         benchmark
-        for module in (*local, tick_cost, server_cost, server_life, trickle, redis_cost, postgres_cost)
+        for module in (*local, tick_cost, group_cost, server_cost, server_life, trickle, redis_cost, postgres_cost)
         for benchmark in module.BENCHMARKS
     ]
 

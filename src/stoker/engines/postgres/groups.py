@@ -24,7 +24,7 @@ from stoker.engines.shared.careful import insert_followup
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import EngineError
-from stoker.model.groups import ABANDONED_AFTER, Group, GroupChange, Swept, unpack_callbacks
+from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Group, GroupChange, Swept, unpack_callbacks
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
 from stoker.model.lifecycle import KEEP_DONE
@@ -46,12 +46,12 @@ LOCK_WAIT = 0.2
 """Seconds a closing waits for the key of a callback that another open transaction has taken."""
 
 _GROUPS, _LOCK, _TAKE_CHANGES = sql("groups"), sql("group_lock"), sql("group_take_changes")
-_WRITE, _SEAL = sql("group_write"), sql("group_seal")
+_WRITE, _KNOWN, _SEAL = sql("group_write"), sql("group_known"), sql("group_seal")
 _COMPLETE, _TO_SWEEP = sql("groups_complete"), sql("groups_to_sweep")
 _EXPIRE, _DROP_CHANGES = sql("groups_expire"), sql("group_changes_drop")
 
-_WIDTH = 14
-"""Columns of a group; those of a change stand behind them."""
+_WIDTH = 13
+"""Columns of a group without its members; those and a change stand behind them."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
     rows = await store.once("desk", _GROUPS, (list(ids),)) if ids else []
     found: dict[JobId, Group] = {}
     for row in rows:
-        group = found.get(row[0]) or read(row)
-        total, done, dead, canceled, queue, members, at = row[_WIDTH:]
+        known, total, done, dead, canceled, queue, members, at = row[_WIDTH:]
+        group = found.get(row[0]) or msgspec.structs.replace(read(row), members=tuple(known))
         if total is not None:
             group = group.counted(GroupChange(total, done, dead, canceled, members or [], queue), at)
         found[group.id] = group
@@ -71,9 +71,9 @@ async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
 
 
 def read(row: Row) -> Group:
-    """Make a group of its columns."""
+    """Make a group of its columns, without its members."""
     id_, created, touched, closed, expires, *more = row[:_WIDTH]
-    total, done, dead, canceled, sealed, abandoned, queue, callbacks, members = more
+    total, done, dead, canceled, sealed, abandoned, queue, callbacks = more
     return Group(
         id=id_,
         created_at=created,
@@ -87,7 +87,6 @@ def read(row: Row) -> Group:
         sealed=sealed,
         abandoned=abandoned,
         queue=queue,
-        members=tuple(members),
         **msgspec.structs.asdict(unpack_callbacks(callbacks)),
     )
 
@@ -205,13 +204,16 @@ def _counted(locked: dict[JobId, Group]) -> Steps[dict[JobId, Group]]:
         changes[id_].add(GroupChange(total, done, dead, canceled, list(members or ()), queue))
         if members:
             touched[id_] = max(touched[id_], at)
+    for id_, change in changes.items():
+        if change.members:
+            yield _KNOWN, (id_, change.members, MOST_KNOWN)
     return {id_: group.counted(changes[id_], touched[id_]) for id_, group in locked.items()}
 
 
 def _row(group: Group) -> Row:
     return (
         group.id, group.touched_at, group.closed_at, group.expires_at, group.total, group.done, group.dead,
-        group.canceled, group.sealed, group.abandoned, group.queue, list(group.members),
+        group.canceled, group.sealed, group.abandoned, group.queue,
     )  # fmt: skip
 
 

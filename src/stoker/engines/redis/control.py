@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import eight
-from stoker.engines.redis.scripts import script
+from stoker.engines.redis.scripts import KEEP_DONE, script
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.control import (
     Budget,
@@ -38,7 +38,7 @@ from stoker.model.job import check_name, check_span
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.retry import OFF, Curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Grant, Rate, drained, spend, wait_hint
-from stoker.model.time import HOUR, Instant, Span
+from stoker.model.time import Instant, Span
 
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
@@ -48,8 +48,6 @@ T = TypeVar("T")
 Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
 """From a field's value and the time to its new value and the result for the caller."""
 
-KEEP_DONE: Span = HOUR
-"""For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
 
 JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count")
 """The fields of a queue that a change of its jobs depends on."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stoker.engines.redis.control import KEEP_DONE, pairs
+from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import GROUPS, Shard
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
@@ -67,7 +67,7 @@ async def _read(store: Store, key: str) -> Group | None:
         created_at=int(stored[b"at"]),
         touched_at=int(stored[b"touched"] if b"touched" in stored else stored[b"at"]),
         expires_at=None if expires is None else int(expires),
-        **msgspec.structs.asdict(unpack_callbacks(stored[b"f"])),
+        **_callbacks(stored[b"f"]),
     )
 
 
@@ -122,36 +122,52 @@ async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-async def close(store: Store, shard: Shard, key: str) -> bool:
-    """Store the callbacks of a closed group, unless that is done."""
+async def close(store: Store, shard: Shard, closed: Sequence[tuple[bytes, bytes, bytes]]) -> None:
+    """Store the callbacks of groups that a script has closed: all in one step, unless they need the model's rules."""
+    from stoker.engines.redis.insert import insert_callbacks
+
+    callbacks = {
+        key.decode(): msgspec.structs.replace(_CLOSED, abandoned=not done, **_callbacks(stored)).callbacks
+        for key, stored, done in closed
+    }
+    drafts = [draft for group in callbacks.values() for draft in group]
+    plain = all(draft.unique is None and store.shard(draft.queue) is shard for draft in drafts)
+    if not plain or not await insert_callbacks(store, shard, drafts, list(callbacks)):
+        for key in callbacks:
+            await close_one(store, shard, key)
+
+
+async def close_one(store: Store, shard: Shard, key: str) -> bool:
+    """Store the callbacks of a closed group by the rules, unless that is done."""
     from stoker.engines.redis.cluster.followups import allowed, store_elsewhere
 
     group = await _read(store, key)
-    if group is None or group.closed_at is None:
+    if group is None or await store.connection.call("HGET", key, "p") is None:
         return False
     callbacks = await allowed(store, group.callbacks, group.id)
-    if await store.connection.call("HGET", key, "p") is None:
-        return False
     await store_elsewhere(store, shard, callbacks)
     here = [draft for draft in callbacks if store.shard(draft.queue) is shard]
-    closed_at, queue = group.closed_at, group.queue
 
     async def change(unit: Unit) -> bool:
         if await store.connection.call("HGET", key, "p") is None:
             return False
-        queues = frozenset() if queue is None else frozenset({queue})
-        await unit.load(Wanted(queues=queues))
         await unit.load(careful.wanted_by_drafts(here))
-        expires = closed_at + (KEEP_DONE if queue is None else unit.queue(queue).keep_done)
         unit.expect_hash(key, "p", b"1")
         unit.write("HDEL", key, "p")
-        unit.write("HSET", key, "expires", expires)
-        unit.write("ZADD", shard.key(GROUPS), expires, key)
+        unit.write("ZADD", shard.key(GROUPS), group.expires_at, key)
         for draft in here:
             careful.insert_followup(unit, draft)
         return True
 
     return await store.work(shard, change, repeat=True)
+
+
+_CLOSED = Group(id=bytes(16), sealed=True, closed_at=0)
+"""A group of which only the callbacks and whether all members are done matter."""
+
+
+def _callbacks(stored: bytes) -> dict[str, Any]:
+    return msgspec.structs.asdict(unpack_callbacks(stored))
 
 
 async def sweep(store: Store, limit: int) -> Swept:
@@ -162,7 +178,7 @@ async def sweep(store: Store, limit: int) -> Swept:
         for key in await _due(store, shard, limit):
             state, pending, closed_at = await store.connection.call("HMGET", key, "s", "p", "closed")
             if pending is not None:
-                closed += await close(store, shard, key)
+                closed += await close_one(store, shard, key)
             elif closed_at is not None or state is None:
                 removed += await _remove(store, shard, key)
             else:

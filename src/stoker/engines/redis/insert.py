@@ -23,6 +23,7 @@ from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
 from stoker.model.groups import Group, pack_callbacks, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
+from stoker.model.record import due_at
 
 _INSERT = script("insert")
 _INSERTED, _EXISTING = Stored.INSERTED, Stored.EXISTING
@@ -114,6 +115,21 @@ def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
         if unique is not None:
             args += (unique.slot(draft.kind), unique.key)
     return args, list(queues)
+
+
+async def insert_callbacks(store: Store, shard: Shard, drafts: Sequence[Draft], groups_: Sequence[str]) -> bool:
+    """Store the callbacks of closed groups in one call; False, with nothing stored, if one group has its already."""
+    args, queues = arguments(drafts)
+    args[2] += f"#{len(args) + 2}"
+    number = len(FIXED) + 3 * len(queues) + 1
+    for place in range(1, len(groups_) + 1):
+        args += (number + place, number)
+    keys = [shard.key(GROUPS), *groups_]
+    instant, letters = await store.run(_INSERT, shard, args, queues=queues, more=keys, repeat=False)
+    now = store.seen(instant)
+    if store.connection.cluster:
+        await store.wake({draft.queue for draft in drafts if wakes(due_at(draft, now), now)})
+    return bool(letters != b"?")
 
 
 def _add_joins(args: list[Any], shard: Shard, queues: int, drafts: Sequence[Draft], group: Group | None) -> list[str]:

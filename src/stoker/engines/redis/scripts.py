@@ -14,6 +14,10 @@ from importlib.resources import files
 from stoker.engines.redis.record_format import STATE, STATE_FORMAT
 from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN
 from stoker.model.job import LEASE
+from stoker.model.time import HOUR, Span
+
+KEEP_DONE: Span = HOUR
+"""For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
 
 _WITH = "-- with: "
 _LUA_CODES = {"c": "c1", "H": "I2", "I": "I4", "Q": "I8"}
@@ -21,6 +25,7 @@ _PLACEHOLDERS = {
     "$LEASE$": str(LEASE),
     "$ABANDONED_AFTER$": str(ABANDONED_AFTER),
     "$MOST_KNOWN$": str(MOST_KNOWN),
+    "$KEEP_DONE$": str(KEEP_DONE),
     "$STATE_FORMAT$": ">" + "".join(_LUA_CODES[field.code] for field in STATE),
     "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
     "$STATE_SIZE$": str(STATE_FORMAT.size),

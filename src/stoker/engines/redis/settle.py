@@ -17,10 +17,9 @@ from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
-from stoker.engines.redis.control import KEEP_DONE
 from stoker.engines.redis.keys import GROUPS, Keys, Shard
 from stoker.engines.redis.record_format import CHARS
-from stoker.engines.redis.scripts import script
+from stoker.engines.redis.scripts import KEEP_DONE, script
 from stoker.engines.redis.store import MOST_TRIES, Store
 from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
 from stoker.engines.redis.unit_of_work import Unit

@@ -230,13 +230,14 @@ class Store:
         unit.completed = closed[0] if closed else []
         return bool(written)
 
-    async def close_groups(self, shard: Shard, keys: Sequence[bytes]) -> None:
+    async def close_groups(self, shard: Shard, closed: Sequence[tuple[bytes, bytes, bytes]]) -> None:
         """Store the callbacks of groups that a script has closed; what cannot be stored now is left to a sweep."""
-        for key in keys:
-            try:
-                await groups.close(self, shard, key.decode())
-            except EngineError as error:
-                log.warning("the callbacks of group %s are stored by the next sweep: %s", key.decode(), error)
+        if not closed:
+            return
+        try:
+            await groups.close(self, shard, closed)
+        except EngineError as error:
+            log.warning("the callbacks of %d groups are stored by the next sweep: %s", len(closed), error)
 
     async def wake_for(self, unit: Unit) -> None:
         """Wake the waiters that a unit's script could not reach."""

@@ -38,8 +38,8 @@ class Unit(UnitOfWork):
         self.shard = shard
         self.rows: dict[JobId, StoredJob] = {}
         """The loaded jobs as stored."""
-        self.completed: list[bytes] = []
-        """Keys of the groups that the commit has closed."""
+        self.completed: list[tuple[bytes, bytes, bytes]] = []
+        """The groups that the commit has closed and that have callbacks, as the script names them."""
         self._stored_groups: dict[JobId, Group | None] = {}
         self._noted: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []

@@ -191,8 +191,9 @@ class UnitOfWork:
             self.count_group(draft.options.group, GroupChange(1, members=[draft.id], queue=draft.queue))
 
     def _count_groups(self, before: Record | None, after: Record | None, *, deleted: bool = False) -> None:
-        for group, change in changes(before, after, deleted=deleted):
-            self.count_group(group, change)
+        if _is_member(before) or _is_member(after):
+            for group, change in changes(before, after, deleted=deleted):
+                self.count_group(group, change)
 
     def _release(self, record: Record | None) -> None:
         if record is None or (slot := record.held_slot) is None:
@@ -230,6 +231,10 @@ class UnitOfWork:
             if after is not None:
                 counts[after.queue, after.kind, after.status] += 1
         return Counter({key: n for key, n in counts.items() if n})
+
+
+def _is_member(record: Record | None) -> bool:
+    return record is not None and record.options.group is not None
 
 
 def _waited_before(before: Record, record: Record) -> bool:

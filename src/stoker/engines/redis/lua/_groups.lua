@@ -1,6 +1,23 @@
 -- Groups (FORMAT.md). A group that is complete is closed at once, in the step that ends its last member: from then on it
--- is final. Its callbacks are stored by the client, which finds its key in `completed`, or by a sweep.
+-- is final. Its callbacks are stored by the client, to which `completed` names them (key of the group, callbacks, '1' if
+-- all members are done), or by a sweep.
 local completed = {}
+
+-- model.groups.Group.close and Group.callbacks.
+local function close_group(key, agenda, succeeded)
+  local g = call('HMGET', key, 'q', 'f')
+  local keep = g[1] and call('HGET', QUEUES, g[1] .. '/keep_done')
+  local expires = int(now + tonumber(keep or $KEEP_DONE$))
+  call('HSET', key, 'closed', int(now), 'expires', expires)
+  local callbacks = cjson.decode(g[2])
+  if callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
+    call('HSET', key, 'p', '1')
+    call('ZADD', agenda, '0', key)
+    completed[#completed + 1] = {key, g[2], succeeded and '1' or ''}
+  else
+    call('ZADD', agenda, expires, key)
+  end
+end
 
 -- model.groups.Group.counted and Group.complete.
 local function count_group(key, agenda, total, done, dead, canceled)
@@ -8,11 +25,7 @@ local function count_group(key, agenda, total, done, dead, canceled)
   if not g[1] or g[2] then return end
   local t, d, x, c = g[3] + total, g[4] + done, g[5] + dead, g[6] + canceled
   call('HSET', key, 't', t, 'd', d, 'x', x, 'c', c)
-  if g[1] ~= 'u' and d + x + c >= t then
-    call('HSET', key, 'closed', int(now), 'p', '1')
-    call('ZADD', agenda, '0', key)
-    completed[#completed + 1] = key
-  end
+  if g[1] ~= 'u' and d + x + c >= t then close_group(key, agenda, g[1] == 's' and d >= t) end
 end
 
 -- Note who joins, before they are counted (model.groups.known_members).

@@ -1,5 +1,5 @@
 -- with: _lots, _waiting, _groups, _commit
--- Returns {now, 1, keys of groups that closed} when all checks held and everything was written, {now, 0} when a check
+-- Returns {now, 1, groups that closed} when all checks held and everything was written, {now, 0} when a check
 -- failed.
 if not checked(2) then return {int(now), 0} end
 written(after_checks(2))

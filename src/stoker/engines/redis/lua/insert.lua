@@ -1,17 +1,25 @@
 -- with: _groups
--- Store drafts. ARGV[2..4]: smallest and largest id, '1' when they ascend and, with groups to join, '@' and where these
--- begin: (numbers of the group's key and of `groups`, state and callbacks of a new group or '', ids, queue of the first).
--- Then sets of drafts that share queue, kind
--- and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many), followed by its drafts: (id,
--- tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at that instant.
--- Returns {now, letters}, one per draft: i(nserted) or e(xisting). When a key is held, a group is missing or closed, or
--- a draft for a group is stored already, it returns {now, '?'} and writes nothing: the client then decides by the
--- model's rules in a unit of work.
+-- Store drafts. ARGV[2..4]: smallest and largest id, and '1' when they ascend; with groups to join also '@' and where
+-- these begin: (numbers of the group's key and of `groups`, state and callbacks of a new group or '', ids, queue of the
+-- first); for callbacks '#' and where their groups begin: (numbers of the group's key and of `groups`). Then sets of
+-- drafts that share queue, kind and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many),
+-- followed by its drafts: (id, tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at
+-- that instant.
+-- Returns {now, letters}, one per draft: i(nserted) or e(xisting). When a key is held, a group to join is missing or
+-- closed, a draft for a group is stored already, or the callbacks of a group are, it returns {now, '?'} and writes
+-- nothing: the client then decides by the model's rules in a unit of work.
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
 local mixed = #call('ZRANGEBYLEX', JOBS, '[' .. ARGV[2], '(' .. ARGV[3] .. '\1', 'LIMIT', 0, 1) > 0
 local letters, jobs, waits, soon, counts, named = {}, {}, {}, {}, {}, {}
 local at, last, w, j, ascend = 5, #ARGV, 0, 0, byte(ARGV[4]) == 49
 local joins = tonumber(string.match(ARGV[4], '@(%d+)') or 0)
+local closings = tonumber(string.match(ARGV[4], '#(%d+)') or 0)
+if closings > 0 then
+  last = closings - 1
+  for i = closings, #ARGV, 2 do
+    if not call('HGET', KEYS[tonumber(ARGV[i])], 'p') then return {int(now), '?'} end
+  end
+end
 if joins > 0 then
   last = joins - 1
   for i = joins, #ARGV, 6 do
@@ -63,6 +71,13 @@ while at <= last do
     if is_soon(due) then soon[queue] = true end
   end
   at = finish
+end
+if closings > 0 then
+  for i = closings, #ARGV, 2 do
+    local key = KEYS[tonumber(ARGV[i])]
+    call('HDEL', key, 'p')
+    call('ZADD', KEYS[tonumber(ARGV[i + 1])], call('HGET', key, 'expires'), key)
+  end
 end
 if j == 0 then return {int(now), table.concat(letters)} end
 tick()

@@ -4,7 +4,7 @@
 -- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
 -- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence, traits and
 -- group that announce nothing else come as one, with a lot of ids.
--- Returns {now, verdicts, claims}, and the keys of groups that closed, if any. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a check of an attached
+-- Returns {now, verdicts, claims}, and the groups that closed and have callbacks, if any. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a check of an attached
 -- unit of work failed: the client reads again and sends that settlement again.
 -- The script judges all settlements before its first write, which is a removal.
 local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
