@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, current
+from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
-from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN
+from stoker.model.errors import EngineUnavailable
+from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept
 from stoker.model.job import Status
 from stoker.model.outcome import Reject
 from stoker.model.time import SECOND
@@ -18,7 +20,7 @@ from stoker.services import ServiceContext
 from stoker.testing.clock import VirtualClock
 from stoker.worker import group_sweeper
 from stoker.worker.group_sweeper import GroupSweeper
-from tests.harness.apps import drain, working
+from tests.harness.apps import PATIENCE, drain, working
 
 
 class Tasks:
@@ -299,6 +301,39 @@ def test_groups_work_without_a_loop() -> None:
     jobs.run(drain(jobs))
     assert group.wait_sync(5).done == 1
     jobs.run(jobs.close())
+
+
+@pytest.mark.spec("GROUP-26")
+async def test_the_sweeper_says_nothing_of_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store loop does; the sweeper sweeps again when the store is back."""
+    monkeypatch.setattr(group_sweeper, "PAUSE", 0.001)
+    calls: list[int] = []
+    back = asyncio.Event()
+
+    class Away(MemoryEngine):
+        async def sweep_groups(self, limit: int = 1_000) -> Swept:
+            calls.append(limit)
+            if len(calls) < 3:
+                raise EngineUnavailable("away")
+            back.set()
+            return await super().sweep_groups(limit)
+
+    engine = Away()
+    await engine.open()
+    sweeper = asyncio.create_task(GroupSweeper().run(ServiceContext(Stoker(engine), engine, lambda: "w")))
+    await asyncio.wait_for(back.wait(), PATIENCE)
+    sweeper.cancel()
+    await engine.close()
+
+
+@pytest.mark.spec("GROUP-10")
+async def test_memory_keeps_as_many_closed_groups_as_finished_jobs() -> None:
+    jobs = Stoker(MemoryEngine(history=2))
+    groups = [await jobs.group([]) for _ in range(3)]
+    with pytest.raises(NotFound):
+        await groups[0].progress()
+    assert (await groups[2].progress()).total == 0
+    await jobs.close()
 
 
 @pytest.mark.spec("GROUP-09")

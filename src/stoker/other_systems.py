@@ -49,6 +49,8 @@ OPTIONS: Final = {
     "queueing_lock": "unique=",
     "task_id": "unique=",
     "job_id": "unique=",
+    "link": "task.draft(...).then(...)",
+    "depends_on": "draft.then(...) of the job before, or chain(...)",
     "bind": "current(), which a handler calls for its own run",
     "acks_late": "nothing: a job always counts as done only after its run",
     "broker": "the URL, Stoker's first argument",

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
-from stoker import Chunk, Curve, Exponential, JobHandle, Rate, Stoker, Task, Unique, current
+from stoker import Chunk, Curve, Exponential, JobHandle, Rate, Stoker, Task, Unique, chain, current
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
 
@@ -95,6 +95,12 @@ async def main() -> None:
     await crop.using(unique=lambda image, width=1: f"{image}").enqueue(7)
     await jobs.enqueue(jobs.draft("crop", {"image": 7}, priority=1, delay=timedelta(minutes=1), metadata={"by": "me"}))
     await jobs.enqueue_many(resize.draft(n) for n in range(3))
+    await jobs.enqueue(chain(resize.draft(1).then(send.draft("a")), crop.draft(1)))
+    group = await jobs.group([resize.draft(n) for n in range(3)], then=send.draft("a"), on_finish=crop.draft(1))
+    assert_type((await group.wait(timeout=timedelta(minutes=1))).done, int)
+    async with jobs.group(on_failure=send.draft("a")) as more:
+        await more.add(resize.draft(7), (resize.draft(n) for n in range(3)))
+    assert_type(current().parent, str | None)
 
     assert_type(await digest("us"), int)
     assert_type(await digest.enqueue("us"), JobHandle[int])

@@ -55,6 +55,9 @@ async def main() -> None:
     pool.state.length  # E: attr-defined | reportAttributeAccessIssue
     stoker.Wroker(jobs)  # E: attr-defined | reportAttributeAccessIssue
     print(width, sent, number, size)
+    resize.draft(7).then(send)  # E: arg-type | reportArgumentType
+    await jobs.group([resize], then=send.draft("a"))  # E: list-item | reportArgumentType
+    jobs.group([], than=send.draft("a"))  # E: call-arg | reportCallIssue
     jobs.cron("@daily", misfire="never")  # E: arg-type | reportArgumentType
     jobs.cron("@daily", queu="mail")  # E: call-arg | reportCallIssue
     await jobs.schedule("s", send.draft("a"), crontab="@daily")  # E: call-arg | reportCallIssue

@@ -19,7 +19,6 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model.control import Presence
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Event, EventType, Point, Window
-from stoker.model.groups import Swept
 from stoker.model.job import Demand, Draft, Options
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
@@ -188,17 +187,13 @@ class Recording(MemoryEngine):
         self._sweep(sweep)
         return Expired()
 
-    async def sweep_groups(self, limit: int = 1_000) -> Swept:
-        self._sweep("groups")
-        return await super().sweep_groups(limit)
-
     def _sweep(self, what: str) -> None:
         self.swept.append(what)
         if what in self.failing:
             raise self.failing[what]
 
 
-ALL = [*Sweep, "groups"]
+ALL = list(Sweep)
 
 
 @pytest.mark.spec("WORKER-38")

@@ -11,6 +11,7 @@ import logging
 from random import random
 
 from stoker.services import ServiceContext
+from stoker.worker.rejected_outcomes import AWAY
 
 logger = logging.getLogger("stoker.worker")
 
@@ -30,7 +31,10 @@ class GroupSweeper:
         """Sweep again and again."""
         while True:
             await asyncio.sleep(PAUSE * (0.5 + random()))
-            swept = await context.engine.sweep_groups(MOST)
+            try:
+                swept = await context.engine.sweep_groups(MOST)
+            except AWAY:  # the store loop logs that once; the next sweep comes in a second
+                continue
             if swept.abandoned:
                 logger.warning(
                     "abandoned %d groups that were not sealed within an hour: their makers raised or died. Their "

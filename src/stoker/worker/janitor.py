@@ -1,6 +1,7 @@
 """The janitor: a service that removes what is past its retention.
 
-Jobs, events, points, presences, locks, received ids and groups are swept one after the other, each for itself.
+Jobs, events, points, presences, locks and received ids are swept one after the other, each for itself; groups have a
+sweeper of their own (`group_sweeper.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ async def clean(engine: Engine, retention: Retention) -> int:
     A sweep that fails hinders no other: it is logged, and tried again at the next cleaning.
     """
     sweeps: dict[str, Batch] = {sweep: partial(_expire, engine, retention, sweep) for sweep in Sweep}
-    sweeps["groups"] = partial(_sweep_groups, engine, retention)
     removed: dict[str, int] = {}
     failed: dict[str, Exception] = {}
     for what, batch in sweeps.items():
@@ -71,11 +71,6 @@ async def clean(engine: Engine, retention: Retention) -> int:
 async def _expire(engine: Engine, retention: Retention, sweep: Sweep) -> int:
     expired = await engine.expire(msgspec.structs.replace(retention, sweeps=frozenset({sweep})))
     return int(getattr(expired, sweep))
-
-
-async def _sweep_groups(engine: Engine, retention: Retention) -> int:
-    swept = await engine.sweep_groups(retention.limit)
-    return max(swept.abandoned, swept.closed, swept.removed)
 
 
 async def _in_batches(batch: Batch, limit: int) -> int:

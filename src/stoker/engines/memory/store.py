@@ -72,6 +72,7 @@ class Store:
         self.rows: dict[str, Queue] = {}
         self._untuned: dict[str, Queue] = {}
         self.groups: dict[JobId, Group] = {}
+        self.closed_groups: deque[JobId] = deque()
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}
         self.presences: dict[str, Presence] = {}
@@ -176,6 +177,7 @@ class Store:
                 self.last_errors[kind] = error
         self.rows.update(unit.changed_queues)
         self.groups.update(unit.changed_groups)
+        self.closed_groups.extend(group.id for group in unit.changed_groups.values() if group.closed_at is not None)
         self._woken |= unit.woken
         for job in unit.deleted:
             self.event_log.remember(job, unit.now)
@@ -270,6 +272,8 @@ class Store:
         """Finish a write: prune the history, let the next insert that waits for room try, wake waiters."""
         while self.history is not None and len(self.finished) > self.history:
             self._prune()
+        while self.history is not None and len(self.closed_groups) > self.history:
+            self.groups.pop(self.closed_groups.popleft(), None)
         if len(self._ends) > 2 * len(self.finished) + MOST_STALE:
             self._ends = [end for end in self._ends if self._is_end(end)]
             heapq.heapify(self._ends)
