@@ -48,6 +48,10 @@ TABLES = (
 Trouble = (sqlite3.OperationalError, psycopg.OperationalError, EngineError)
 """What a member may meet when it waits too long for others: it rolls back and tries again."""
 
+Overtaken = (sqlite3.IntegrityError, psycopg.IntegrityError)
+"""What a consumer meets that was frozen past its lease: another one has written the same effects. It rolls back. One
+that meets this while it holds the partition would meet it again and again, and the storm would never end."""
+
 
 class Site(NamedTuple):
     """Where the storm rages: the engine's URL, the files of its members, and how late a commit may come.
@@ -140,7 +144,7 @@ class Member:
                 worked |= await self.project(handle)
                 if self.chance.random() < 0.05:
                     await self.outbox.vacuum("orders", 50)
-            except Trouble:
+            except (*Trouble, *Overtaken):
                 handle.raw.rollback()
                 worked = False
             if not worked:
