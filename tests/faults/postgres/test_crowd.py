@@ -8,6 +8,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine
 from stoker.model.job import Demand, Draft, Settlement, Status
+from stoker.model.time import MINUTE
 from stoker.registry import mint
 from stoker.testing.faults import Recorded, survey
 from stoker.testing.history import check, read, report
@@ -26,7 +27,7 @@ async def member(engine: PostgresEngine, name: str, lines: list[bytes], go: asyn
     recorded = Recorded(engine, name, lines.append)
     await engine.open()
     try:
-        await recorded.renew(name, [], first=True)
+        await recorded.renew(name, [], first=True, lease=10 * MINUTE)  # a busy machine takes longer than a lease
         await go.wait()
         done = 0
         demand = Demand(name, (("default", BATCH),))
