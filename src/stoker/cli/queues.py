@@ -81,7 +81,7 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
 @queues.command(epilog=EXIT_CODES)
 @click.argument("queue")
 @click.option("--for", "lasts", metavar="TIME", help="Resume by itself after this time, as in 30m.")
-@click.option("--reason", help="Shown to whoever asks why the queue stands still.")
+@click.option("--reason", help="Shown to operators and by `stoker jobs explain`.")
 @click.option("--by", envvar="USER", help="Who pauses it; $USER by default.")
 @on_store
 def pause(queue: str, lasts: str | None, reason: str | None, by: str | None, path: str | None, url: str | None) -> None:

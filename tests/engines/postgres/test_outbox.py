@@ -141,7 +141,7 @@ WRITERS, TRANSACTIONS = 16, 100
 async def _write(
     engine: PostgresEngine, url: str, schema: str, who: int, stream: Stream, sent: dict[bytes, tuple[str, int]]
 ) -> None:
-    """Bump rows and append their values: late commits, xids taken long before the append, rollbacks, savepoints."""
+    """Bump rows and append their values: late commits, xids taken long before the append, rollbacks."""
     rng = random.Random(who)
     connection = await asyncpg.connect(url)
     try:

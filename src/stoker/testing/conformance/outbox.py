@@ -408,7 +408,7 @@ async def test_a_commit_before_an_append_is_their_order(store: Store) -> None:
 
 @pytest.mark.spec("OUTBOX-41")
 async def test_a_late_commit_does_not_let_the_next_message_of_its_key_overtake(store: Store) -> None:
-    """Committed late, but before the next one was appended: it comes first, whoever looked in between."""
+    """Committed late, but before the next one was appended: it comes first, also when a lease looked in between."""
     orders = await Orders.begin(store)
     needs(store, Feature.BESIDE_TRANSACTIONS)
     async with store.engine.transaction() as tx:
