@@ -259,11 +259,15 @@ class Stoker(Registry):
         """`enqueue_draft` without a loop; a synchronous `tx` of the user's needs no loop at all."""
         if tx is None:
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
+        with self._naming_the_holder():
+            [receipt] = self.drive(lambda engine: engine.insert([draft], tx=tx))
+        return JobHandle(self, receipt.id, signature, receipt.stored)
+
+    def drive(self, call: Callable[[Engine], Awaitable[T]]) -> T:
+        """Run a call with a synchronous `tx` of the user's to its end, here and without a loop."""
         from stoker.engines.sql.user_handles.handles import drive
 
-        with self._naming_the_holder():
-            [receipt] = drive(_coroutine(self._pool.any_open().insert([draft], tx=tx)))
-        return JobHandle(self, receipt.id, signature, receipt.stored)
+        return drive(_coroutine(call(self._pool.any_open())))
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         """Store many drafts; receipts in their order.

@@ -1,0 +1,10 @@
+"""The transactional outbox: messages that exist if and only if your transaction commits, delivered in order."""
+
+from __future__ import annotations
+
+from stoker.model.outbox.stream import Entry
+from stoker.outbox.message import Message
+from stoker.outbox.outbox import Outbox
+from stoker.outbox.relays.base import JoiningRelay, Partial, Relay
+
+__all__ = ["Entry", "JoiningRelay", "Message", "Outbox", "Partial", "Relay"]
