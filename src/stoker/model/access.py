@@ -1,0 +1,48 @@
+"""Who may do what through the dashboard and the REST API.
+
+A role includes those below it: `read` looks, `operate` changes jobs, queues and schedules, `admin` also reveals what is
+hidden. An identity that is limited to some queues changes nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from stoker.model.errors import InvalidInput
+
+Role: TypeAlias = Literal["read", "operate", "admin"]
+
+ROLES: Final[tuple[Role, ...]] = ("read", "operate", "admin")
+"""From the least to the most."""
+
+LONGEST_NAME = 200
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who asks: a name for the audit log, a role, and the queues it is limited to (none: no limit)."""
+
+    name: str
+    role: Role = "read"
+    queues: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= LONGEST_NAME:
+            raise InvalidInput("name", self.name, f"must be a text of 1 to {LONGEST_NAME} characters")
+        if self.role not in ROLES:
+            raise InvalidInput("role", self.role, f"must be one of {', '.join(ROLES)}")
+        msgspec.structs.force_setattr(self, "queues", frozenset(self.queues))
+
+    def may(self, role: Role) -> bool:
+        """Does the identity's role include this one?"""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def reaches(self, queue: str) -> bool:
+        """May it change what is in this queue?"""
+        return not self.queues or queue in self.queues
+
+    @property
+    def reaches_all(self) -> bool:
+        """May it change what belongs to no single queue?"""
+        return not self.queues

@@ -1,0 +1,69 @@
+"""Numbers, spans and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from stoker.model import words
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, instant
+
+NOW = instant(datetime(2026, 11, 16, 14, 28, 7, 250_000, tzinfo=UTC))
+
+
+@pytest.mark.spec("WORDS-01")
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (-5, "0.00 s"),
+        (310_000, "0.31 s"),
+        (10 * SECOND, "10.0 s"),
+        (252 * SECOND, "4 min 12 s"),
+        (4 * MINUTE, "4 min"),
+        (5 * HOUR + 16 * MINUTE, "5 h 16 min"),
+        (DAY + HOUR, "1 day 1 h"),
+        (14 * DAY, "14 days"),
+        (timedelta(seconds=3.14), "3.1 s"),
+        (None, "–"),
+    ],
+)
+def test_a_span_has_two_units_at_most(value: int, text: str) -> None:
+    assert words.span(value) == text
+
+
+@pytest.mark.spec("WORDS-02")
+def test_numbers_are_exact_where_there_is_room() -> None:
+    assert words.number(12_480) == "12,480"
+    assert words.number(None) == "–"
+    assert [words.short(n) for n in (9_999, 18_911, 12_800_000, 2_000_000_000)] == [
+        "9,999",
+        "18.9 k",
+        "12.8 M",
+        "2.0 G",
+    ]
+    assert [words.count(n, "job") for n in (0, 1, 1_171)] == ["0 jobs", "1 job", "1,171 jobs"]
+    assert words.count(2, "process", "processes") == "2 processes"
+    assert [words.in_words(n) for n in (2, 9, 10)] == ["two", "nine", "10"]
+    shares = [
+        words.share(part, whole) for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100))
+    ]
+    assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %"]
+    assert [words.milliseconds(n) for n in (300, 11_000)] == ["0.3 ms", "11 ms"]
+    assert [words.size(n) for n in (None, 1, 312, 2_048, 5 << 20, 2_254_857_830)] == [
+        "–", "1 byte", "312 bytes", "2.0 kB", "5.0 MB", "2.1 GB",
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("WORDS-03")
+def test_moments_are_relative_in_lists_and_exact_elsewhere() -> None:
+    assert words.absolute(NOW) == "2026-11-16 14:28:07.250"
+    assert words.iso(NOW) == "2026-11-16T14:28:07.250Z"
+    assert words.ago(NOW - SECOND, NOW) == "just now"
+    assert words.ago(NOW - 4 * MINUTE, NOW) == "4 min ago"
+    assert words.ago(NOW - 5 * HOUR, NOW) == "09:28:07"
+    assert words.ago(NOW + MINUTE, NOW) == "in 1 min"
+    assert words.ago(NOW - 4 * DAY, NOW) == "12 Nov 14:28"
+    assert words.ago(NOW - 400 * DAY, NOW) == "12 Oct 2025"
+    assert words.until(NOW - MINUTE, NOW) == "in 0.00 s"
+    assert words.until(datetime(2026, 11, 16, 14, 31, 19, tzinfo=UTC), NOW) == "in 3 min 11 s"
