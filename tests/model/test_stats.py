@@ -1,4 +1,4 @@
-"""From events and run times to points and series: STATS-01 to STATS-05."""
+"""From events and run times to points and series: STATS-01 to STATS-06."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidOption
-from stoker.model.events import Event, EventType, Point
+from stoker.model.events import EventCount, EventType, Latency, Point, Timings
+from stoker.model.job import Status
+from stoker.model.query import Census, Count
 from stoker.model.stats import (
     BUCKET,
+    COUNTS,
+    METRICS,
     MOST_BUCKETS,
-    Latency,
     closed_buckets,
     coarsen,
-    latency,
+    depths,
+    measured,
     percentile,
     roll_up,
+    store_points,
     width_for,
 )
 from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
 
+QUEUES = st.sampled_from(["a", "b"])
 START: Instant = 29_000_000 * MINUTE
-JOB = bytes(16)
 
 
-def event(kind: EventType, offset: int = 0, queue: str = "mail") -> Event:
-    return Event(START + offset, kind, JOB, queue, "send")
-
-
-def points(series: dict[str, float], minute: int = 0, queue: str = "mail") -> list[Point]:
-    return [Point(queue, metric, START + minute * MINUTE, value) for metric, value in series.items()]
+def counts(series: dict[str, int], minute: int = 0, queue: str = "mail") -> list[Point]:
+    return [Point(queue, metric, START + minute * MINUTE, count) for metric, count in series.items()]
 
 
 @pytest.mark.spec("STATS-01")
@@ -54,12 +55,6 @@ def test_a_percentile_is_a_value_of_its_list_with_enough_below_and_no_more(value
     assert found <= percentile(values, 100) == max(values)
 
 
-@pytest.mark.spec("STATS-02")
-def test_latency_is_never_negative() -> None:
-    assert latency("mail", START, START + 2, START + 5) == Latency("mail", START + 5, 3, 5)
-    assert latency("mail", START, START, START - 9) == Latency("mail", START - 9, 0, 0)
-
-
 @pytest.mark.spec("STATS-03")
 def test_the_last_three_closed_minutes() -> None:
     expected = [START - 3 * MINUTE, START - 2 * MINUTE, START - MINUTE]
@@ -68,89 +63,120 @@ def test_the_last_three_closed_minutes() -> None:
 
 
 @pytest.mark.spec("STATS-03")
-def test_a_minute_rolls_up_to_counts_and_percentiles_without_zeros() -> None:
-    events = [
-        event(EventType.ENQUEUED),
-        event(EventType.ENQUEUED, MINUTE - 1),
-        event(EventType.ENQUEUED, MINUTE),
-        event(EventType.ENQUEUED, -1),
-        event(EventType.STARTED),
-        event(EventType.RETRIED),
-        event(EventType.FAILED, queue="bulk"),
+def test_a_minute_rolls_up_to_counts_and_measured_times_without_zeros() -> None:
+    happened = [
+        EventCount("bulk", EventType.FAILED, 1),
+        EventCount("mail", EventType.ENQUEUED, 2),
+        EventCount("mail", EventType.COMPLETED, 0),
+        EventCount("mail", EventType.STARTED, 5),
+        EventCount("mail", EventType.RETRIED, 3),
     ]
-    runs = [Latency("mail", START + n, n * MILLISECOND, n * SECOND) for n in range(1, 101)]
-    outside = [Latency("mail", START + MINUTE, HOUR, HOUR), Latency("mail", START - 1, HOUR, HOUR)]
-    found = roll_up(START, events, runs + outside)
-    assert found == [
-        *points({"failed": 1}, queue="bulk"),
-        *points(
-            {
-                "enqueued": 2,
-                "processing_p50": 50 * MILLISECOND,
-                "processing_p95": 95 * MILLISECOND,
-                "processing_p99": 99 * MILLISECOND,
-                "total_p50": 50 * SECOND,
-                "total_p95": 95 * SECOND,
-                "total_p99": 99 * SECOND,
-            }
+    runs = [Latency("mail", START + n, n * MILLISECOND, n * SECOND) for n in range(100, 0, -1)]
+    assert roll_up(START, happened, runs) == [
+        *counts({"failed": 1}, queue="bulk"),
+        *counts({"enqueued": 2}),
+        Point(
+            "mail",
+            "processing",
+            START,
+            count=100,
+            sum=5_050 * MILLISECOND,
+            p50=50 * MILLISECOND,
+            p95=95 * MILLISECOND,
+            p99=99 * MILLISECOND,
+            max=100 * MILLISECOND,
         ),
+        *counts({"retried": 3}),
+        Point("mail", "total", START, 100, 5_050 * SECOND, 50 * SECOND, 95 * SECOND, 99 * SECOND, 100 * SECOND),
     ]
     assert roll_up(START, [], []) == []
 
 
 @pytest.mark.spec("STATS-03")
 @given(
-    events=st.lists(
-        st.builds(event, st.sampled_from(EventType), st.integers(-MINUTE, 2 * MINUTE), st.sampled_from(["a", "b"]))
-    ),
+    happened=st.lists(st.builds(EventCount, QUEUES, st.sampled_from(EventType), st.integers(1, 9))),
+    runs=st.lists(st.builds(Latency, QUEUES, st.just(START), st.integers(0, 9), st.integers(0, 9))),
     shuffled=st.randoms(use_true_random=False),
 )
-def test_a_roll_up_is_a_function_of_its_minute(events: list[Event], shuffled: Random) -> None:
-    again = list(events)
-    shuffled.shuffle(again)
-    found = roll_up(START, events, [])
-    assert found == roll_up(START, again, [])
-    assert all(one.value > 0 for one in found)
-    counted = {EventType.ENQUEUED, EventType.COMPLETED, EventType.FAILED}
-    inside = [one for one in events if one.type in counted and 0 <= one.at - START < BUCKET]
-    assert sum(one.value for one in found) == len(inside)
+def test_a_roll_up_does_not_depend_on_the_order_of_what_it_reads(
+    happened: list[EventCount], runs: list[Latency], shuffled: Random
+) -> None:
+    happened = list({(one.queue, one.type): one for one in happened}.values())
+    found = roll_up(START, happened, runs)
+    shuffled.shuffle(happened)
+    shuffled.shuffle(runs)
+    assert found == roll_up(START, happened, runs)
+    assert sum(one.count for one in found if one.metric in COUNTS) == sum(
+        one.n for one in happened if one.type in COUNTS
+    )
+    assert sum(one.sum for one in found if one.metric == "total") == sum(one.total for one in runs)
+
+
+@pytest.mark.spec("STATS-06")
+def test_depth_is_measured_where_there_is_any() -> None:
+    census = Census(
+        at=START,
+        counts=(
+            Count("idle", "k", Status.DONE, 9),
+            Count("mail", "k", Status.PENDING, 5),
+            Count("mail", "k", Status.RUNNING, 1),
+            Count("mail", "l", Status.RUNNING, 2),
+        ),
+        scheduled={"mail": 1},
+        oldest_ready={"mail": START - 7},
+    )
+    expected = {"lag": 7, "ready": 4, "running": 3}
+    assert depths(START, census) == [
+        Point("mail", name, START, 1, value, value, value, value, value) for name, value in expected.items()
+    ]
+
+
+@pytest.mark.spec("STATS-06")
+def test_of_the_store_only_what_is_known_is_measured() -> None:
+    assert store_points(START, Timings([], [3, 1]), {"database_size": 9, "log_size": None}) == [
+        Point("", "database_size", START, 1, 9, 9, 9, 9, 9),
+        Point("", "store_write", START, 2, 4, 1, 3, 3, 3),
+    ]
+    assert {"database_size", "enqueued", "lag", "store_write", "total"} < set(METRICS)
 
 
 @pytest.mark.spec("STATS-04")
 def test_coarser_series_add_weigh_and_keep_the_worst() -> None:
     fine = [
-        *points({"completed": 3, "total_p50": 10, "total_p95": 70, "total_p99": 80}),
-        *points({"completed": 1, "total_p50": 50, "total_p95": 60, "total_p99": 90}, minute=1),
-        *points({"total_p50": 7}, minute=2),
-        *points({"completed": 5}, minute=1, queue="bulk"),
-        *points({"completed": 9}, minute=4),
+        *counts({"completed": 3}),
+        Point("mail", "total", START, 3, 60, 10, 70, 80, 81),
+        Point("mail", "total", START + MINUTE, 1, 40, 50, 60, 90, 91),
+        *counts({"completed": 1}, minute=1),
+        Point("mail", "total", START + 2 * MINUTE, 1, 7, 7, 7, 7, 7),
+        *counts({"completed": 5}, minute=1, queue="bulk"),
+        *counts({"completed": 9}, minute=4),
+        *counts({"completed": 0}, minute=3, queue="zero"),
     ]
     assert coarsen(fine, START, START + 4 * MINUTE, 2 * MINUTE) == [
-        *points({"completed": 5}, queue="bulk"),
-        *points({"completed": 4, "total_p50": 20, "total_p95": 70, "total_p99": 90}),
-        *points({"total_p50": 7}, minute=2),
+        *counts({"completed": 5}, queue="bulk"),
+        *counts({"completed": 4}),
+        Point("mail", "total", START, 4, 100, 20, 70, 90, 91),
+        Point("mail", "total", START + 2 * MINUTE, 1, 7, 7, 7, 7, 7),
+        *counts({"completed": 0}, minute=2, queue="zero"),
     ]
     assert coarsen(fine, START, START, MINUTE) == []
 
 
 @pytest.mark.spec("STATS-04")
 @given(
-    values=st.dictionaries(st.integers(0, 59), st.tuples(st.integers(1, 50), st.integers(0, 10**6)), max_size=40),
+    values=st.dictionaries(st.integers(0, 59), st.lists(st.integers(0, 10**6), min_size=1, max_size=9), max_size=40),
     width=st.integers(1, 90),
 )
-def test_merging_loses_no_count_and_a_median_stays_among_its_parts(
-    values: dict[int, tuple[int, int]], width: int
-) -> None:
-    fine = [
-        point
-        for minute, (count, median) in values.items()
-        for point in points({"completed": count, "total_p50": median}, minute)
-    ]
+def test_merging_loses_no_count_and_a_median_stays_among_its_parts(values: dict[int, list[int]], width: int) -> None:
+    fine = [measured("mail", "total", START + minute * MINUTE, some) for minute, some in values.items()]
     coarse = coarsen(fine, START, START + HOUR, width * MINUTE)
-    assert sum(one.value for one in coarse if one.metric == "completed") == sum(count for count, _ in values.values())
-    medians = [median for _, median in values.values()]
-    assert all(min(medians) <= one.value <= max(medians) for one in coarse if one.metric == "total_p50")
-    assert coarsen(fine, START, START + HOUR, MINUTE) == sorted(fine, key=lambda one: (one.bucket, one.metric))
+    everything = [value for some in values.values() for value in some]
+    assert sum(one.count for one in coarse) == len(everything)
+    assert sum(one.sum for one in coarse) == sum(everything)
+    assert max((one.max for one in coarse), default=0) == max(everything, default=0)
+    medians = [one.p50 for one in fine]
+    assert all(min(medians) <= one.p50 <= max(medians) for one in coarse)
+    assert coarsen(fine, START, START + HOUR, MINUTE) == sorted(fine, key=lambda one: one.bucket)
 
 
 @pytest.mark.spec("STATS-05")

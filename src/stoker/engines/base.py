@@ -21,7 +21,7 @@ import msgspec
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
-from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
@@ -78,6 +78,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
     facts: dict[str, str] = {}
     size: int | None = None
+    log_size: int | None = None
+    """Bytes of the log that the store writes ahead of its data, where it can tell."""
+
     warnings: tuple[str, ...] = ()
 
 
@@ -356,7 +359,7 @@ class Timeline(Protocol):
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
-        """Append events and overwrite points, in one atomic step; returns how many events were written.
+        """Append events and overwrite whole points, in one atomic step; returns how many events were written.
 
         `now` is the recorder's reading of the clock its events are stamped with; each event is shifted by the
         difference to the store's clock. `chunk` is an id (16 random bytes) of this call: a call with an id that was
@@ -368,6 +371,17 @@ class Timeline(Protocol):
 
     async def events(self, window: Window) -> list[Event]:
         """Events of the half-open window, oldest first. Empty: `[]`."""
+        ...
+
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        """How many events of each type each queue has in the half-open window, by queue and type; no zeros."""
+        ...
+
+    async def latencies(self, window: Window) -> list[Latency]:
+        """How long jobs took that were completed in the half-open window, latest first, at most `window.limit`.
+
+        Read from the events of completed jobs, so also of jobs that are gone since. Empty: `[]`.
+        """
         ...
 
     async def points(

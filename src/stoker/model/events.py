@@ -38,7 +38,10 @@ class EventType(enum.StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One thing that happened to one job. `duration` is the run's, where a run ended."""
+    """One thing that happened to one job.
+
+    `duration` is the run's, where a run ended. `total` is the time since the enqueue, where the job was completed.
+    """
 
     at: Instant
     type: EventType
@@ -47,15 +50,41 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     kind: str
     attempt: int = 0
     duration: Span | None = None
+    total: Span | None = None
+
+
+class EventCount(msgspec.Struct, frozen=True, gc=False):
+    """How many events of a type there are in a queue."""
+
+    queue: str
+    type: EventType
+    n: int
+
+
+class Latency(msgspec.Struct, frozen=True, gc=False):
+    """A job that was completed: how long its last run took, and how long it took from the enqueue."""
+
+    queue: str
+    finished: Instant
+    processing: Span
+    total: Span
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
-    """One number of a series: writing the same queue, metric and bucket again overwrites it."""
+    """What was measured in one bucket of a series; writing the same queue, metric and bucket again overwrites it.
+
+    A count has a `count` alone. Of measured values there were `count`, with this sum, percentiles and maximum.
+    """
 
     queue: str
     metric: str
     bucket: Instant
-    value: float
+    count: int
+    sum: float = 0
+    p50: float = 0
+    p95: float = 0
+    p99: float = 0
+    max: float = 0
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -108,7 +137,8 @@ def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: In
     if verdict is not Verdict.APPLIED:
         return None
     kind = _ENDED[settlement.status]
-    return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, at - claim.claimed_at))
+    total = max(0, at - claim.created_at) if kind is EventType.COMPLETED else None
+    return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, at - claim.claimed_at), total)
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):

@@ -1,18 +1,20 @@
 """Statistics: from events and run times to points, and from fine points to coarse ones.
 
-Called by the janitor once a minute and by the operator's side for charts. The rule it keeps: a point is a function of
-its closed minute alone, so computing it again, by any process, changes nothing. Times are microseconds.
+Called by the roll-up of each worker once a minute and by the operator's side for charts. The rule it keeps: counts and
+times of a closed minute are a function of that minute alone, so computing them again, by any process, changes nothing.
+What only exists now (how deep a queue is, how large the store is) is sampled once, for the minute that has just closed.
+Times are microseconds.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-
-import msgspec
+from typing import Final
 
 from stoker.model.errors import InvalidOption
-from stoker.model.events import Event, EventType, Point
+from stoker.model.events import EventCount, EventType, Latency, Point, Timings
+from stoker.model.query import Census
 from stoker.model.time import MINUTE, Instant, Span
 
 BUCKET: Span = MINUTE
@@ -20,22 +22,18 @@ LOOK_BACK = 3
 """Closed minutes computed anew each time, so that events flushed late still count."""
 
 MOST_BUCKETS = 2_000
-COUNTS = frozenset({EventType.ENQUEUED, EventType.COMPLETED, EventType.FAILED})
-RANKS = (50, 95, 99)
+MOST_RUNS = 50_000
+"""Of a minute with more completed jobs, the times of its last ones are measured."""
 
+COUNTS: Final = frozenset({EventType.ENQUEUED, EventType.COMPLETED, EventType.FAILED, EventType.RETRIED})
+"""Metrics that carry a count alone."""
 
-class Latency(msgspec.Struct, frozen=True):
-    """A job that is done: how long its last run took, and how long it took from the enqueue."""
+TIMES: Final = ("processing", "total")
+DEPTHS: Final = ("ready", "running", "lag")
+STORE: Final = ("store_read", "store_write", "database_size", "log_size")
+"""Metrics of the store itself; their queue is the empty text."""
 
-    queue: str
-    finished: Instant
-    processing: Span
-    total: Span
-
-
-def latency(queue: str, enqueued: Instant, started: Instant, finished: Instant) -> Latency:
-    """Measure a job that is done; a clock that stepped back counts as no time at all."""
-    return Latency(queue, finished, max(finished - started, 0), max(finished - enqueued, 0))
+METRICS: Final = (*sorted(COUNTS), *TIMES, *DEPTHS, *STORE)
 
 
 def percentile(values: Sequence[int], rank: int) -> int:
@@ -45,25 +43,46 @@ def percentile(values: Sequence[int], rank: int) -> int:
     return sorted(values)[max(-(-rank * len(values) // 100), 1) - 1]
 
 
+def measured(queue: str, metric: str, bucket: Instant, values: Sequence[int]) -> Point:
+    """The point of some measured values, at least one."""
+    ordered = sorted(values)
+    p50, p95, p99 = (percentile(ordered, rank) for rank in (50, 95, 99))
+    return Point(queue, metric, bucket, len(ordered), sum(ordered), p50, p95, p99, ordered[-1])
+
+
 def closed_buckets(now: Instant, count: int = LOOK_BACK) -> list[Instant]:
     """The starts of the last minutes that are over, oldest first."""
     current = now // BUCKET * BUCKET
     return [current - BUCKET * ago for ago in range(count, 0, -1)]
 
 
-def roll_up(start: Instant, events: Iterable[Event], latencies: Iterable[Latency]) -> list[Point]:
-    """All points of the minute that begins at `start`; what lies outside it, and what would be zero, is left out."""
-    inside = range(start, start + BUCKET)
-    counts = Counter((one.queue, one.type) for one in events if one.type in COUNTS and one.at in inside)
-    points = [Point(queue, type_.value, start, count) for (queue, type_), count in counts.items()]
+def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[Latency]) -> list[Point]:
+    """The points of the minute that begins at `start`, from what happened in it; what would be zero is left out."""
+    points = [Point(one.queue, one.type.value, start, one.n) for one in counts if one.type in COUNTS and one.n]
     times: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
     for one in latencies:
-        if one.finished in inside:
-            times[one.queue, "processing"].append(one.processing)
-            times[one.queue, "total"].append(one.total)
-    for (queue, name), spans in times.items():
-        points += [Point(queue, f"{name}_p{rank}", start, percentile(spans, rank)) for rank in RANKS]
+        times[one.queue, "processing"].append(one.processing)
+        times[one.queue, "total"].append(one.total)
+    points += [measured(queue, name, start, spans) for (queue, name), spans in times.items()]
     return sorted(points, key=_place)
+
+
+def depths(bucket: Instant, census: Census) -> list[Point]:
+    """How many jobs of each queue are ready and running, and how long the oldest waits; zeros are left out."""
+    found: list[Point] = []
+    for queue in sorted({count.queue for count in census.counts}):
+        running = sum(one.n for one in census.counts if one.queue == queue and one.status == "running")
+        values = {"ready": census.ready(queue), "running": running, "lag": census.lag(queue)}
+        found += [measured(queue, name, bucket, [value]) for name, value in values.items() if value > 0]
+    return sorted(found, key=_place)
+
+
+def store_points(bucket: Instant, timings: Timings, sizes: Mapping[str, int | None]) -> list[Point]:
+    """How long an engine's store calls took, and how large the store is, as far as it is known."""
+    samples = {"store_read": timings.reads, "store_write": timings.writes}
+    found = [measured("", name, bucket, values) for name, values in samples.items() if values]
+    found += [measured("", name, bucket, [size]) for name, size in sizes.items() if size is not None]
+    return sorted(found, key=_place)
 
 
 def width_for(window: Span, wanted: Span = BUCKET) -> Span:
@@ -75,29 +94,30 @@ def width_for(window: Span, wanted: Span = BUCKET) -> Span:
 def coarsen(points: Iterable[Point], start: Instant, end: Instant, width: Span) -> list[Point]:
     """Merge points of [start, end) into buckets of `width` from `start` on.
 
-    Counts add up; medians are weighted by how many jobs were completed; for p95 and p99 the worst part counts.
+    Counts and sums add up; medians are weighted by count; of p95, p99 and the maximum the worst part counts.
     """
     if width < BUCKET:
         raise InvalidOption("width", width, "must be at least one minute")
     if end - start > width * MOST_BUCKETS:
         raise InvalidOption("width", width, f"must be wider: at most {MOST_BUCKETS} buckets are drawn")
-    inside = [one for one in points if start <= one.bucket < end]
-    weights = {(one.bucket, one.queue): one.value for one in inside if one.metric == EventType.COMPLETED}
     parts: defaultdict[tuple[str, str, Instant], list[Point]] = defaultdict(list)
-    for one in inside:
-        parts[one.queue, one.metric, start + (one.bucket - start) // width * width].append(one)
-    merged = (Point(*place, _merged(place[1], part, weights)) for place, part in parts.items())
-    return sorted(merged, key=_place)
+    for one in points:
+        if start <= one.bucket < end:
+            parts[one.queue, one.metric, start + (one.bucket - start) // width * width].append(one)
+    return sorted((_merged(place, part) for place, part in parts.items()), key=_place)
 
 
-def _merged(metric: str, part: Sequence[Point], weights: Mapping[tuple[Instant, str], float]) -> float:
-    if metric in COUNTS:
-        return sum(one.value for one in part)
-    if not metric.endswith("_p50"):
-        return max(one.value for one in part)
-    # A median whose completions were never counted (a lost flush) still deserves one vote.
-    votes = [max(weights.get((one.bucket, one.queue), 1), 1) for one in part]
-    return sum(one.value * vote for one, vote in zip(part, votes, strict=True)) / sum(votes)
+def _merged(place: tuple[str, str, Instant], part: Sequence[Point]) -> Point:
+    votes = sum(one.count for one in part)
+    return Point(
+        *place,
+        count=votes,
+        sum=sum(one.sum for one in part),
+        p50=sum(one.p50 * one.count for one in part) / max(votes, 1),
+        p95=max(one.p95 for one in part),
+        p99=max(one.p99 for one in part),
+        max=max(one.max for one in part),
+    )
 
 
 def _place(point: Point) -> tuple[Instant, str, str]:

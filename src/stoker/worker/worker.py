@@ -44,6 +44,7 @@ from stoker.worker.outage import Outage
 from stoker.worker.plans import Plans
 from stoker.worker.presence import presence, version
 from stoker.worker.publisher import Publisher
+from stoker.worker.rollup import RollUp
 from stoker.worker.running import RunningJobs
 from stoker.worker.schedules import Ticker
 from stoker.worker.state import WorkerState
@@ -288,7 +289,7 @@ class Worker:
 
     def _services(self) -> list[asyncio.Task[Any]]:
         context = ServiceContext(self.app, self.engine, lambda: self.id)
-        services = [Janitor(self.retention), GroupSweeper(), Ticker(), *self.app.services]
+        services = [Janitor(self.retention), GroupSweeper(), RollUp(), Ticker(), *self.app.services]
         return [self._spawn(keep_running(service, context), f"service-{service.name}") for service in services]
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:

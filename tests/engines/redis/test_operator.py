@@ -139,7 +139,7 @@ async def test_a_full_server_lets_people_make_room(full: Bench) -> None:
 @pytest.mark.spec("REDISOPS-22")
 async def test_a_recording_that_is_sent_twice_counts_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     at = bench.clock()
-    event, point = Event(at, EventType.STARTED, bench.mint(), "q", "k"), Point("q", "m", at, 1.5)
+    event, point = Event(at, EventType.STARTED, bench.mint(), "q", "k"), Point("q", "m", at, 1, 1.5)
     monkeypatch.setattr("stoker.engines.redis.events.os.urandom", lambda n: b"t" * n)
     for _ in range(3):
         await bench.engine.record([event], [point], now=at)

@@ -24,7 +24,7 @@ from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
-from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -417,6 +417,14 @@ class MemoryEngine:
     async def events(self, window: Window) -> list[Event]:
         with self._read as store:
             return store.event_log.read(window)
+
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        with self._read as store:
+            return store.event_log.counts(since, until)
+
+    async def latencies(self, window: Window) -> list[Latency]:
+        with self._read as store:
+            return store.event_log.latencies(window)
 
     async def points(
         self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None

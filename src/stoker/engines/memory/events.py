@@ -6,12 +6,13 @@ The events of a job are removed with it. Beyond `MOST_EVENTS` the oldest events 
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
 import msgspec
 
-from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, Point, Window
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.time import Instant
 
@@ -37,7 +38,7 @@ class EventLog:
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._events: list[LoggedEvent] = []
         self._by_job: dict[JobId, list[LoggedEvent]] = {}
-        self._points: dict[tuple[Instant, str, str], float] = {}
+        self._points: dict[tuple[Instant, str, str], Point] = {}
         self._remembered: dict[bytes, Instant] = {}
         self._removed = 0
         self.most = most
@@ -64,7 +65,7 @@ class EventLog:
                 bisect.insort_right(self._events, entry, key=_at)
             self._by_job.setdefault(event.job, []).append(entry)
         for point in points:
-            self._points[point.bucket, point.queue, point.metric] = point.value
+            self._points[point.bucket, point.queue, point.metric] = point
         if len(self._events) - self._removed > self.most:
             # Drop a tenth more than needed at once, so that not every write has to shift the list.
             self._drop(len(self._events) - self.most + self.most // 10)
@@ -92,12 +93,14 @@ class EventLog:
             self._removed = 0
         return len(entries)
 
+    def _bounds(self, since: Instant, until: Instant) -> tuple[int, int]:
+        start = bisect.bisect_left(self._events, since, key=_at)
+        return start, bisect.bisect_left(self._events, until, key=_at)
+
     def read(self, window: Window) -> list[Event]:
         """Events of the half-open window, oldest first, up to its limit."""
         found: list[Event] = []
-        start = bisect.bisect_left(self._events, window.since, key=_at)
-        end = bisect.bisect_left(self._events, window.until, key=_at)
-        for position in range(start, end):
+        for position in range(*self._bounds(window.since, window.until)):
             entry = self._events[position]
             if entry.removed or (window.job is not None and entry.event.job != window.job):
                 continue
@@ -108,11 +111,33 @@ class EventLog:
             found.append(entry.event)
         return found
 
+    def counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        """How many events of each type each queue has in the half-open window."""
+        found: Counter[tuple[str, EventType]] = Counter()
+        for position in range(*self._bounds(since, until)):
+            entry = self._events[position]
+            if not entry.removed:
+                found[entry.event.queue, entry.event.type] += 1
+        return [EventCount(queue, type_, n) for (queue, type_), n in sorted(found.items())]
+
+    def latencies(self, window: Window) -> list[Latency]:
+        """The times of completed jobs of the half-open window, latest first, up to its limit."""
+        found: list[Latency] = []
+        for position in reversed(range(*self._bounds(window.since, window.until))):
+            entry, event = self._events[position], self._events[position].event
+            if len(found) >= window.limit:
+                break
+            if entry.removed or event.type is not EventType.COMPLETED or event.duration is None or event.total is None:
+                continue
+            if window.queue in (None, event.queue) and window.job in (None, event.job):
+                found.append(Latency(event.queue, event.at, event.duration, event.total))
+        return found
+
     def points(self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> list[Point]:
         """Points of the closed window, by bucket, queue and metric."""
         return [
-            Point(name, metric, bucket, value)
-            for (bucket, name, metric), value in sorted(self._points.items())
+            point
+            for (bucket, name, metric), point in sorted(self._points.items())
             if since <= bucket <= until and metric in metrics and (queue is None or name == queue)
         ]
 

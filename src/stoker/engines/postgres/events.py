@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Steps
-from stoker.model.events import Event, EventType, Point, Window
+from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ _RECORD_POINTS = sql("record_points")
 _EVENTS = sql("events")
 _OF_JOB = sql("events_of_job")
 _POINTS = sql("points")
+_COUNTS = sql("event_counts")
+_LATENCIES = sql("latencies")
+_MEASURED = ("sum", "p50", "p95", "p99", "max")
 
 
 async def record(
@@ -41,11 +45,16 @@ def _record(
     if events_:
         rows = [(one.at + shift, one.type.value, one.job, one.queue, one.kind, one.attempt) for one in events_]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        [(written,)] = yield _RECORD_EVENTS, (*columns, [one.duration for one in events_])
+        [(written,)] = yield (
+            _RECORD_EVENTS,
+            (*columns, [one.duration for one in events_], [one.total for one in events_]),
+        )
     # A statement cannot write one row twice: the last of several values wins.
-    if newest := {(one.bucket, one.queue, one.metric): float(one.value) for one in points_}:
-        buckets, queues, metrics = (list(column) for column in zip(*newest, strict=True))
-        yield _RECORD_POINTS, (buckets, queues, metrics, list(newest.values()))
+    if newest := {(one.bucket, one.queue, one.metric): one for one in points_}:
+        chosen = list(newest.values())
+        columns = [list(column) for column in zip(*newest, strict=True)]
+        measured = [[float(value) for value in map(attrgetter(name), chosen)] for name in _MEASURED]
+        yield _RECORD_POINTS, (*columns, [one.count for one in chosen], *measured)
     return written
 
 
@@ -58,6 +67,25 @@ def _events(window: Window) -> Steps[list[Event]]:
     values = (window.since, window.until, max(window.limit, 0), window.queue)
     rows = yield (_EVENTS, values) if window.job is None else (_OF_JOB, (*values, window.job))
     return [Event(at, EventType(type_), *rest) for at, type_, *rest in rows]
+
+
+async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
+    """How many events of each type each queue has in the half-open window."""
+    return await store.read(lambda _: _counts(since, until))
+
+
+def _counts(since: Instant, until: Instant) -> Steps[list[EventCount]]:
+    return [EventCount(queue, EventType(type_), n) for queue, type_, n in (yield _COUNTS, (since, until))]
+
+
+async def latencies(store: Store, window: Window) -> list[Latency]:
+    """The times of completed jobs of the half-open window, latest first."""
+    return await store.read(lambda _: _latencies(window))
+
+
+def _latencies(window: Window) -> Steps[list[Latency]]:
+    values = (window.since, window.until, max(window.limit, 0), window.queue, window.job)
+    return [Latency(*row) for row in (yield _LATENCIES, values)]
 
 
 async def points(

@@ -167,6 +167,7 @@ def described(engine: str, nodes: list[ServerInfo], corrupt: int, losses: Sequen
             "corrupt_records": str(corrupt),
         },
         size=sum(node.number("used_memory") for node in nodes),
+        log_size=sum(node.number("aof_current_size") for node in nodes) if durable else None,
         warnings=tuple(found),
     )
 

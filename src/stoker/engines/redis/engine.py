@@ -29,7 +29,7 @@ from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
-from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -340,6 +340,14 @@ class RedisEngine:
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
         return await event_log.events(self._store, window)
+
+    @timed(write=False)
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        return await event_log.counts(self._store, since, until)
+
+    @timed(write=False)
+    async def latencies(self, window: Window) -> list[Latency]:
+        return await event_log.latencies(self._store, window)
 
     @timed(write=False)
     async def points(

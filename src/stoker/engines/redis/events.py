@@ -1,7 +1,7 @@
 """Stores events and points, in the home shard.
 
 Both are sorted sets in byte order, so a window is a range. An event is time · serial · the rest, a point is bucket ·
-queue · metric · value. A second set leads from a job to its events. Memory is all there is, so both are bounded:
+queue · metric · values. A second set leads from a job to its events. Memory is all there is, so both are bounded:
 beyond `MOST_EVENTS` and `MOST_POINTS` the oldest are removed, whatever the retention.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Sequence
 
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventType, Point, Window
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.time import Instant
 
@@ -33,7 +34,9 @@ _CROSS_OUT = script("cross_out")
 _TYPES = {kind: bytes([65 + place]) for place, kind in enumerate(EventType)}
 _NAMES = {char: kind for kind, char in _TYPES.items()}
 _REST = struct.Struct(">c16sIqB")
-_VALUE = struct.Struct(">d")
+_TOTAL = struct.Struct(">q")
+_COUNT = struct.Struct(">q")
+_VALUES = struct.Struct(">q5d")
 _LATEST = (1 << 63) - 1
 _NEVER = -1
 
@@ -54,7 +57,7 @@ async def record(
     for event in events:
         args += (event.at, _packed(event))
     for point in points:
-        args += (_name(point), _VALUE.pack(point.value))
+        args += (_name(point), _values(point))
     return int(await store.run(_RECORD, store.home, args, more=keys(store)))
 
 
@@ -88,6 +91,32 @@ async def _of_job(store: Store, window: Window, since: Instant, until: Instant) 
     replies = await store.connection.pipeline([("ZRANGEBYLEX", key, *_behind(place)) for place in places])
     found = [_read(reply[0]) for reply in replies if reply]
     return [event for event in found if window.queue is None or event.queue == window.queue][: window.limit]
+
+
+async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
+    """How many events of each type each queue has in the half-open window."""
+    found: Counter[tuple[str, EventType]] = Counter()
+    for event in await _between(store, since, until):
+        found[event.queue, event.type] += 1
+    return [EventCount(queue, type_, n) for (queue, type_), n in sorted(found.items())]
+
+
+async def latencies(store: Store, window: Window) -> list[Latency]:
+    """The times of completed jobs of the half-open window, latest first."""
+    found = [
+        Latency(event.queue, event.at, event.duration, event.total)
+        for event in await _between(store, window.since, window.until)
+        if event.type is EventType.COMPLETED and event.duration is not None and event.total is not None
+        if window.queue in (None, event.queue) and window.job in (None, event.job)
+    ]
+    return found[::-1][: max(window.limit, 0)]
+
+
+async def _between(store: Store, since: Instant, until: Instant) -> list[Event]:
+    since, until = _clamped(since), _clamped(until)
+    if since >= until:
+        return []
+    return [_read(one) for one in await _range(store, "events", b"[" + eight(since), b"(" + eight(until), whole=True)]
 
 
 async def points(
@@ -152,15 +181,27 @@ def _behind(prefix: bytes) -> tuple[bytes, bytes]:
 def _packed(event: Event) -> bytes:
     duration = _NEVER if event.duration is None else event.duration
     kind = event.kind.encode()
-    return _REST.pack(_TYPES[event.type], event.job, event.attempt, duration, len(kind)) + kind + event.queue.encode()
+    names = kind + event.queue.encode()
+    total = b"" if event.total is None else b"\0" + _TOTAL.pack(event.total)
+    return _REST.pack(_TYPES[event.type], event.job, event.attempt, duration, len(kind)) + names + total
 
 
 def _read(stored: bytes) -> Event:
     at = int.from_bytes(stored[:8])
     char, job, attempt, duration, size = _REST.unpack_from(stored, 16)
     names = stored[16 + _REST.size :]
-    kind, queue = names[:size].decode(), names[size:].decode()
-    return Event(at, _NAMES[char], job, queue, kind, attempt, None if duration == _NEVER else duration)
+    # No name holds a zero byte.
+    queue, has_total, total = names[size:].partition(b"\0")
+    return Event(
+        at,
+        _NAMES[char],
+        job,
+        queue.decode(),
+        names[:size].decode(),
+        attempt,
+        None if duration == _NEVER else duration,
+        _TOTAL.unpack(total)[0] if has_total else None,
+    )
 
 
 def _name(point: Point) -> bytes:
@@ -168,9 +209,16 @@ def _name(point: Point) -> bytes:
 
 
 def _point(stored: bytes) -> Point:
-    # The value may hold zero bytes itself, so it is cut off first.
-    queue, metric, _ = stored[8 : -_VALUE.size].split(b"\0")
-    return Point(queue.decode(), metric.decode(), int.from_bytes(stored[:8]), _VALUE.unpack(stored[-_VALUE.size :])[0])
+    # No name holds a zero byte; the values may.
+    queue, metric, values = stored[8:].split(b"\0", 2)
+    form = _COUNT if len(values) == _COUNT.size else _VALUES
+    return Point(queue.decode(), metric.decode(), int.from_bytes(stored[:8]), *form.unpack(values))
+
+
+def _values(point: Point) -> bytes:
+    """A count alone is short."""
+    measured = (point.sum, point.p50, point.p95, point.p99, point.max)
+    return _VALUES.pack(point.count, *measured) if any(measured) else _COUNT.pack(point.count)
 
 
 def _clamped(at: Instant) -> Instant:

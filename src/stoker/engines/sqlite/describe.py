@@ -49,6 +49,7 @@ def described(resources: OpenResources, path: str, durability: str, pragmas: dic
             **{f"transactions_{mode}": str(count) for mode, count in resources.write_queue.modes.items()},
         },
         size=size,
+        log_size=log,
         warnings=tuple(warnings),
     )
 

@@ -45,7 +45,7 @@ from stoker.engines.sqlite.store import Options, Store
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import InvalidOption
-from stoker.model.events import Event, Point, Timings, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -360,6 +360,14 @@ class SqliteEngine:
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
         return await self._store.read(lambda _: event_log.events(window))
+
+    @timed(write=False)
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        return await self._store.read(lambda _: event_log.counts(since, until))
+
+    @timed(write=False)
+    async def latencies(self, window: Window) -> list[Latency]:
+        return await self._store.read(lambda _: event_log.latencies(window))
 
     @timed(write=False)
     async def points(

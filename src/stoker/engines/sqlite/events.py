@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
-from stoker.model.events import Event, EventType, Point, Window
+from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.time import Instant
 
 _CHUNK = sql("record_chunk")
@@ -17,6 +17,8 @@ _EVENTS = sql("events")
 _OF_QUEUE = sql("events_of_queue")
 _OF_JOB = sql("events_of_job")
 _POINTS = sql("points")
+_COUNTS = sql("event_counts")
+_LATENCIES = sql("latencies")
 
 
 def record(
@@ -33,12 +35,18 @@ def record(
         written = yield Many(
             _EVENT,
             [
-                (event.at + shift, event.type.value, event.job, event.queue, event.kind, event.attempt, event.duration)
-                for event in events
+                (one.at + shift, one.type.value, one.job, one.queue, one.kind, one.attempt, one.duration, one.total)
+                for one in events
             ],
         )
     if points:
-        yield Many(_POINT, [(point.bucket, point.queue, point.metric, point.value) for point in points])
+        yield Many(
+            _POINT,
+            [
+                (one.bucket, one.queue, one.metric, one.count, one.sum, one.p50, one.p95, one.p99, one.max)
+                for one in points
+            ],
+        )
     return written
 
 
@@ -49,6 +57,17 @@ def events(window: Window) -> Steps[list[Event]]:
     needed = 5 if statement is _OF_JOB else 4 if statement is _OF_QUEUE else 3
     rows = yield statement, values[:needed]
     return [Event(at, EventType(type_), *rest) for at, type_, *rest in rows]
+
+
+def counts(since: Instant, until: Instant) -> Steps[list[EventCount]]:
+    """Return how many events of each type each queue has in the half-open window."""
+    return [EventCount(queue, EventType(type_), n) for queue, type_, n in (yield _COUNTS, (since, until))]
+
+
+def latencies(window: Window) -> Steps[list[Latency]]:
+    """Return the times of completed jobs of the half-open window, latest first."""
+    values = (window.since, window.until, max(window.limit, 0), window.queue, window.job)
+    return [Latency(*row) for row in (yield _LATENCIES, values)]
 
 
 def points(since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> Steps[list[Point]]:

@@ -227,7 +227,7 @@ async def test_expire_removes_old_events_and_points(store: Store) -> None:
     events = await store.engine.events(Window(start, start + 9 * DAY))
     points = await store.engine.points(start, start + 9 * DAY, ["m"])
     assert [event.at for event in events] == [start + 2 * DAY, start + 3 * DAY]
-    assert [point.value for point in points] == [1, 2, 3]
+    assert [point.count for point in points] == [1, 2, 3]
 
 
 @pytest.mark.core

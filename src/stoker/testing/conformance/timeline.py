@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from stoker.model.errors import Duplicate
-from stoker.model.events import MOST_SAMPLES, REMEMBERED, Event, EventType, Point, Window
+from stoker.model.events import (
+    MOST_SAMPLES,
+    REMEMBERED,
+    Event,
+    EventCount,
+    EventType,
+    Latency,
+    Point,
+    Window,
+)
 from stoker.model.ids import JobId
 from stoker.model.job import Verdict
 from stoker.model.outcome import Done
@@ -151,8 +160,11 @@ async def test_timeline_keeps_the_same_event_twice(store: Store) -> None:
 async def test_timeline_points_are_overwritten(store: Store) -> None:
     """The newest value of a queue, metric and bucket counts, within one call and across calls."""
     at = store.now()
-    await store.engine.record([], [Point("q", "m", at, 1), Point("q", "m", at, 2.5)], now=at)
-    assert await store.engine.points(at, at, ["m"]) == [Point("q", "m", at, 2.5)]
+    measured = Point("q", "m", at, 7, 2.5, 3, 4, 5, 6)
+    await store.engine.record([], [Point("q", "m", at, 1, 9, 9, 9, 9, 9), measured], now=at)
+    assert await store.engine.points(at, at, ["m"]) == [measured]
+    await store.engine.record([], [Point("q", "m", at, 2)], now=at)
+    assert await store.engine.points(at, at, ["m"]) == [Point("q", "m", at, 2)]
     assert await store.engine.record([], [Point("q", "m", at, 0)], now=at) == 0
     assert await store.engine.points(at, at, ["m"]) == [Point("q", "m", at, 0)]
 
@@ -164,7 +176,7 @@ async def test_timeline_points_window_is_closed(store: Store) -> None:
     at = store.now()
     await store.engine.record([], [Point("q", "m", at + n * MINUTE, n) for n in range(5)], now=at)
     found = await store.engine.points(at + MINUTE, at + 3 * MINUTE, ["m"])
-    assert [point.value for point in found] == [1, 2, 3]
+    assert [point.count for point in found] == [1, 2, 3]
     assert await store.engine.points(at + MINUTE + 1, at + 2 * MINUTE - 1, ["m"]) == []
 
 
@@ -173,12 +185,12 @@ async def test_timeline_points_window_is_closed(store: Store) -> None:
 async def test_timeline_points_are_filtered_by_metric_and_queue(store: Store) -> None:
     """Only the metrics named, none when none is named, and one queue if asked."""
     at = store.now()
-    points = [Point(queue, metric, at, 1.5) for queue in ("x", "y") for metric in ("done", "dead", "lag")]
+    points = [Point(queue, metric, at, 1, 1.5) for queue in ("x", "y") for metric in ("done", "dead", "lag")]
     await store.engine.record([], points, now=at)
     assert await store.engine.points(at, at, []) == []
     assert await store.engine.points(at, at, ["unknown"]) == []
     found = await store.engine.points(at, at, ["done", "lag"], "y")
-    assert found == [Point("y", "done", at, 1.5), Point("y", "lag", at, 1.5)]
+    assert found == [Point("y", "done", at, 1, 1.5), Point("y", "lag", at, 1, 1.5)]
     assert len(await store.engine.points(at, at, ["done"])) == 2
     assert await store.engine.points(at, at, ["done"], "z") == []
 
@@ -202,6 +214,53 @@ async def test_timeline_points_are_not_shifted(store: Store) -> None:
     await store.engine.record([_event(store, at - HOUR)], [Point("q", "m", at, 1)], now=at - HOUR)
     assert [point.bucket for point in await store.engine.points(0, at + DAY, ["m"])] == [at]
     assert await _times(store, 0, at + DAY) == [at]
+
+
+# --- what points are made of --------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-15")
+async def test_events_are_counted_by_queue_and_type(store: Store) -> None:
+    """In a half-open window, in order, without zeros; events of jobs that are gone are not counted."""
+    at = store.now()
+    job = await store.add()
+    types = [EventType.STARTED, EventType.COMPLETED, EventType.COMPLETED, EventType.FAILED]
+    events = [Event(at + n, type_, store.mint(), "q", "k") for n, type_ in enumerate(types)]
+    events += [Event(at, EventType.STARTED, job, "b", "k"), Event(at, EventType.FAILED, store.mint(), "a", "k")]
+    await store.engine.record(events, now=at)
+    await store.engine.alter(Selection((job,)), Delete())
+    assert await store.engine.event_counts(at, at + 3) == [
+        EventCount("a", EventType.FAILED, 1),
+        EventCount("q", EventType.COMPLETED, 2),
+        EventCount("q", EventType.STARTED, 1),
+    ]
+    assert await store.engine.event_counts(at + 4, at + DAY) == []
+    assert await store.engine.event_counts(at + 1, at) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-16")
+async def test_latencies_are_those_of_completed_jobs(store: Store) -> None:
+    """Latest first, up to a limit; what is not known, and what was not completed, is left out."""
+    at, job = store.now(), store.mint()
+    events = [
+        Event(at + 1, EventType.COMPLETED, job, "a", "k", 1, 10, 100),
+        Event(at + 2, EventType.COMPLETED, store.mint(), "b", "k", 1, 0, 0),
+        Event(at + 3, EventType.COMPLETED, store.mint(), "a", "k", 2, 30, 2**41),
+        Event(at + 4, EventType.COMPLETED, store.mint(), "a", "k", 1, 40),
+        Event(at + 4, EventType.RETRIED, store.mint(), "a", "k", 1, 40),
+        Event(at + 5, EventType.COMPLETED, store.mint(), "a", "k", 1, 50, 500),
+    ]
+    await store.engine.record(events, now=at)
+    assert await store.engine.events(Window(at, at + 9)) == events
+    first, second, third = Latency("a", at + 1, 10, 100), Latency("b", at + 2, 0, 0), Latency("a", at + 3, 30, 2**41)
+    assert await store.engine.latencies(Window(at + 1, at + 5)) == [third, second, first]
+    assert await store.engine.latencies(Window(at, at + 5, queue="a")) == [third, first]
+    assert await store.engine.latencies(Window(at, at + 5, job=job)) == [first]
+    assert await store.engine.latencies(Window(at, at + 5, limit=1)) == [third]
+    assert await store.engine.latencies(Window(at, at + 5, limit=0)) == []
+    assert await store.engine.latencies(Window(at + 5, at)) == []
 
 
 # --- timings ----------------------------------------------------------------------------------------------------
@@ -270,17 +329,17 @@ async def test_a_chunk_of_events_is_written_once(store: Store) -> None:
     """Writing it again changes nothing, through whichever engine and whatever it holds now; others are not held up."""
     at, chunk, other = store.now(), b"c" * 16, b"d" * 16
     events = [_event(store, at + n) for n in range(3)]
-    assert await store.engine.record(events, [Point("q", "m", at, 1.0)], now=at, chunk=chunk) == 3
+    assert await store.engine.record(events, [Point("q", "m", at, 1)], now=at, chunk=chunk) == 3
     store.pass_time(REMEMBERED)
     twin = store.engine.for_loop()
     await twin.open()
-    assert await twin.record([*events, _event(store, at)], [Point("q", "m", at, 2.0)], now=at, chunk=chunk) == 0
+    assert await twin.record([*events, _event(store, at)], [Point("q", "m", at, 2)], now=at, chunk=chunk) == 0
     await twin.close()
     assert await store.engine.record(events[:1], now=at, chunk=other) == 1
     await store.engine.record(events[:1], now=at)
     await store.engine.record(events[:1], now=at)
     assert len(await store.engine.events(Window(0, at + DAY))) == 6
-    assert [point.value for point in await store.engine.points(0, at + DAY, ["m"])] == [1.0]
+    assert [point.count for point in await store.engine.points(0, at + DAY, ["m"])] == [1]
 
 
 @pytest.mark.spec("TIMELINE-13")

@@ -1,0 +1,87 @@
+"""The roll-up: a service that turns what happened into points, one set per queue and minute.
+
+One worker of a store does it, the one that holds the lock `stoker.rollup`; when it is gone, another one follows within
+two minutes, and no minute is missed because each round computes the last three again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from random import random
+
+from stoker.engines.base import Engine
+from stoker.model.events import Point, Window
+from stoker.model.stats import BUCKET, MOST_RUNS, closed_buckets, depths, roll_up, store_points
+from stoker.model.time import SECOND, Instant
+from stoker.services import ServiceContext
+from stoker.worker.rejected_outcomes import AWAY
+
+logger = logging.getLogger("stoker.worker")
+
+LOCK = "stoker.rollup"
+LEASE = 100 * SECOND
+"""Longer than a minute, so that the same worker goes on as long as it lives."""
+
+SPREAD = 5.0
+"""Workers wait up to so many seconds after a full minute, at random, also so that buffered events have arrived."""
+
+
+class RollUp:
+    """Rolls up shortly after every full minute of the store's clock."""
+
+    name = "rollup"
+
+    async def run(self, context: ServiceContext) -> None:
+        """Roll up again and again."""
+        while True:
+            try:
+                now = await context.engine.now()
+                await asyncio.sleep((BUCKET - now % BUCKET) / SECOND + 1 + SPREAD * random())
+                if await context.engine.lock(LOCK, context.worker_id(), LEASE):
+                    await write_points(context.engine)
+            except AWAY:  # the store loop logs that once; the next round computes the minutes that were missed
+                await asyncio.sleep(SPREAD)
+
+
+async def write_points(engine: Engine) -> int:
+    """Compute the minutes that have just closed and store their points; returns how many.
+
+    A question that the store cannot answer is left out quietly: charts have a gap there, and the rest is stored.
+    """
+    now = await engine.now()
+    buckets = closed_buckets(now)
+    points: list[Point] = []
+    for question in (
+        *(partial(_minute, engine, start) for start in buckets),
+        partial(_depths, engine, buckets[-1]),
+        partial(_store, engine, buckets[-1]),
+    ):
+        try:
+            points += await question()
+        except AWAY:
+            raise
+        except Exception as error:  # noqa: BLE001 - the other questions must be asked
+            logger.debug("a part of the last minutes was not rolled up: %s", error)
+    if points:
+        await engine.record([], points, now=now)
+    return len(points)
+
+
+async def _minute(engine: Engine, start: Instant) -> list[Point]:
+    """What happened in a closed minute."""
+    end = start + BUCKET
+    counts = await engine.event_counts(start, end)
+    return roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
+
+
+async def _depths(engine: Engine, bucket: Instant) -> list[Point]:
+    """How deep queues are now."""
+    return depths(bucket, await engine.census())
+
+
+async def _store(engine: Engine, bucket: Instant) -> list[Point]:
+    """How fast and how large the store is now."""
+    about = await engine.describe()
+    return store_points(bucket, engine.timings(), {"database_size": about.size, "log_size": about.log_size})

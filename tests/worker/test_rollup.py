@@ -1,0 +1,153 @@
+"""The roll-up: closed minutes become points, by one worker of a store, and a failing question hinders no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.engines.memory import MemoryEngine
+from stoker.model.errors import EngineError, EngineUnavailable
+from stoker.model.events import Event, EventCount, EventType, Point
+from stoker.model.job import Draft
+from stoker.model.query import Census
+from stoker.model.stats import METRICS
+from stoker.model.time import MINUTE, SECOND, Instant
+from stoker.registry import mint
+from stoker.services import ServiceContext
+from stoker.worker import Worker, rollup
+
+START: Instant = 30_000_000 * MINUTE
+
+
+class Clock:
+    now = START
+
+    def __call__(self) -> Instant:
+        return self.now
+
+
+async def points(engine: MemoryEngine) -> dict[tuple[str, str, int], Point]:
+    found = await engine.points(0, 2 * START, METRICS)
+    return {(one.queue, one.metric, (one.bucket - START) // MINUTE): one for one in found}
+
+
+async def store(clock: Clock, engine: MemoryEngine) -> None:
+    """A job was completed in each of five minutes, and two more jobs wait."""
+    await engine.open()
+    await engine.insert([Draft(mint(), "work"), Draft(mint(), "work", delay=9 * MINUTE)])
+    events = [Event(START + n * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70 + n) for n in range(5)]
+    await engine.record(events, now=START)
+    clock.now = START + 4 * MINUTE + 30 * SECOND
+
+
+@pytest.mark.spec("STATS-07")
+async def test_the_last_three_closed_minutes_are_stored_again_and_again() -> None:
+    clock = Clock()
+    engine = MemoryEngine(clock=clock)
+    await store(clock, engine)
+    assert await rollup.write_points(engine) > 0
+    found = await points(engine)
+    assert found["mail", "completed", 1].count == 1
+    assert found["mail", "total", 3] == Point("mail", "total", START + 3 * MINUTE, 1, 73, 73, 73, 73, 73)
+    assert ("mail", "completed", 0) not in found
+    assert ("mail", "completed", 4) not in found
+    assert found["default", "ready", 3].max == 1
+    assert found["default", "lag", 3].max == 4 * MINUTE + 30 * SECOND
+    await rollup.write_points(engine)
+    again = await points(engine)
+    assert {place: point for place, point in again.items() if place[0]} == {
+        place: point for place, point in found.items() if place[0]
+    }
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-07")
+async def test_a_question_that_fails_is_left_out_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryEngine):
+        async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+            raise EngineError("no events today")
+
+        async def census(self) -> Census:
+            raise ValueError("not even translated")
+
+    clock = Clock()
+    engine = Broken(clock=clock)
+    await store(clock, engine)
+    await engine.record([], [Point("", "m", START, 1)], now=START)
+    assert await rollup.write_points(engine) > 0
+    assert {metric for _, metric, _ in await points(engine)} == {"store_read", "store_write"}
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-07")
+async def test_a_store_that_is_away_ends_the_round_and_not_the_service(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 0
+    done = asyncio.Event()
+
+    class Away(MemoryEngine):
+        async def now(self) -> Instant:
+            return START - SECOND
+
+        async def census(self) -> Census:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 2:
+                done.set()
+            raise EngineUnavailable("gone for a moment")
+
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def quick(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("stoker.worker.rollup.asyncio.sleep", quick)
+    engine = Away()
+    await engine.open()
+    task = asyncio.create_task(rollup.RollUp().run(ServiceContext(jobs, engine, lambda: "w1")))
+    await asyncio.wait_for(done.wait(), 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 2 <= pauses[0] <= 2 + rollup.SPREAD
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-07")
+async def test_only_the_holder_of_the_lock_rolls_up(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = asyncio.sleep
+    monkeypatch.setattr("stoker.worker.rollup.asyncio.sleep", lambda _: sleep(0))
+    engine = MemoryEngine(clock=Clock())
+    await engine.open()
+    rolled: list[str] = []
+
+    async def write(_: object) -> int:
+        rolled.append("once")
+        return 0
+
+    monkeypatch.setattr(rollup, "write_points", write)
+    await engine.lock(rollup.LOCK, "another", MINUTE)
+    task = asyncio.create_task(rollup.RollUp().run(ServiceContext(jobs, engine, lambda: "w1")))
+    for _ in range(50):
+        await sleep(0)
+    assert rolled == []
+    await engine.unlock(rollup.LOCK, "another")
+    while not rolled:
+        await sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-07")
+async def test_every_worker_has_a_roll_up(jobs: Stoker) -> None:
+    async with Worker(jobs):
+        assert "stoker-service-rollup" in {task.get_name() for task in asyncio.all_tasks()}
