@@ -33,9 +33,11 @@ __all__ = [
     "cluster",
     "free_port",
     "kept",
+    "nats_server",
     "pooler",
     "postgres",
     "postgres_server",
+    "rabbitmq_server",
     "redis",
     "redis_binary",
     "redis_server",
@@ -95,6 +97,20 @@ def pooler(url: str, *, size: int = 3, own: bool = False) -> Iterator[str]:
             own = True
     with kept("swapper" if own else "pgbouncer", settings) as server:
         yield parts._replace(netloc=f"{parts.username or 'postgres'}@127.0.0.1:{server.port}").geturl()
+
+
+@contextlib.contextmanager
+def rabbitmq_server() -> Iterator[Server]:
+    """A RabbitMQ of the test's own."""
+    with kept("rabbitmq") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def nats_server() -> Iterator[Server]:
+    """A NATS with JetStream of the test's own."""
+    with kept("nats") as server:
+        yield server
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -76,6 +77,27 @@ def pgbouncer_binary() -> Path:
     if found := installed_pgbouncer():
         return found
     raise Unavailable("apt-get installed pgbouncer, but it is nowhere to be found")
+
+
+def rabbitmq_script() -> Path:
+    """What starts RabbitMQ in the foreground as any user; the script on PATH insists on root or its own user."""
+
+    def found() -> Path | None:
+        return next((path for path in sorted(Path("/usr/lib/rabbitmq").glob("bin/rabbitmq-server"))), None)
+
+    return found() or _from_apt("rabbitmq-server", found)
+
+
+def nats_binary() -> Path:
+    """NATS with JetStream."""
+    return installed("nats-server") or _from_apt("nats-server", lambda: installed("nats-server"))
+
+
+def _from_apt(package: str, found: Callable[[], Path | None]) -> Path:
+    apt(package)
+    if program := found():
+        return program
+    raise Unavailable(f"apt-get installed {package}, but it is nowhere to be found")
 
 
 def clock_shifter() -> Path:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tests.services.binaries import Unavailable, other_user, pgbouncer_binary, postgres_binaries, redis_binary
+from tests.services.binaries import (
+    Unavailable,
+    nats_binary,
+    other_user,
+    pgbouncer_binary,
+    postgres_binaries,
+    rabbitmq_script,
+    redis_binary,
+)
 
 PORTS = range(15_000, 22_000)
 """Below the ports that systems hand out by themselves: nobody takes a port while its server is down, and a client that
@@ -52,6 +60,8 @@ def recipe(kind: str, home: Path, data: Path, settings: Settings) -> Recipe:
         "redis": Redis,
         "pgbouncer": Pgbouncer,
         "swapper": Swapper,
+        "rabbitmq": RabbitMq,
+        "nats": Nats,
     }
     return kinds[kind](home, data, settings)
 
@@ -244,3 +254,61 @@ class Swapper(Program):
 
     def url(self, port: int) -> str:
         return f"postgresql://postgres@127.0.0.1:{port}/postgres"
+
+
+class RabbitMq(Program):
+    """RabbitMQ as one node without `epmd`, the daemon by which nodes find one another and which would outlive it."""
+
+    stop = signal.SIGTERM
+    port = 0
+
+    def prepare(self) -> None:
+        self.bin = rabbitmq_script()
+        (self.home / "rabbitmq.conf").write_text("loopback_users = none\n")
+
+    def command(self, port: int) -> list[str]:
+        self.port = port
+        return [str(self.bin)]
+
+    @property
+    def environ(self) -> Settings:
+        node = f"stoker{self.port}@localhost"
+        places = {name: str(self.data / name.lower()) for name in ("MNESIA_BASE", "LOG_BASE", "PID_FILE")}
+        names = {
+            **places,
+            "ENABLED_PLUGINS_FILE": str(self.home / "plugins"),
+            "CONFIG_FILE": str(self.home / "rabbitmq.conf"),
+            "CONF_ENV_FILE": str(self.home / "none"),
+            "LOGS": "-",
+            "NODE_IP_ADDRESS": "127.0.0.1",
+            "NODE_PORT": str(self.port),
+            "NODENAME": node,
+            "SERVER_ADDITIONAL_ERL_ARGS": f"-sname {node} -start_epmd false -erl_epmd_port {self.port + 10_000} +S 1:1",
+        }
+        prefixed = {f"RABBITMQ_{name}": value for name, value in names.items()}
+        # Without the last one the script stays as the parent, and a kill would meet only the script.
+        return {**super().environ, **prefixed, "HOME": str(self.data), "RUNNING_UNDER_SYSTEMD": "true"}
+
+    def ready(self, port: int, pid: int) -> bool:
+        return listening(port)
+
+    def url(self, port: int) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{port}/"
+
+
+class Nats(Program):
+    """NATS with JetStream."""
+
+    stop = signal.SIGTERM
+
+    def prepare(self) -> None:
+        self.bin = nats_binary()
+
+    def command(self, port: int) -> list[str]:
+        return [str(self.bin), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self.data)]
+
+    def ready(self, port: int, pid: int) -> bool:
+        return listening(port)
+
+    def url(self, port: int) -> str:
+        return f"nats://127.0.0.1:{port}"
