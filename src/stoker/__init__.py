@@ -32,11 +32,13 @@ from stoker.records import Curve, Job, Receipt, Schedule
 from stoker.task import Task
 
 if TYPE_CHECKING:
+    from stoker.outbox.inbox import Inbox
     from stoker.worker import Worker
 
 __all__ = [
     "Stoker",
     "Worker",
+    "Inbox",
     "Task",
     "Chunk",
     "JobHandle",
@@ -78,9 +80,13 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists
 
     def __getattr__(name: str) -> Any:
-        """Import `Worker` on first use; a producer does not need it."""
+        """Import on first use what not every producer needs."""
         if name == "Worker":
             from stoker.worker import Worker
 
             return Worker
+        if name == "Inbox":
+            from stoker.outbox.inbox import Inbox
+
+            return Inbox
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
-from stoker import Chunk, Curve, Exponential, JobHandle, Rate, Stoker, Task, Unique, chain, current
+from stoker import Chunk, Curve, Exponential, Inbox, JobHandle, Rate, Stoker, Task, Unique, chain, current
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
 
@@ -124,3 +124,7 @@ async def main() -> None:
     jobs.budget("sms", Rate(10))
     assert_type((await jobs.spend("sms", 3)).granted, bool)
     await current().spend("sms")
+    inbox = Inbox(jobs, source="billing", keep=timedelta(days=30))
+    assert_type(await inbox.receive("evt_1", tx=object()), bool)
+    assert_type(await inbox.receive(["evt_1", "evt_2"], tx=object()), list[bool])
+    assert_type(inbox.receive_sync("evt_1", tx=object()), bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import stoker
-from stoker import Chunk, Stoker
+from stoker import Chunk, Inbox, Stoker
 
 jobs = Stoker("memory://")
 
@@ -69,3 +69,4 @@ async def main() -> None:
     await jobs.queue("mail").pause(60)  # E: call-arg | reportCallIssue
     jobs.task(atempts=3)  # E: call-overload | reportCallIssue
     jobs.task(attempts="three")  # E: call-overload | reportArgumentType
+    Inbox(jobs, "billing")  # E: call-arg | reportCallIssue
