@@ -7,16 +7,22 @@ from typing import Any
 import pytest
 
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
+from stoker.model.derived import Flow
 from stoker.model.explain import Reason, explain, limits_unserved, served, unserved
-from stoker.model.job import Job, Status
+from stoker.model.groups import GROUP, Group
+from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census, Count
+from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.throttle import Bucket, Cooldown, Rate
 from stoker.model.time import SECOND
 
 NOW = 1_000 * SECOND
 LATER = NOW + 60 * SECOND
 HERE = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW)
+OTHER = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, kinds={"resize": "app:resize"}, seen_at=NOW)
+GONE = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW, state=STOPPED)
+LOST = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW - 30 * SECOND)
 MAIL = Queue(name="mail")
 
 
@@ -79,7 +85,7 @@ def test_a_running_job_is_somewhere() -> None:
             job(status=Status.RETRYING, attempts=1, scheduled_at=LATER),
             MAIL,
             [HERE],
-            "scheduled: it waits for attempt 2 until 1970-01-01T00:17:40Z",
+            "scheduled: it waits for attempt 2 of 3 until 1970-01-01T00:17:40Z",
         ),
         (job(), Queue(name="mail", pause=Pause()), [HERE], "paused: queue 'mail' is paused until it is resumed"),
         (
@@ -95,7 +101,15 @@ def test_a_running_job_is_somewhere() -> None:
             "cooling: queue 'mail' cools down until 1970-01-01T00:17:40Z, because a handler was throttled",
         ),
         (job(metadata={UNFIT_SINCE: "1"}), MAIL, [HERE], "unknown_task: the workers of queue 'mail' cannot run task"),
+        (job(), MAIL, [OTHER], "unknown_task: no worker of queue 'mail' has the task 'send'"),
         (job(), MAIL, [], "no_worker: no worker serves queue 'mail'"),
+        (job(), MAIL, [GONE], "no_worker: no worker serves queue 'mail'; w on h did until 1970-01-01T00:16:40Z"),
+        (
+            job(),
+            MAIL,
+            [GONE, LOST],
+            "worker_unhealthy: 1 of the workers of queue 'mail' do not report any more: w on h was last seen",
+        ),
         (
             job(),
             Queue(name="mail", bucket=Bucket(Rate(1, per=60), 0, NOW)),
@@ -112,13 +126,43 @@ def test_a_waiting_job_names_the_first_gate(one: Job, queue: Queue, present: lis
 @pytest.mark.spec("EXPLAIN-01")
 def test_jobs_before_it_are_counted() -> None:
     assert "with 41 other due jobs" in why(job(), MAIL, HERE, ready=42)
+    flow = Flow(minutes=15, completed=150)
+    assert explain(job(), MAIL, [HERE], census(41), flow=flow).detail.endswith("last 15 min 4 min at most")
+    assert explain(job(), MAIL, [HERE], census(41), flow=Flow(minutes=15)).detail.endswith("time and id")
+
+
+@pytest.mark.spec("EXPLAIN-04")
+def test_chain_group_and_schedule_are_named_beside() -> None:
+    def beside(one: Job, group: Group | None = None) -> tuple[str, ...]:
+        return explain(one, MAIL, [HERE], census(), group=group).beside
+
+    assert beside(job()) == ()
+    first = chain(*(Draft(bytes([n]) * 16, f"step{n}") for n in range(3)))
+    assert beside(job(options=first.options)) == ("in its chain step1, step2 come after its success",)
+    last = job(options=Options(metadata={PARENT: "p", SCHEDULE: "nightly", OCCURRENCE: "2026-11-16T00:00:00Z"}))
+    assert beside(last) == (
+        "schedule nightly made it for 2026-11-16T00:00:00Z",
+        "in its chain it comes after job p",
+    )
+    extra = job(metadata={SCHEDULE: "nightly"}, options=first.options.then[0].options)
+    assert beside(extra)[0] == "schedule nightly made it beside its timetable"
+    assert beside(extra)[-1] == "in its chain step2 comes after its success"
+    member = job(options=Options(group=bytes(16)))
+    name = "it is a member of group 00000000-0000-0000-0000-000000000000"
+    assert beside(member) == (f"{name}, which is not kept any more",)
+    assert beside(member, Group(id=bytes(16), total=4, done=1)) == (f"{name}: 3 of 4 have not ended",)
+    closed = Group(id=bytes(16), total=4, done=4, closed_at=NOW)
+    assert beside(member, closed) == (f"{name}, which is closed: 4 of 4 done",)
+    assert beside(job(metadata={GROUP: "g"}, status=Status.RETRIED, successor=bytes(16))) == (
+        "the end of group g stored it",
+        "job 00000000-0000-0000-0000-000000000000 is its copy",
+    )
 
 
 @pytest.mark.spec("EXPLAIN-02")
 def test_every_gate_that_is_shut_is_named() -> None:
     queue = Queue(name="mail", pause=Pause(), cooldown=Cooldown(LATER, 1), bucket=Bucket(Rate(1, per=60), 0, NOW))
-    gone = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW - SHOWN_WITHIN - 1)
-    found = explain(job(scheduled_at=LATER), queue, [gone], census())
+    found = explain(job(scheduled_at=LATER), queue, [GONE], census())
     assert [gate.reason for gate in (found.first, *found.gates)] == [
         Reason.SCHEDULED,
         Reason.PAUSED,

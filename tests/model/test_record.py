@@ -11,8 +11,20 @@ from hypothesis import strategies as st
 
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidTransition
-from stoker.model.ids import compose
-from stoker.model.job import LONGEST_HISTORY, LONGEST_LOG, Draft, Failure, Job, Note, Options, Settlement, Status
+from stoker.model.ids import compose, text
+from stoker.model.job import (
+    LARGEST_METADATA,
+    LONGEST_HISTORY,
+    LONGEST_LOG,
+    ORIGINAL,
+    Draft,
+    Failure,
+    Job,
+    Note,
+    Options,
+    Settlement,
+    Status,
+)
 from stoker.model.lifecycle import SETTLED, TRANSITIONS
 from stoker.model.query import CANCEL_REASON, Cancel
 from stoker.model.record import TOTALS, WAITING, Record, due_at
@@ -227,7 +239,10 @@ def test_requeue_starts_a_fresh_budget_and_goes_on_counting() -> None:
 def test_a_clone_has_not_run_yet_and_its_original_names_it() -> None:
     dead, job = record(status=Status.DEAD, attempts=7, unique=Unique("k"), tenant="t", last_error="x"), compose(9, 9)
     copy = dead.clone(job, NOW + 1)
-    assert copy == Record.drafted(
+    assert copy.options == Options(metadata={ORIGINAL: text(dead.id)})
+    full = record(status=Status.DEAD, options=Options(metadata={"a": "x" * (LARGEST_METADATA - 1)}))
+    assert full.clone(job, NOW).options == full.options, "there is no room for the name of the original"
+    assert msgspec.structs.replace(copy, options=Options()) == Record.drafted(
         Draft(job, "send", b'{"to":1}', queue="mail", priority=3, attempts=7, unique=Unique("k"), tenant="t"), NOW + 1
     )
     original = dead.retried_as(job)

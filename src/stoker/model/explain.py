@@ -11,12 +11,19 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stoker.model.control import Presence, Queue, live
-from stoker.model.job import ACTIVE, Job, Status
+from stoker.model.control import STOPPED, Presence, Queue, live
+from stoker.model.derived import Flow
+from stoker.model.groups import GROUP, Group
+from stoker.model.ids import text as id_text
+from stoker.model.job import ACTIVE, PARENT, Job, Status, links
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census
+from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.throttle import until_token
 from stoker.model.time import Instant, rfc3339
+from stoker.model.words import span
+
+DEPLOY = "Deploy the task to the workers of this queue."
 
 
 class Reason(enum.StrEnum):
@@ -24,13 +31,14 @@ class Reason(enum.StrEnum):
 
     UNREADABLE = "unreadable"
     FINISHED = "finished"
-    CANCELING = "canceling"
     RUNNING = "running"
-    UNKNOWN_TASK = "unknown_task"
+    CANCELING = "canceling"
     SCHEDULED = "scheduled"
     PAUSED = "paused"
     COOLING = "cooling"
+    UNKNOWN_TASK = "unknown_task"
     NO_WORKER = "no_worker"
+    WORKER_UNHEALTHY = "worker_unhealthy"
     RATE_LIMITED = "rate_limited"
     BEHIND = "behind"
 
@@ -46,10 +54,11 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The first gate that is shut, and the others behind it."""
+    """The first gate that is shut, and the others behind it. `beside` names its chain, group and schedule."""
 
     first: Gate
     gates: tuple[Gate, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def reason(self) -> Reason:
@@ -65,18 +74,54 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(
-    job: Job, queue: Queue, presences: Sequence[Presence], census: Census, *, unreadable: str | None = None
+    job: Job,
+    queue: Queue,
+    presences: Sequence[Presence],
+    census: Census,
+    *,
+    unreadable: str | None = None,
+    group: Group | None = None,
+    flow: Flow | None = None,
 ) -> Explanation:
-    """Name the gates that are shut for this job at the census' instant."""
+    """Name the gates that are shut for this job at the census' instant.
+
+    `group` is the job's group, `flow` what went in and out of its queue lately, as far as they are known.
+    """
+    beside = tuple(_beside(job, group))
     if unreadable is not None:
         remedy = "Read it with `stoker jobs show`, then delete it."
-        return Explanation(Gate(Reason.UNREADABLE, f"its record cannot be read: {unreadable}", remedy))
+        return Explanation(Gate(Reason.UNREADABLE, f"its record cannot be read: {unreadable}", remedy), beside=beside)
     if job.status not in ACTIVE:
-        return Explanation(_finished(job))
+        return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
-        return Explanation(_running(job, presences, census.at))
-    first, *others = _gates(job, queue, presences, census)
-    return Explanation(first, tuple(others))
+        return Explanation(_running(job, presences, census.at), beside=beside)
+    first, *others = _gates(job, queue, presences, census, flow)
+    return Explanation(first, tuple(others), beside)
+
+
+def _beside(job: Job, group: Group | None) -> Iterator[str]:
+    """What the job belongs to, in words."""
+    metadata = {**(job.options.metadata or {}), **job.metadata}
+    if (name := metadata.get(SCHEDULE)) is not None:
+        at = metadata.get(OCCURRENCE)
+        yield f"schedule {name} made it" + (" beside its timetable" if at is None else f" for {at}")
+    if (parent := metadata.get(PARENT)) is not None:
+        yield f"in its chain it comes after job {parent}"
+    behind = [link.kind for link in links(job.options)]
+    if behind:
+        yield f"in its chain {', '.join(behind)} {'comes' if len(behind) == 1 else 'come'} after its success"
+    if job.options.group is not None:
+        member = f"it is a member of group {id_text(job.options.group)}"
+        if group is None:
+            yield f"{member}, which is not kept any more"
+        elif group.closed_at is not None:
+            yield f"{member}, which is closed: {group.done:,} of {group.total:,} done"
+        else:
+            yield f"{member}: {group.waiting:,} of {group.total:,} have not ended"
+    if (closed := metadata.get(GROUP)) is not None:
+        yield f"the end of group {closed} stored it"
+    if job.successor is not None:
+        yield f"job {id_text(job.successor)} is its copy"
 
 
 def _finished(job: Job) -> Gate:
@@ -106,14 +151,16 @@ def _running(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
     return Gate(Reason.RUNNING, f"it runs {where}{since}{progress}{silent if stalled else ''}", "", job.started_at)
 
 
-def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census) -> Iterator[Gate]:
+def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census, flow: Flow | None) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
-    if UNFIT_SINCE in job.metadata:
-        unfit = "it is unknown there, or has other arguments"
-        detail = f"the workers of queue {name} cannot run task {job.kind!r}: {unfit}"
-        yield Gate(Reason.UNKNOWN_TASK, detail, "Deploy the task to the workers of this queue.")
+    unfit = UNFIT_SINCE in job.metadata
+    if unfit:  # this comes first: it is why such a job waits
+        why = "it is unknown there, or has other arguments"
+        detail = f"the workers of queue {name} cannot run task {job.kind!r}: {why}"
+        yield Gate(Reason.UNKNOWN_TASK, detail, DEPLOY)
     if job.scheduled_at > now:
-        what = f"waits for attempt {job.attempts + 1}" if job.status is Status.RETRYING else "is scheduled"
+        retrying = f"waits for attempt {job.attempts + 1} of {job.base + job.budget}"
+        what = retrying if job.status is Status.RETRYING else "is scheduled"
         remedy = "`stoker jobs run-now` starts a scheduled job at once." if job.status is Status.PENDING else ""
         yield Gate(Reason.SCHEDULED, f"it {what} until {rfc3339(job.scheduled_at)}", remedy, until=job.scheduled_at)
     if queue.pause is not None and queue.is_paused(now):
@@ -128,19 +175,37 @@ def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census
         detail = f"queue {name} cools down until {rfc3339(until)}, because a handler was throttled"
         yield Gate(Reason.COOLING, detail, until=until)
     serving = [one for one in live(presences, now) if job.queue in one.queues]
+    if serving and not unfit and not any(job.kind in one.kinds or not one.kinds for one in serving):
+        yield Gate(Reason.UNKNOWN_TASK, f"no worker of queue {name} has the task {job.kind!r}", DEPLOY)
     if not serving:
-        former = [one for one in presences if job.queue in one.queues]
-        last = max(former, key=lambda one: one.seen_at, default=None)
-        before = "" if last is None else f"; {last.worker} on {last.host} did until {rfc3339(last.seen_at)}"
-        remedy = f"Start one: `stoker work app:jobs -q {job.queue}`."
-        yield Gate(Reason.NO_WORKER, f"no worker serves queue {name}{before}", remedy)
+        yield _unserved(job, presences, now)
     if queue.bucket is not None and (wait := until_token(queue.bucket, now)):
         until = now + wait
         detail = f"queue {name} is at its rate; its next start is at {rfc3339(until)}"
         yield Gate(Reason.RATE_LIMITED, detail, until=until)
     others = max(census.ready(job.queue) - 1, 0)
     order = f"with {others:,} other due jobs, which run by priority, time and id" if others else "and runs next"
-    yield Gate(Reason.BEHIND, f"it waits in queue {name} {order}", since=job.scheduled_at)
+    clear = None if flow is None or not others else flow.clear_in(others)
+    takes = (
+        "" if flow is None or clear is None else f"; at the rate of the last {flow.minutes} min {span(clear)} at most"
+    )
+    yield Gate(Reason.BEHIND, f"it waits in queue {name} {order}{takes}", since=job.scheduled_at)
+
+
+def _unserved(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
+    """No live worker serves the queue: none was there, the last one stopped, or those there do not report any more."""
+    former = [one for one in presences if job.queue in one.queues]
+    last = max(former, key=lambda one: one.seen_at, default=None)
+    if last is not None and (lost := [one for one in former if one.state != STOPPED]):
+        newest = max(lost, key=lambda one: one.seen_at)
+        silent = f"{newest.worker} on {newest.host} was last seen {span(now - newest.seen_at)} ago"
+        detail = f"{len(lost)} of the workers of queue {job.queue!r} do not report any more: {silent}"
+        remedy = "Look at their logs: they are frozen, dead, or cannot reach the store."
+        return Gate(Reason.WORKER_UNHEALTHY, detail, remedy, newest.seen_at)
+    before = "" if last is None else f"; {last.worker} on {last.host} did until {rfc3339(last.seen_at)}"
+    remedy = f"Start one: `stoker work app:jobs -q {job.queue}`."
+    since = None if last is None else last.seen_at
+    return Gate(Reason.NO_WORKER, f"no worker serves queue {job.queue!r}{before}", remedy, since)
 
 
 def _first_line(error: str) -> str:

@@ -46,6 +46,9 @@ PRIORITIES = range(-1000, 1001)
 PARENT = "stoker.parent"
 """Metadata key: the job before this one in its chain."""
 
+ORIGINAL = "stoker.original"
+"""Metadata key: the dead job that this one is a copy of."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 _known_names: set[str] = set()
 _KNOWN_LIMIT = 10_000
@@ -205,6 +208,15 @@ def after(draft: Draft, parent: JobId) -> Draft:
     """The draft with the id of the job whose success stores it in its metadata."""
     metadata = {**(draft.options.metadata or {}), PARENT: id_text(parent)}
     return replace(draft, options=replace(draft.options, metadata=metadata))
+
+
+def copied(options: Options, original: JobId) -> Options:
+    """The options of a copy: the metadata name the original, unless they have no room left for it."""
+    metadata = {**(options.metadata or {}), ORIGINAL: id_text(original)}
+    try:
+        return replace(options, metadata=metadata)
+    except InvalidInput:
+        return options
 
 
 def links(options: Options) -> list[Draft]:

@@ -8,6 +8,7 @@ from the page's cursor, so rows that are skipped can neither end the walk early 
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -231,7 +232,7 @@ def scheduled_count(pending: int, later: int, due: int, limit: int) -> int | Non
     return max(0, pending - due) if due < limit else None
 
 
-class Census(msgspec.Struct, frozen=True, kw_only=True):
+class Census(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All counts at one instant, read from counters. Only numbers above zero appear.
 
     `scheduled` are pending jobs that are not due, per queue, so that `ready` is exact however many they are.
@@ -248,15 +249,21 @@ class Census(msgspec.Struct, frozen=True, kw_only=True):
 
     def by_status(self, queue: str | None = None) -> dict[Status, int]:
         """Counts per status, zeros included, over everything or one queue."""
-        found = dict.fromkeys(Status, 0)
+        return dict(self._sums.get(queue) or dict.fromkeys(Status, 0))
+
+    @cached_property
+    def _sums(self) -> dict[str | None, dict[Status, int]]:
+        """Counts per status of each queue, and of all under None: added up once, however many queues there are."""
+        found: dict[str | None, dict[Status, int]] = {None: dict.fromkeys(Status, 0)}
         for count in self.counts:
-            if queue is None or count.queue == queue:
-                found[count.status] += count.n
+            found.setdefault(count.queue, dict.fromkeys(Status, 0))[count.status] += count.n
+            found[None][count.status] += count.n
         return found
 
     def ready(self, queue: str) -> int:
         """Pending jobs of a queue that are due."""
-        return self.by_status(queue)[Status.PENDING] - self.scheduled.get(queue, 0)
+        sums = self._sums.get(queue)
+        return (0 if sums is None else sums[Status.PENDING]) - self.scheduled.get(queue, 0)
 
     def lag(self, queue: str) -> Span:
         """How long the oldest due job of a queue has been waiting."""

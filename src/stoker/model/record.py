@@ -26,6 +26,7 @@ from stoker.model.job import (
     Settlement,
     Status,
     appended,
+    copied,
     noted,
     shown_error,
 )
@@ -231,7 +232,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def clone(self, job: JobId, now: Instant) -> Self:
-        """A copy under a new id that has not run yet, due now."""
+        """A copy under a new id that has not run yet, due now; its metadata name the original."""
         return type(self)(
             id=job,
             kind=self.kind,
@@ -241,7 +242,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             budget=self.budget,
             created_at=now,
             scheduled_at=now,
-            options=self.options,
+            options=copied(self.options, self.id),
             unique=self.unique,
             tenant=self.tenant,
         )

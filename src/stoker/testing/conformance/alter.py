@@ -14,8 +14,8 @@ import pytest
 
 from stoker.engines.base import CONTROL, Feature
 from stoker.model.events import Event, EventType, Window
-from stoker.model.ids import JobId
-from stoker.model.job import Claim, Job, Note, Options, Status, Verdict
+from stoker.model.ids import JobId, text
+from stoker.model.job import ORIGINAL, Claim, Job, Note, Options, Status, Verdict
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Canceled, Crashed, Done, Failed, Rejected, Snoozed
 from stoker.model.query import (
@@ -536,11 +536,13 @@ async def test_alter_clone_enqueues_a_copy_under_the_given_id(store: Store) -> N
     tally = await _alter(store, Clone((new,)), job)
     assert (tally.changed, tally.created, tally.changed_ids) == (1, (new,), (job,))
     copy, original = await store.job(new), await store.job(job)
-    for field in ("kind", "payload", "queue", "priority", "budget", "tenant", "unique", "options"):
+    for field in ("kind", "payload", "queue", "priority", "budget", "tenant", "unique"):
         assert getattr(copy, field) == getattr(before, field), field
     assert (copy.status, copy.attempts, copy.base, copy.crashes) == (Status.PENDING, 0, 0, 0)
     assert (copy.created_at, copy.scheduled_at) == (store.now(), store.now())
     assert (copy.last_error, copy.history, copy.successor, copy.expires_at) == (None, (), None, None)
+    named = {"trace": "1", ORIGINAL: text(job)}
+    assert copy.options == msgspec.structs.replace(before.options, metadata=named)
     assert (original.status, original.successor) == (Status.RETRIED, new)
     assert (original.attempts, original.history) == (before.attempts, before.history)
     claim = await store.take(queue="mail")

@@ -1,0 +1,133 @@
+"""What operators read that no store keeps: slots, how soon a queue is clear, groups of errors, silent workers.
+
+Derived here once, from values that engines return, so that the command line, pages and metrics agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stoker.model import ids
+from stoker.model.control import STOPPED, Presence, live
+from stoker.model.findings import SILENT_AFTER
+from stoker.model.job import Job, Status
+from stoker.model.time import MINUTE, Instant, Span
+
+LONG_RUN: Span = 5 * MINUTE
+"""A run without a timeout that takes longer is marked."""
+
+# --- workers and slots ----------------------------------------------------------------------------------------------
+
+
+def slots(queue: str, presences: Sequence[Presence], now: Instant) -> int:
+    """How many jobs of a queue live workers can run at once."""
+    return sum(one.queues.get(queue, 0) for one in live(presences, now))
+
+
+def silent(presences: Iterable[Presence], now: Instant) -> list[Presence]:
+    """The workers that have not stopped and have not shown themselves lately."""
+    return [one for one in presences if is_silent(one, now)]
+
+
+def is_silent(presence: Presence, now: Instant) -> bool:
+    """Whether a worker has not stopped and has not shown itself lately."""
+    return presence.state != STOPPED and now - presence.seen_at > SILENT_AFTER
+
+
+def runs_long(job: Job, now: Instant) -> bool:
+    """Whether a job without a timeout has been running for a long time."""
+    started = job.started_at
+    return job.status is Status.RUNNING and job.options.timeout is None and now - (started or now) > LONG_RUN
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What went in and out of a queue during some closed minutes."""
+
+    minutes: int
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+
+    @property
+    def growing(self) -> bool:
+        """Whether more came in than went out."""
+        return self.enqueued > self.completed + self.failed
+
+    def clear_in(self, ready: int) -> Span | None:
+        """How long the due jobs take at this rate; None: nothing ran."""
+        if not ready:
+            return 0
+        return None if not self.completed else ready * self.minutes * MINUTE // self.completed
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+_VARYING = re.compile(
+    r"""(?ix) [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}  # a UUID
+        | "[^"]*" | (?<!\w)'[^']*' | `[^`]*`               # what is quoted
+        | \b0x[0-9a-f]+\b | \b(?=[a-z]*\d)[0-9a-f]{6,}\b   # hex
+        | \d+"""
+)
+ELLIPSIS = "…"
+
+
+def error_line(error: str | None) -> str:
+    """The first line of an error: its class and message."""
+    return ((error or "").strip().splitlines() or [""])[0][:500]
+
+
+def normalized_error(error: str | None) -> str:
+    """The first line of an error, with what varies replaced by `…`: ids, numbers, hex, quoted text.
+
+    Jobs of one kind whose errors agree in this have the same error.
+    """
+    return _VARYING.sub(ELLIPSIS, error_line(error))
+
+
+class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of one kind with the same error: how many, first and last seen, and the id of the newest (`sample`)."""
+
+    kind: str
+    error: str
+    count: int
+    first: Instant
+    last: Instant
+    sample: str
+    queues: tuple[str, ...]
+
+
+def error_groups(jobs: Iterable[Job]) -> list[ErrorGroup]:
+    """Failed jobs by kind and error, the largest group first; of equal ones the one seen last."""
+    found: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        if job.last_error is not None:
+            found.setdefault((job.kind, normalized_error(job.last_error)), []).append(job)
+    groups = [_group(kind, error, members) for (kind, error), members in found.items()]
+    return sorted(groups, key=lambda one: (-one.count, -one.last, one.kind, one.error))
+
+
+def _group(kind: str, error: str, members: Sequence[Job]) -> ErrorGroup:
+    newest = max(members, key=_failed_at)
+    return ErrorGroup(
+        kind=kind,
+        error=error,
+        count=len(members),
+        first=min(map(_failed_at, members)),
+        last=_failed_at(newest),
+        sample=ids.text(newest.id),
+        queues=tuple(sorted({job.queue for job in members})),
+    )
+
+
+def _failed_at(job: Job) -> Instant:
+    """When the last run failed, as far as the record tells."""
+    if job.history:
+        return job.history[-1].at
+    return job.finished_at or job.started_at or job.created_at

@@ -1,0 +1,96 @@
+"""What operators read that no store keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.model import ids
+from stoker.model.control import STOPPED, Presence
+from stoker.model.derived import Flow, error_groups, error_line, is_silent, normalized_error, runs_long, silent, slots
+from stoker.model.job import Failure, Job, Options, Status
+from stoker.model.time import HOUR, MINUTE, SECOND
+
+NOW = 1_000 * HOUR
+
+
+def job(n: int = 0, **fields: Any) -> Job:
+    given: dict[str, Any] = {"id": n.to_bytes(16), "kind": "send", "queue": "mail", "payload": b"", "priority": 0}
+    given |= {"status": Status.DEAD, "attempts": 1, "base": 0, "budget": 3, "created_at": n, "scheduled_at": 0}
+    return Job(**{**given, **fields})
+
+
+def worker(ago: int = 0, state: str = "running") -> Presence:
+    return Presence(worker="w", host="h", pid=1, queues={"mail": 4}, seen_at=NOW - ago, state=state)
+
+
+@pytest.mark.spec("DERIVED-01")
+def test_slots_are_those_of_live_workers() -> None:
+    present = [worker(), worker(20 * SECOND), worker(21 * SECOND), worker(0, STOPPED)]
+    assert slots("mail", present, NOW) == 8
+    assert slots("other", present, NOW) == 0
+
+
+@pytest.mark.spec("DERIVED-02")
+def test_a_worker_is_silent_after_ten_seconds() -> None:
+    assert not is_silent(worker(10 * SECOND), NOW)
+    assert is_silent(worker(11 * SECOND), NOW)
+    assert silent([worker(), worker(HOUR, STOPPED), worker(HOUR)], NOW) == [worker(HOUR)]
+
+
+@pytest.mark.spec("DERIVED-03")
+def test_a_queue_is_clear_after_what_waits_at_the_rate_of_the_last_minutes() -> None:
+    assert Flow(minutes=15, completed=150).clear_in(20) == 2 * MINUTE
+    assert Flow(minutes=15).clear_in(20) is None
+    assert Flow(minutes=15).clear_in(0) == 0
+    assert Flow(minutes=15, enqueued=10, completed=7, failed=2).growing
+    assert not Flow(minutes=15, enqueued=10, completed=8, failed=2).growing
+
+
+@pytest.mark.spec("DERIVED-04")
+@pytest.mark.parametrize(
+    "error, same",
+    [
+        ("Timeout: after 31 s", "Timeout: after … s"),
+        ("KeyError: 'user-7'\n  File …", "KeyError: …"),
+        ('no "x" at 0xdeadBEEF', "no … at …"),
+        ("no job 0193b0f0-0000-7000-8000-000000000001!", "no job …!"),
+        ("commit 9fceb02d0ae598e95dc970b74767f19372d61af8 is bad", "commit … is bad"),
+        ("the facade decade defaced", "the facade decade defaced"),
+        ("it can't and won't", "it can't and won't"),
+        ("`a b` failed", "… failed"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_what_varies_in_an_error_is_left_out(error: str | None, same: str) -> None:
+    assert normalized_error(error) == same
+    assert len(error_line("x" * 1_000)) == 500
+
+
+@pytest.mark.spec("DERIVED-04")
+def test_errors_are_grouped_by_kind_and_error() -> None:
+    jobs = [
+        job(1, last_error="Timeout: 1 s", history=(Failure(50, 1, "x"),)),
+        job(2, last_error="Timeout: 2 s", finished_at=40, queue="bulk"),
+        job(3, last_error="Timeout: 3 s", kind="resize", started_at=70),
+        job(4, last_error="boom"),
+        job(5),
+    ]
+    timeouts, resize, boom = error_groups(jobs)
+    assert (timeouts.kind, timeouts.error, timeouts.count) == ("send", "Timeout: … s", 2)
+    assert (timeouts.first, timeouts.last, timeouts.sample) == (40, 50, ids.text(jobs[0].id))
+    assert timeouts.queues == ("bulk", "mail")
+    assert (resize.kind, resize.last) == ("resize", 70)
+    assert (boom.error, boom.last) == ("boom", 4)
+
+
+@pytest.mark.spec("DERIVED-05")
+def test_a_long_run_is_one_without_a_timeout() -> None:
+    started = NOW - 6 * MINUTE
+    assert runs_long(job(status=Status.RUNNING, started_at=started), NOW)
+    assert not runs_long(job(status=Status.RUNNING, started_at=started, options=Options(timeout=HOUR)), NOW)
+    assert not runs_long(job(status=Status.RUNNING, started_at=NOW - MINUTE), NOW)
+    assert not runs_long(job(status=Status.DEAD, started_at=started), NOW)
+    assert not runs_long(job(status=Status.RUNNING), NOW)
