@@ -26,6 +26,7 @@ from stoker.model.groups import Group, Swept
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.operations import Operation
 from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
 from stoker.model.outbox.delivery import Advance, Advanced
 from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
@@ -35,6 +36,7 @@ from stoker.model.query import Census, Change, Expired, Page, Query, Retention, 
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
+from stoker.model.tokens import AccessToken
 
 Clock: TypeAlias = Callable[[], Instant]
 
@@ -395,7 +397,33 @@ class Timeline(Protocol):
         ...
 
 
-class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Protocol):
+class Documents(Protocol):
+    """Access tokens and operations: small records, read whole and changed by compare-and-set. Used by `Admin`."""
+
+    async def tokens(self) -> list[AccessToken]:
+        """Every access token, also those that expired or were revoked, by name. Empty: `[]`."""
+        ...
+
+    async def put_token(self, token: AccessToken, *, before: AccessToken | None = None) -> bool:
+        """Store a token if the stored one of its name is still `before`; None: if there is none.
+
+        False, and nothing changed: another call was faster. Of two calls at once one succeeds.
+        """
+        ...
+
+    async def operations(self) -> list[Operation]:
+        """Every operation, the one that was started last first. Empty: `[]`."""
+        ...
+
+    async def put_operation(self, operation: Operation, *, before: Operation | None = None) -> Operation | None:
+        """Store an operation if the stored one of its id is still `before`; None: if there is none.
+
+        Returns it as stored, with the store's time in `seen`; None, and nothing changed, when another call was faster.
+        """
+        ...
+
+
+class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Protocol):
     """A store with all its facets, and its lifetime."""
 
     name: ClassVar[str]

@@ -18,6 +18,7 @@ from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
+from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.ends import WANT, Ends, Message
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
@@ -73,7 +74,7 @@ WARNING = (
 )
 
 
-class MemoryEngine:
+class MemoryEngine(Documents):
     """Jobs in this process. At most `capacity` active ones, and the last `history` finished ones."""
 
     name: ClassVar[str] = "memory"
@@ -434,6 +435,20 @@ class MemoryEngine:
 
     def timings(self) -> Timings:
         return self._call_times.drain()
+
+    # --- documents ----------------------------------------------------------------------------------------------
+
+    async def _documents(self, sort: str) -> list[bytes]:
+        with self._read as store:
+            return list(store.documents.get(sort, {}).values())
+
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
+        with self._write as store:
+            found = store.documents.setdefault(sort, {})
+            if found.get(name) != before:
+                return False
+            found[name] = after
+            return True
 
     # --- outbox -------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class Store:
         self.presences: dict[str, Presence] = {}
         self.schedules: dict[str, Schedule] = {}
         self.event_log = EventLog()
+        self.documents: dict[str, dict[str, bytes]] = {}
         self.tables = Tables()
         self.hubs: list[Hub] = []
         self.interest = Interest()

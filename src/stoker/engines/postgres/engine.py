@@ -19,6 +19,7 @@ from stoker.engines.postgres import (
     claim,
     control,
     describe,
+    documents,
     expire,
     find,
     groups,
@@ -41,6 +42,7 @@ from stoker.engines.postgres.sequencer import Sequencer
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
+from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
 from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
@@ -75,7 +77,7 @@ from stoker.model.time import Instant, Span
 T = TypeVar("T")
 
 
-class PostgresEngine:
+class PostgresEngine(Documents):
     """Jobs in one schema of a Postgres database.
 
     `migrate="auto"` upgrades an older schema at open; an absent one is made in any case. `pooler` says whether a
@@ -343,6 +345,16 @@ class PostgresEngine:
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- documents ----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def _documents(self, sort: str) -> list[bytes]:
+        return await documents.documents(self._store, sort)
+
+    @timed(write=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
+        return await documents.swap(self._store, sort, name, before, after)
 
     # --- streams ------------------------------------------------------------------------------------------------
 

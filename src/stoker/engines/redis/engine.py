@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, expire, find, groups, insert, leases, schedules, settle
+from stoker.engines.redis import alter, documents, expire, find, groups, insert, leases, schedules, settle
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import census
@@ -25,6 +25,7 @@ from stoker.engines.redis.scripts import KEEP_DONE
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.write_counter import WriteCounter
+from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
@@ -55,7 +56,7 @@ DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0,
 """Options that neither a keyword nor the URL gives."""
 
 
-class RedisEngine:
+class RedisEngine(Documents):
     """Jobs in a Redis server or cluster, for any number of processes anywhere.
 
     `prefix` keeps several apps on one server apart. `timeout` is how many seconds a call may take, `patience` how long
@@ -357,6 +358,16 @@ class RedisEngine:
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- documents ----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def _documents(self, sort: str) -> list[bytes]:
+        return await documents.documents(self._store, sort)
+
+    @timed(write=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
+        return await documents.swap(self._store, sort, name, before, after)
 
 
 class RedisClusterEngine(RedisEngine):

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
+from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql import careful
@@ -25,6 +26,7 @@ from stoker.engines.sqlite import (
     census,
     claim,
     control,
+    documents,
     find,
     groups,
     leases,
@@ -77,7 +79,7 @@ T = TypeVar("T")
 PATIENCE = 5.0
 
 
-class SqliteEngine:
+class SqliteEngine(Documents):
     """Jobs in one SQLite file, for any number of processes on one host.
 
     `durability="process"` gives up the last commits at a power loss, not at a crash. `journal="delete"` avoids SQLite's
@@ -377,6 +379,16 @@ class SqliteEngine:
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- documents ----------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def _documents(self, sort: str) -> list[bytes]:
+        return await self._store.read(lambda _: documents.documents(sort))
+
+    @timed(write=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
+        return await self._store.write(lambda _: documents.swap(sort, name, before, after), strict=True)
 
     # --- streams ------------------------------------------------------------------------------------------------
 

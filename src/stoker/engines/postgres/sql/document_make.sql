@@ -1,0 +1,3 @@
+INSERT INTO stoker.document (sort, name, document) VALUES ($1, $2, $3)
+ON CONFLICT (sort, name) DO NOTHING
+RETURNING 1

@@ -1,0 +1,1 @@
+SELECT document FROM stoker.document WHERE sort = $1

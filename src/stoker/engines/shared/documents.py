@@ -1,0 +1,56 @@
+"""Access tokens and operations: small documents that are read whole and changed by compare-and-set.
+
+Every engine stores them alike, as JSON under a sort and a name; the types are here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+import msgspec
+
+from stoker.model.operations import Operation
+from stoker.model.time import Instant
+from stoker.model.tokens import AccessToken
+
+TOKENS, OPERATIONS = "tokens", "operations"
+
+T = TypeVar("T", AccessToken, Operation)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Documents(ABC):
+    """What an engine offers by storing documents."""
+
+    @abstractmethod
+    async def now(self) -> Instant:
+        """The store's clock."""
+
+    @abstractmethod
+    async def _documents(self, sort: str) -> list[bytes]:
+        """All documents of a sort."""
+
+    @abstractmethod
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
+        """Write a document if the stored one is still `before`; None: if there is none."""
+
+    async def tokens(self) -> list[AccessToken]:
+        return sorted(_read(await self._documents(TOKENS), AccessToken), key=lambda token: token.name)
+
+    async def put_token(self, token: AccessToken, *, before: AccessToken | None = None) -> bool:
+        return await self._swap(TOKENS, token.name, None if before is None else _encode(before), _encode(token))
+
+    async def operations(self) -> list[Operation]:
+        found = _read(await self._documents(OPERATIONS), Operation)
+        return sorted(found, key=lambda one: (one.started, one.id), reverse=True)
+
+    async def put_operation(self, operation: Operation, *, before: Operation | None = None) -> Operation | None:
+        stamped = msgspec.structs.replace(operation, seen=await self.now())
+        known = None if before is None else _encode(before)
+        return stamped if await self._swap(OPERATIONS, operation.id, known, _encode(stamped)) else None
+
+
+def _read(found: list[bytes], type_: type[T]) -> list[T]:
+    return [msgspec.json.decode(one, type=type_) for one in found]

@@ -1,0 +1,1 @@
+SELECT document FROM stoker_documents WHERE sort = ?1

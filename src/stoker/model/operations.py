@@ -1,0 +1,57 @@
+"""Operations: bulk actions of people as records in the store, so that any process shows, stops and resumes them.
+
+The process that walks writes the record after each page, by compare-and-set. Asking for a stop is a write too: the
+walker's next write then fails, it reads the record again and ends. One whose process died is not written any more, and
+is shown as interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from stoker.model.job import Status
+from stoker.model.time import SECOND, Instant, Span
+
+State: TypeAlias = Literal["running", "stopping", "stopped", "done", "failed"]
+
+SILENT_AFTER: Span = 30 * SECOND
+"""A walk that has not written for longer is interrupted."""
+
+ENDED: Final = frozenset({"stopped", "done", "failed"})
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A bulk action and how far it came.
+
+    `action` and `change` say what is done: the action's name, and what it needs as JSON (a queue, a priority). `filter`
+    is the text of the jobs that are meant, `bound` the instant after which jobs are created too late to be touched,
+    `cursor` the place from which the walk goes on. `seen` is the store's time of the last write.
+    """
+
+    id: str
+    who: str
+    action: str
+    filter: str
+    change: dict[str, str | int | float | bool | None] = {}
+    bound: Instant
+    started: Instant
+    seen: Instant = 0
+    state: State = "running"
+    cursor: str | None = None
+    changed: int = 0
+    cancel_requested: int = 0
+    missing: int = 0
+    blocked: int = 0
+    refused: dict[Status, int] = {}
+    error: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Has it come to its end? One that is not, and is interrupted, can be resumed."""
+        return self.state in ENDED
+
+    def interrupted(self, now: Instant) -> bool:
+        """Has its process fallen silent?"""
+        return not self.ended and now - self.seen > SILENT_AFTER

@@ -1,0 +1,53 @@
+"""Access tokens: how people and programs sign in to the dashboard and the REST API.
+
+Only the SHA-256 of a token is stored, so whoever reads the store cannot sign in with what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import msgspec
+
+from stoker.model.access import ROLES, Identity, Role
+from stoker.model.errors import InvalidInput
+from stoker.model.job import check_name
+from stoker.model.time import Instant
+
+
+class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A token as stored, under its name. `queues` limits it to some queues; empty: no limit."""
+
+    name: str
+    sha256: str
+    role: Role = "read"
+    queues: tuple[str, ...] = ()
+    created: Instant = 0
+    expires: Instant | None = None
+    revoked: Instant | None = None
+    last_used: Instant | None = None
+
+    def __post_init__(self) -> None:
+        check_name("token", self.name)
+        if self.role not in ROLES:
+            raise InvalidInput("role", self.role, f"must be one of {', '.join(ROLES)}")
+        for queue in self.queues:
+            check_name("queue", queue)
+        if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
+            raise InvalidInput("sha256", "…", "must be 64 hexadecimal digits, as digest() makes them")
+
+    def opens(self, secret: str, now: Instant) -> bool:
+        """Is this the secret of this token, and may it be used now?"""
+        alive = self.revoked is None and (self.expires is None or now < self.expires)
+        return hmac.compare_digest(self.sha256, digest(secret)) and alive
+
+    @property
+    def identity(self) -> Identity:
+        """Who it stands for."""
+        return Identity(self.name, self.role, frozenset(self.queues))
+
+
+def digest(secret: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,49 @@
+"""Access tokens and operations as values."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.model.access import Identity
+from stoker.model.errors import InvalidInput, InvalidName
+from stoker.model.operations import SILENT_AFTER, Operation
+from stoker.model.tokens import AccessToken, digest
+
+
+@pytest.mark.spec("TOKEN-03")
+def test_a_token_opens_for_its_secret_while_it_is_good() -> None:
+    token = AccessToken(name="ci", sha256=digest("secret"), role="operate", queues=("mail",), expires=10)
+    assert token.opens("secret", 9)
+    assert not token.opens("Secret", 9)
+    assert not token.opens("secret", 10)
+    assert not msgspec.structs.replace(token, revoked=1).opens("secret", 9)
+    assert AccessToken(name="ci", sha256=digest("secret")).opens("secret", 10**15)
+    assert token.identity == Identity("ci", "operate", frozenset({"mail"}))
+
+
+@pytest.mark.spec("TOKEN-03")
+@pytest.mark.parametrize(
+    ("wrong", "error", "why"),
+    [
+        ({"name": "no spaces"}, InvalidName, "token"),
+        ({"role": "root"}, InvalidInput, "read, operate, admin"),
+        ({"queues": ("no spaces",)}, InvalidName, "queue"),
+        ({"sha256": "secret"}, InvalidInput, "64 hexadecimal"),
+        ({"sha256": "X" * 64}, InvalidInput, "64 hexadecimal"),
+    ],
+)
+def test_what_is_no_token_is_refused(wrong: dict[str, object], error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
+        AccessToken(**{"name": "ci", "sha256": digest("x"), **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("OPERATION-03")
+def test_an_operation_that_falls_silent_is_interrupted() -> None:
+    one = Operation(id="1", who="maria", action="cancel", filter="", bound=0, started=0, seen=5)
+    assert not one.interrupted(5 + SILENT_AFTER)
+    assert one.interrupted(6 + SILENT_AFTER)
+    assert not one.ended
+    over = msgspec.structs.replace(one, state="stopped")
+    assert over.ended
+    assert not over.interrupted(6 + SILENT_AFTER)
