@@ -8,6 +8,7 @@ from stoker.app import Stoker
 from stoker.codec.signature import Raw
 from stoker.context import Context, current
 from stoker.handle import JobHandle
+from stoker.hooks import FailedRun
 from stoker.model.chunk import Chunk
 from stoker.model.errors import (
     Duplicate,
@@ -50,6 +51,7 @@ __all__ = [
     "current",
     "Context",
     "Transition",
+    "FailedRun",
     "Unique",
     "Rate",
     "Curve",

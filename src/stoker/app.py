@@ -25,7 +25,7 @@ from stoker.engines.url import engine_from_url, engine_options
 from stoker.event_buffer import EventBuffer, wall
 from stoker.groups import GroupHandle, NewGroup
 from stoker.handle import JobHandle
-from stoker.hooks import Listener, Listeners, Middleware, PlainMiddleware, is_plain
+from stoker.hooks import FailedRun, Listener, Listeners, Middleware, PlainMiddleware, Tracing, is_plain
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
@@ -95,6 +95,8 @@ class Stoker(Registry):
         self._tenant_scope = tenant_scope
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
+        self.errors: Listeners[FailedRun] = Listeners()
+        self.tracing: Tracing | None = None
         self.services = Services()
         self.declarations = Declarations()
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
@@ -107,6 +109,10 @@ class Stoker(Registry):
     def listener(self, fn: Listener[Transition]) -> Listener[Transition]:
         """Call `fn` after each change of status that this process writes."""
         return self.listeners.add(fn)
+
+    def on_error(self, fn: Listener[FailedRun]) -> Listener[FailedRun]:
+        """Call `fn` after each failed run of this process's workers, when the store has accepted the outcome."""
+        return self.errors.add(fn)
 
     @property
     def async_middleware(self) -> list[Middleware[Any, Any]]:
@@ -260,7 +266,7 @@ class Stoker(Registry):
         if tx is None:
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
         with self._naming_the_holder():
-            [receipt] = self.drive(lambda engine: engine.insert([draft], tx=tx))
+            [receipt] = self.drive(lambda engine: self._insert(engine, [draft], tx))
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     def drive(self, call: Callable[[Engine], Awaitable[T]]) -> T:
@@ -294,10 +300,20 @@ class Stoker(Registry):
         """Store drafts in one step, with a new group if there is one, and emit what became of them."""
         member = await self._pool.current()
         with self._naming_the_holder():
-            receipts = await member.engine.insert(drafts, tx=tx, group=group)
+            receipts = await self._insert(member.engine, drafts, tx, group)
         if tx is None:
             self._emit_inserted(member, drafts, receipts)
         return receipts  # with tx the user's commit decides whether these jobs exist, so no event is emitted
+
+    async def _insert(
+        self, engine: Engine, drafts: Sequence[Draft], tx: Transaction | None, group: Group | None = None
+    ) -> list[stored.Receipt]:
+        """Store drafts; with tracing they carry the span that stored them."""
+        if self.tracing is None:
+            return await engine.insert(drafts, tx=tx, group=group)
+        with self.tracing.sending(drafts, group) as sending:
+            sending.receipts = receipts = await engine.insert(sending.drafts, tx=tx, group=sending.group)
+        return receipts
 
     async def emit_inserted(self, drafts: Sequence[Draft], receipts: Sequence[stored.Receipt]) -> None:
         """Emit jobs that this process has stored to the timeline and the listeners."""

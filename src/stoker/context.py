@@ -18,13 +18,14 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from stoker.codec.error_text import text_of
+from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
 from stoker.model import ids
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, check_metadata
+from stoker.model.origin import CORRELATION, origin
 from stoker.model.outcome import Snooze
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.time import SECOND, moment
@@ -43,6 +44,10 @@ NOTED = "exec_"
 
 METADATA_WARNING = f"{NOTED}metadata_warning"
 """Metadata key: why the metadata of a run was not stored."""
+
+
+_UNREAD = "\0"
+"""No correlation can be this: it was not looked for yet."""
 
 
 class Runtime(Protocol):
@@ -165,8 +170,8 @@ class Context:
     """One run of one job, seen from inside its handler."""
 
     __slots__ = (
-        *("_metadata", "awaited", "began", "call", "cancel", "claim", "followups", "limit"),
-        *("result_warning", "runtime"),
+        *("_correlation", "_metadata", "awaited", "began", "call", "cancel", "claim", "followups", "limit"),
+        *("result_warning", "runtime", "trace"),
     )
 
     def __init__(self, claim: Claim, runtime: Runtime, call: Call = ((), {}), limit: float | None = None) -> None:
@@ -179,7 +184,9 @@ class Context:
         self.followups: list[Draft] = []
         self.result_warning: str | None = None
         self.awaited: tuple[JobId, ...] = ()
+        self.trace: Any = None
         self._metadata: RunMetadata | None = None
+        self._correlation: str | None = _UNREAD
 
     @property
     def id(self) -> str:
@@ -315,7 +322,22 @@ class Context:
     def about(self) -> dict[str, object]:
         """What log records say about this run."""
         claim = self.claim
-        return {"job": ids.text(claim.id), "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
+        about: dict[str, object] = {"job": ids.text(claim.id), "kind": claim.kind, "queue": claim.queue}
+        about["attempt"] = claim.attempt
+        if claim.tenant is not None:
+            about["tenant"] = claim.tenant
+        if (found := self.correlation) is not None:
+            about["correlation"] = found
+        return about
+
+    @property
+    def correlation(self) -> str | None:
+        """What the job belongs to: `correlation_id`, else `request_id`, of its metadata, else of its arguments."""
+        if self._correlation is _UNREAD:
+            metadata = self.claim.options.metadata or {}
+            noted = next((metadata[key] for key in CORRELATION if metadata.get(key)), None)
+            self._correlation = noted or origin(self.claim.payload).correlation
+        return self._correlation
 
     def progress(self, fraction: float) -> None:
         """Report progress between 0 and 1."""
@@ -324,8 +346,19 @@ class Context:
         self.runtime.note(self.claim, float(fraction), ())
 
     def log(self, *lines: str) -> None:
-        """Append lines to the log on the job's record."""
-        self.runtime.note(self.claim, None, tuple(text_of(line, LONGEST_LINE) for line in lines[-LONGEST_LOG:]))
+        """Append lines to the log on the job's record, and log them as `stoker.job`."""
+        kept = self._note(lines)
+        self._say(kept)
+
+    def _note(self, lines: tuple[str, ...]) -> tuple[str, ...]:
+        kept = tuple(text_of(line, LONGEST_LINE) for line in lines[-LONGEST_LOG:])
+        self.runtime.note(self.claim, None, kept)
+        return kept
+
+    def _say(self, lines: tuple[str, ...]) -> None:
+        if logger.isEnabledFor(logging.INFO):
+            for line in lines:
+                logger.info("%s", safe(line).replace("\n", "\n    "), extra=self.about)
 
     def follow_up(self, *drafts: Draft | Iterable[Draft]) -> None:
         """Enqueue jobs together with this one's success: stored in the same write, or not at all."""
@@ -402,9 +435,11 @@ class ChunkContext(Context):
             item.progress(fraction)
 
     def log(self, *lines: str) -> None:
-        """Append lines to the log on the record of each of the jobs."""
+        """Append lines to the log on the record of each of the jobs, and log them once as `stoker.job`."""
+        kept: tuple[str, ...] = ()
         for item in self._items:
-            item.log(*lines)
+            kept = item._note(lines)  # noqa: SLF001 - of the same class
+        self._say(kept)
 
     def _of_one_job(self, name: str) -> StokerError:
         return StokerError(
@@ -421,7 +456,7 @@ def _refused(name: str) -> property:
 
 
 OF_ONE_JOB = (
-    *("id", "tenant", "attempt", "is_retry", "token", "previous_error", "metadata"),
+    *("id", "tenant", "correlation", "attempt", "is_retry", "token", "previous_error", "metadata"),
     *("parent", "group", "schedule", "occurrence", "follow_up", "join"),
 )
 for _name in OF_ONE_JOB:
@@ -445,7 +480,7 @@ def current() -> Context:
 
 
 class JobLogFilter(logging.Filter):
-    """Adds job, kind, queue and attempt to log records that are made inside a handler; drops none.
+    """Adds job, kind, queue, attempt, tenant and correlation to log records made inside a handler; drops none.
 
     A worker puts it on the handlers of the root logger when it starts, so records of any logger have these attributes,
     also those of handlers in threads. Give it to other handlers yourself: `handler.addFilter(JobLogFilter())`.

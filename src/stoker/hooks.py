@@ -10,11 +10,16 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from stoker.model.errors import InvalidInput
+from stoker.model.groups import Group
+from stoker.model.job import Draft, Receipt
 
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
@@ -134,6 +139,56 @@ class Listeners(Generic[EventT]):
                 name,
                 exc_info=error,
             )
+
+
+class FailedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that failed, as error hooks receive it, after the store accepted the outcome.
+
+    `error` is the text on the job's record. `exception` is None where it was raised in another process, or where none
+    was raised: a timeout of a thread, a process that died, a job that no task fits.
+    """
+
+    job: str
+    kind: str
+    queue: str
+    attempt: int
+    attempts: int
+    dead: bool
+    error: str
+    exception: BaseException | None = None
+    tenant: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class Sending:
+    """A write of drafts that is traced: what to store instead, and afterwards what the store answered."""
+
+    __slots__ = ("drafts", "group", "receipts")
+
+    def __init__(self, drafts: Sequence[Draft], group: Group | None) -> None:
+        self.drafts = drafts
+        self.group = group
+        self.receipts: Sequence[Receipt] = ()
+
+
+class Tracing(Protocol):
+    """What marks jobs on their way through the store; `stoker.observe.tracing` installs one."""
+
+    def sending(self, drafts: Sequence[Draft], group: Group | None) -> AbstractContextManager[Sending]:
+        """Surround a write of drafts."""
+        ...
+
+    def following(self, context: Any, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+        """The follow-ups of a run, marked as its own."""
+        ...
+
+    def carrier(self) -> dict[str, str]:
+        """What the process of a handler needs to go on with the trace."""
+        ...
+
+    def enter(self, carrier: Mapping[str, str]) -> None:
+        """Go on with the trace, in the process of a handler."""
+        ...
 
 
 def _is_coroutine_function(listener: Any) -> bool:

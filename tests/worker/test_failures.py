@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stoker.app import Stoker
-from stoker.cli.logs import Json, Plain
+from stoker.cli.logs import Plain
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
@@ -20,6 +20,7 @@ from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Failed, Lost, Reject
 from stoker.model.retry import Fixed
+from stoker.observe.logs import JsonFormatter
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 from stoker.worker.failures import MOST, WINDOW, FailureLog
@@ -177,7 +178,7 @@ async def test_a_superseded_job_is_one_error(jobs: Stoker, caplog: pytest.LogCap
 @pytest.mark.spec("FAILLOG-02")
 def test_beyond_ten_a_second_failures_of_a_kind_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    log = FailureLog(lambda: now)
+    log = FailureLog(clock=lambda: now)
     mail, other = claimed(kind="send"), claimed(kind="resize")
     for _ in range(MOST + 25):
         log.settled(mail, conclude(mail, Failed("boom", False)))
@@ -209,7 +210,7 @@ async def test_a_worker_says_what_it_left_out_before_it_ends(jobs: Stoker, caplo
     for n in range(3 * MOST):
         await fails.enqueue(n)
     worker = Worker(jobs, drain=True)
-    worker.failures = FailureLog(lambda: 0.0)
+    worker.failures = FailureLog(clock=lambda: 0.0)
     await worker.start()
     await asyncio.wait_for(worker.join(), 10)
     assert worker.counts[Status.DEAD] == 3 * MOST
@@ -236,7 +237,7 @@ async def test_what_a_job_raises_cannot_forge_a_line(jobs: Stoker, caplog: pytes
         assert "\x1b" not in text and "\r" not in text
         assert not any(line.startswith(FORGED) for line in text.splitlines())
         assert FORGED in text
-    told = json.loads(Json().format(one))
+    told = json.loads(JsonFormatter().format(one))
     assert (told["job"], told["attempt"], told["level"]) == (job.id, 1, "ERROR")
     assert "Traceback" in told["error"]
 

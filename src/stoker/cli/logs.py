@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-import time
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from stoker.cli.text import safe
 from stoker.context import name_jobs_in_logs
+from stoker.observe.logs import ABOUT_JOBS, JsonFormatter, timestamp
 
 Format: TypeAlias = Literal["plain", "json"]
-ABOUT_JOBS: Final = ("job", "kind", "queue", "attempt", "jobs")
 
 
 class Plain(logging.Formatter):
@@ -26,22 +24,7 @@ class Plain(logging.Formatter):
         fields = {} if named else {key: getattr(record, key, None) for key in ABOUT_JOBS}
         about = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
         text = super().format(record) + (f" [{about}]" if about else "")
-        return f"{_when(record)} {record.levelname} {record.name}: " + safe(text).replace("\n", "\n    ")
-
-
-class Json(logging.Formatter):
-    """One JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One record."""
-        line = {"time": _when(record), "level": record.levelname, "logger": record.name, "pid": record.process}
-        line["message"] = record.getMessage()
-        line.update({key: value for key in ABOUT_JOBS if (value := getattr(record, key, None)) is not None})
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        elif record.exc_text:
-            line["error"] = record.exc_text
-        return json.dumps(line, default=str)
+        return f"{timestamp(record)} {record.levelname} {record.name}: " + safe(text).replace("\n", "\n    ")
 
 
 class _Print(logging.Handler):
@@ -63,13 +46,9 @@ def configure(log_format: Format = "plain", level: str = "INFO", out: Callable[[
     choose.
     """
     handler = logging.StreamHandler(sys.stderr) if out is None else _Print(out)
-    handler.setFormatter(Json() if log_format == "json" else Plain())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else Plain())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("stoker").setLevel(level.upper())
     name_jobs_in_logs()
     # A closed pipe must not turn every line into a traceback about the pipe.
     logging.raiseExceptions = False
-
-
-def _when(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"

@@ -112,7 +112,7 @@ class Child:
             self._ready = True
             self._parent.send(messages.encode(messages.Ready()))
             while isinstance(order := await self._orders.get(), messages.Run):
-                self._task = asyncio.create_task(self._one(order.claim))
+                self._task = asyncio.create_task(self._one(order.claim, order.trace))
                 await asyncio.wait({self._task})
                 self._task.result()
 
@@ -139,7 +139,7 @@ class Child:
 
     # --- one run ------------------------------------------------------------------------------------------------
 
-    async def _one(self, claim: Claim) -> None:
+    async def _one(self, claim: Claim, trace: dict[str, str] | None) -> None:
         task = self.app.find_task(claim.kind)
         if task is None:
             why = f"{self.app} has no task {claim.kind!r} when it is imported afresh; define it at the top of a module"
@@ -153,6 +153,8 @@ class Child:
             context.cancel = self._token
             self._context = context
             running.set(context)
+            if trace is not None and self.app.tracing is not None:
+                self.app.tracing.enter(trace)
             value = await self.app.scoped(self._call_of(task))(context)
             if task.chunk is not None:
                 [value] = answers(task.name, value, 1)

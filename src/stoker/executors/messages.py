@@ -25,9 +25,10 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Run(msgspec.Struct, tag="run"):
-    """Run this claim's handler."""
+    """Run this claim's handler. `trace` is what its spans go on from, where the app traces."""
 
     claim: Claim
+    trace: dict[str, str] | None = None
 
 
 class Stop(msgspec.Struct, tag="stop"):

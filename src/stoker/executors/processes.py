@@ -205,7 +205,10 @@ class _Child:
         token = context.cancel = _ChildToken(self.process, context.cancel.reason)
         if context.stopping:
             self.process.send(messages.encode(messages.Stopping()))
-        self.process.send(messages.encode(messages.Run(msgspec.structs.replace(context.claim, ref=None))))
+        tracing = context.runtime.app.tracing
+        trace = None if tracing is None else tracing.carrier()
+        run = messages.Run(msgspec.structs.replace(context.claim, ref=None), trace)
+        self.process.send(messages.encode(run))
         try:
             while not isinstance(report := await self._report(), messages.Ended):
                 if isinstance(report, messages.Began):

@@ -34,7 +34,7 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
     taken over some claims already; the next try, under another id, takes them over from the first.
     """
     mine: list[str] = []
-    failures = FailureLog()
+    failures = FailureLog(app.errors)
     for attempt in range(TRIES):
         mine.append(uuid.uuid4().hex)
         try:

@@ -90,7 +90,8 @@ class ChunkRunner(Runner):
             return
         for item, outcome in zip(items, outcomes, strict=True):
             rules = msgspec.structs.replace(plan.rules, roll=random())
-            settlement = conclude(item.claim, outcome, rules, item.executed())
+            item.trace = context.trace
+            settlement = self._traced(item, conclude(item.claim, outcome, rules, item.executed()))
             self._store_loop.finished(item.claim, settlement, last=item is items[-1])
 
     def _items(self, plan: Plan, claims: list[Claim]) -> tuple[Context, ...]:
@@ -146,6 +147,7 @@ class ChunkRunner(Runner):
             if not isinstance(value, BaseException):
                 outcomes.append(outcome_of_result(plan.task, value, item))
                 continue
+            self._raised(item, value)
             key = id(value), slot.cause_of(item)
             if key not in known:
                 known[key] = self._outcome(value, slot, plan, item)

@@ -1,4 +1,4 @@
-"""Logs what failed: one line per failed run, with its traceback, and never a flood.
+"""Reports what failed: one log line per failed run, with its traceback, and never a flood; every one to error hooks.
 
 A line is written when the store has accepted the outcome, so a run is logged once and what is logged is true. Per kind
 and second at most `MOST` are logged; the rest is counted, and the count is logged afterwards. Text of a job stays on
@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from stoker.codec.error_text import one_line, safe
+from stoker.hooks import FailedRun, Listeners
 from stoker.model import ids
 from stoker.model.failure_report import FailureReport, failure_report, in_words
-from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Settlement, Status, Verdict
 
 logger = logging.getLogger("stoker.worker")
 
@@ -24,6 +26,9 @@ MOST = 10
 WINDOW = 1.0
 
 LONGEST_HEADLINE = 500
+
+FAILURES = frozenset({Status.RETRYING, Status.DEAD})
+"""What a failed run leaves behind."""
 
 
 class _Window:
@@ -37,11 +42,24 @@ class _Window:
 
 
 class FailureLog:
-    """The failures of one worker."""
+    """The failures of one worker. `hooks` are the app's error hooks."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, hooks: Listeners[FailedRun] | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._hooks: Listeners[FailedRun] = Listeners() if hooks is None else hooks
         self._clock = clock
         self._windows: dict[str, _Window] = {}
+        self._raised: dict[JobId, BaseException] = {}
+
+    def raised(self, claim: Claim, error: BaseException) -> None:
+        """Keep what a run raised until its outcome is settled, where a hook wants it."""
+        if self._hooks:
+            self._raised[claim.id] = error
+
+    def lost(self, claim: Claim) -> None:
+        """Forget what a run raised: the store refused its outcome."""
+        self._raised.pop(claim.id, None)
 
     def applied(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
         """Log those of a batch that applied and are failures."""
@@ -50,10 +68,13 @@ class FailureLog:
                 self.settled(claim, settlement)
 
     def settled(self, claim: Claim, settlement: Settlement) -> None:
-        """Log a settlement that applied, if it is a failure."""
+        """Log a settlement that applied, if it is a failure, and call the error hooks."""
+        exception = self._raised.pop(claim.id, None)
         failure = failure_report(claim, settlement)
         if failure is not None and self._admits(claim.kind, dead=failure.dead):
             _log(claim, failure)
+        if failure is not None and self._hooks and settlement.status in FAILURES:
+            self._hooks.emit(_failed_run(claim, failure, exception))
 
     def put_back(self, claim: Claim, why: str, settlement: Settlement) -> None:
         """Log a job that cannot run in this worker and waits for another one."""
@@ -80,6 +101,21 @@ class FailureLog:
             return True
         window.dead += dead
         return False
+
+
+def _failed_run(claim: Claim, failure: FailureReport, exception: BaseException | None) -> FailedRun:
+    return FailedRun(
+        job=ids.text(claim.id),
+        kind=claim.kind,
+        queue=claim.queue,
+        attempt=claim.attempt,
+        attempts=claim.base + claim.budget,
+        dead=failure.dead,
+        error=failure.error,
+        exception=exception,
+        tenant=claim.tenant,
+        metadata={**(claim.options.metadata or {}), **(claim.metadata or {})},
+    )
 
 
 def _log(claim: Claim, failure: FailureReport) -> None:

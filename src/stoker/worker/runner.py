@@ -17,7 +17,14 @@ import msgspec
 
 from stoker.context import Context, Runtime
 from stoker.executors.choose import is_suspect
-from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result, outcome_of_unfit
+from stoker.executors.outcomes import (
+    Cause,
+    DecidedInChild,
+    ProcessDied,
+    outcome_of_error,
+    outcome_of_result,
+    outcome_of_unfit,
+)
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import conclude, expired
@@ -152,6 +159,7 @@ class Runner:
                 value = await InOwnContext(steps, value, variables)
             outcome = outcome_of_result(plan.task, value, context)
         except BaseException as error:  # noqa: BLE001 - no handler may end the worker
+            self._raised(context, error)
             outcome = self._outcome(error, slot, plan, context)
             rules = msgspec.structs.replace(rules, roll=random())
         finally:
@@ -160,7 +168,20 @@ class Runner:
             slot.context = None
             if slot.task.cancelling():
                 slot.recover()
-        return conclude(claim, outcome, rules, context.executed())
+        settlement = conclude(claim, outcome, rules, context.executed())
+        return self._traced(context, settlement) if settlement.followups else settlement
+
+    def _traced(self, context: Context, settlement: Settlement) -> Settlement:
+        """Mark follow-ups as what this run stores, where the app traces."""
+        tracing = self._runtime.app.tracing
+        if tracing is None or context.trace is None:
+            return settlement
+        return msgspec.structs.replace(settlement, followups=tracing.following(context, settlement.followups))
+
+    def _raised(self, context: Context, error: BaseException) -> None:
+        """Keep an exception for the error hooks; of another process there is only its text."""
+        if not isinstance(error, DecidedInChild | ProcessDied):
+            self._failures.raised(context.claim, error)
 
     def _outcome(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
         cause = slot.cause_of(context)

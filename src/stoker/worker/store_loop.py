@@ -334,6 +334,7 @@ class StoreLoop:
     def _refused(self, claim: Claim, settlement: Settlement, verdict: Verdict) -> bool:
         """Handle a settlement that did not apply. Returns whether the claim is still held."""
         if verdict is Verdict.LOST:
+            self._failures.lost(claim)
             self._warn_lost(claim, settlement)
             return False
         if verdict is Verdict.HELD:

@@ -82,7 +82,7 @@ class Worker:
         self._state = WorkerState(draining=drain)
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
-        self.failures = FailureLog()
+        self.failures = FailureLog(app.errors)
         self.outage = Outage()
         self.claims = HeldClaims()
         self.running_jobs = RunningJobs(app.find_task, self._rules_of, self._replace_slot)

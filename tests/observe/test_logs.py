@@ -1,0 +1,91 @@
+"""What log records say about jobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.model.chunk import Chunk
+from stoker.observe.logs import JobLogFilter, JsonFormatter
+from tests.harness.apps import drain
+
+
+@pytest.fixture(autouse=True)
+def _named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.handler.addFilter(JobLogFilter())
+
+
+@pytest.mark.spec("LOG-01", "LOG-02")
+async def test_json_lines_have_stable_keys(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
+    @jobs.task(queue="mail")
+    def send(to: str, request_id: str) -> None:
+        logging.getLogger("shop").info("sending to %s", to)
+
+    job = await send.using(tenant="acme").enqueue("ada", request_id="r-1")
+    await drain(jobs)
+    [record] = [one for one in caplog.records if one.name == "shop"]
+    line = json.loads(JsonFormatter().format(record))
+    keys = ("time", "level", "logger", "pid", "message", "job", "kind", "queue", "attempt", "tenant", "correlation")
+    assert tuple(line) == keys
+    assert (line["job"], line["tenant"], line["correlation"]) == (job.id, "acme", "r-1")
+    assert line["message"] == "sending to ada"
+
+
+@pytest.mark.spec("LOG-02")
+async def test_correlation_is_the_callers_metadata_before_arguments(jobs: Stoker) -> None:
+    seen: list[object] = []
+
+    @jobs.task
+    async def send(request_id: int) -> None:
+        seen.append(current().about.get("correlation"))
+
+    await send.enqueue(request_id=7)
+    await send.using(metadata={"correlation_id": "c"}).enqueue(request_id=7)
+    await drain(jobs)
+    assert sorted(map(str, seen)) == ["7", "c"]
+
+
+@pytest.mark.spec("LOG-01")
+def test_an_error_is_one_key() -> None:
+    try:
+        raise ValueError("no luck")
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("shop", logging.ERROR, __file__, 1, "failed", (), info)
+    line = json.loads(JsonFormatter().format(record))
+    assert "ValueError: no luck" in line["error"]
+    assert "\n" not in JsonFormatter().format(record)
+
+
+@pytest.mark.spec("LOG-03")
+async def test_a_jobs_own_lines_are_on_its_record_and_in_the_log(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    def send() -> None:
+        current().log("began", "two\nlines")
+
+    job = await send.enqueue()
+    await drain(jobs)
+    assert (await job.refresh()).log == ("began", "two\nlines")
+    said = [one for one in caplog.records if one.name == "stoker.job"]
+    assert [one.getMessage() for one in said] == ["began", "two\n    lines"]
+    assert {getattr(one, "job", None) for one in said} == {job.id}
+
+
+@pytest.mark.spec("LOG-03")
+async def test_a_chunk_logs_its_lines_once(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
+    @jobs.task(chunk=Chunk(10, within=0.05))
+    async def index(items: list[int]) -> None:
+        current().log("together")
+
+    found = [await index.enqueue(n) for n in range(2)]
+    await drain(jobs)
+    assert [(await job.refresh()).log for job in found] == [("together",)] * 2
+    [said] = [one for one in caplog.records if one.name == "stoker.job"]
+    assert getattr(said, "jobs", None) == 2
