@@ -1,7 +1,7 @@
 """The job's columns, once: the statements over them, and records to and from rows.
 
 A job's columns are spread over tables by how often they change. `body` does not change while the job runs; the job also
-has one row in `ready`, `running` or `done`; `past` holds what earlier runs left. The view `stoker_jobs` joins them.
+has one row in `ready`, `running` or `done`; `past` holds what earlier runs left. The view `stoker_records` joins them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VIEW = (
     "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "result", "successor",
     "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
 )  # fmt: skip
-"""Columns of the view `stoker_jobs`."""
+"""Columns of the view `stoker_records`."""
 
 CLAIMED = ("kind", "payload", "budget", "created", "options", "ukey", "utraits", "tenant")
 """Columns of `body` that a claim shows."""
@@ -57,7 +57,7 @@ REWRITE_BODY = f"UPDATE stoker_body SET {_assign(BODY, '?{number}')} WHERE seq =
 PUT_READY = _insert("ready", READY)
 PUT_DONE = _insert("done", FINISHED)
 PUT_PAST = f"{_insert('past', PAST)} ON CONFLICT (seq) DO UPDATE SET {_assign(PAST, 'excluded.{column}')}"
-SELECT = f"SELECT {', '.join(VIEW)} FROM stoker_jobs WHERE id = ?1"
+SELECT = f"SELECT {', '.join(VIEW)} FROM stoker_records WHERE id = ?1"
 INSERT_READY = (
     f"INSERT INTO stoker_ready ({', '.join(READY[:-1])}) "
     "SELECT qid, priority, due, id, seq, 0, 0, 0, 0 FROM stoker_body WHERE seq BETWEEN ?1 AND ?2"
