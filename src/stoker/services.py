@@ -8,14 +8,42 @@ cancels them when it stops. A service that must run only once per store takes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from stoker.context import Stopping
 from stoker.model.errors import InvalidInput
 from stoker.model.job import check_name
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.engines.base import Engine
+
+
+class UnderWay:
+    """How many pieces of work the services of a worker have in hand.
+
+    A worker that stops lets them finish within its grace, and one that drains waits until there are none.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count one more piece of work while the block runs."""
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+def _always() -> bool:
+    return True
 
 
 class ServiceContext(NamedTuple):
@@ -25,6 +53,15 @@ class ServiceContext(NamedTuple):
     engine: Engine
     worker_id: Callable[[], str]
     """Returns the worker's id, which changes when the worker has lost its lease."""
+
+    taking: Callable[[], bool] = _always
+    """Returns whether the worker takes new work: not while it is quiet, stops, or has no lease."""
+
+    stopping: Stopping = Stopping()
+    """True, and awaitable, from the beginning of a stop; the service is canceled when the grace is over."""
+
+    under_way: UnderWay = UnderWay()
+    """What the worker waits for when it stops."""
 
 
 class Service(Protocol):

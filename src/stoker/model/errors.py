@@ -298,6 +298,10 @@ class SchemaMismatch(EngineError):
     """The schema is older or newer than this code; the message names both and the command to run."""
 
 
+AWAY = (EngineUnavailable, EngineBusy, EngineFull, EngineReadOnly, EngineClosed, EngineRefused, SchemaMismatch)
+"""Errors of a store that would refuse any call at this moment."""
+
+
 def shown(value: Any, limit: int = 80) -> str:
     """Show a refused value on one line, without control characters; never raises."""
     try:

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from stoker.model.outbox.stream import Entry
+from stoker.outbox.batch import Batch
+from stoker.outbox.handlers import DeliverOptions
 from stoker.outbox.inbox import Inbox
 from stoker.outbox.message import Message
 from stoker.outbox.outbox import Outbox
+from stoker.outbox.pace import Pace
 from stoker.outbox.relays.base import JoiningRelay, Partial, Relay
 
-__all__ = ["Entry", "Inbox", "JoiningRelay", "Message", "Outbox", "Partial", "Relay"]
+__all__ = [
+    "Batch",
+    "DeliverOptions",
+    "Entry",
+    "Inbox",
+    "JoiningRelay",
+    "Message",
+    "Outbox",
+    "Pace",
+    "Partial",
+    "Relay",
+]

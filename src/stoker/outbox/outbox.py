@@ -6,20 +6,48 @@ are delivered to. `lane` delivers, `service` runs the lanes in every worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from stoker.engines.base import Transaction, outbox_of
+from stoker.model.errors import InvalidOption
 from stoker.model.ids import text
 from stoker.model.outbox.stream import Entry, Stream, check_entries, topic
 from stoker.model.outbox.stream import entry as address
 from stoker.model.time import Seconds, span
+from stoker.outbox.batch import Batch
 from stoker.outbox.entries import encode
+from stoker.outbox.handlers import DeliverOptions, Handler, RelayOptions, declare
+from stoker.outbox.message import Message
+from stoker.outbox.relays.base import Relay
+from stoker.outbox.service import OutboxService
+from stoker.settings import check_known
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
 
 T = TypeVar("T")
+H = TypeVar("H")
+R = TypeVar("R", bound=Awaitable[None] | None)
+
+RELAY_BATCH = 500
+
+
+class Deliver(Protocol[T]):
+    """What `@outbox.deliver(...)` returns: registers a handler for bodies of the stream's type."""
+
+    @overload
+    def __call__(self, fn: Callable[[Message[T]], R], /) -> Callable[[Message[T]], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[Batch[T]], R], /) -> Callable[[Batch[T]], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[Message[T]]], R], /) -> Callable[[list[Message[T]]], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[Message[T], H], R], /) -> Callable[[Message[T], H], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[Batch[T], H], R], /) -> Callable[[Batch[T], H], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[Message[T]], H], R], /) -> Callable[[list[Message[T]], H], R]: ...
 
 
 class Outbox(Generic[T]):
@@ -34,6 +62,11 @@ class Outbox(Generic[T]):
         self.app = jobs
         self.stream = Stream(stream, partitions, span(keep, "keep"))
         outbox_of(jobs.root())
+        self.handlers: dict[str, Handler] = {}
+        service = OutboxService(self.stream, self.handlers)
+        if any(one.name == service.name for one in jobs.services):
+            raise InvalidOption("stream", stream, "this app has an Outbox of this stream already; use that one")
+        jobs.services.add(service)
 
     def __repr__(self) -> str:
         return f"<Outbox {self.stream.name} of {self.stream.partitions} partitions>"
@@ -130,3 +163,48 @@ class Outbox(Generic[T]):
         check_entries(self.stream, entries)
         if entries:
             self.app.drive(lambda engine: outbox_of(engine).append(self.stream, entries, tx=tx))
+
+    # --- delivering ---------------------------------------------------------------------------------------------
+
+    @overload
+    def deliver(self, fn: Callable[[Message[T]], R], /) -> Callable[[Message[T]], R]: ...
+    @overload
+    def deliver(self, fn: Callable[[Batch[T]], R], /) -> Callable[[Batch[T]], R]: ...
+    @overload
+    def deliver(self, fn: Callable[[list[Message[T]]], R], /) -> Callable[[list[Message[T]]], R]: ...
+    @overload
+    def deliver(self, /, **options: Unpack[DeliverOptions]) -> Deliver[T]: ...
+    def deliver(self, fn: Callable[..., Any] | None = None, /, **options: Unpack[DeliverOptions]) -> Any:
+        """Register a handler: every worker of the app delivers the messages of the stream to it.
+
+        The handler takes one `Message[T]`, a `Batch[T]` to walk, or a `list[Message[T]]`; it may be async, or plain and
+        then runs in a thread. Returning means delivered. Whatever it raises is a retry with growing pauses, until
+        `attempts` (no limit by default); `Reject` gives up, `Snooze` and `Throttle` cost no attempt. Messages of one
+        key come in order, and may come more than once: `message.id` stays the same. For options see `DeliverOptions`.
+        """
+
+        def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+            self._add(declare(fn, options))
+            return fn
+
+        return register if fn is None else register(fn)
+
+    def relay(self, target: Relay, *, name: str, **options: Unpack[RelayOptions]) -> None:
+        """Publish every message to another system, as the consumer `name`, in batches of up to 500."""
+        for method in ("open", "publish", "close"):
+            if not callable(getattr(target, method, None)):
+                raise InvalidOption("relay", target, f"needs an async method {method}(); see stoker.outbox.Relay")
+        check_known(options, RelayOptions.__annotations__, "the option of relay")
+        given = cast("DeliverOptions", {"batch": RELAY_BATCH, **options, "name": name})
+        self._add(declare(_publish, given)._replace(relay=target))
+
+    def _add(self, handler: Handler) -> None:
+        if handler.name in self.handlers:
+            why = f"stream {self.stream.name!r} has a consumer of this name already; give one of them another name="
+            raise InvalidOption("name", handler.name, why)
+        self.handlers[handler.name] = handler
+
+
+async def _publish(batch: Batch[Any]) -> None:  # noqa: ARG001 - a handler
+    """Stand in for a relay's publisher, which every worker makes for itself."""
+    raise AssertionError("a lane calls its own publisher")

@@ -98,8 +98,6 @@ class Fetcher:
     def __init__(
         self, queues: Mapping[str, int], order: Order, batch: int | None = None, limits: QueueLimits | None = None
     ) -> None:
-        if not queues:
-            raise InvalidInput("queues", queues, "must name at least one queue")
         for queue, slots in queues.items():
             if slots < 1:
                 raise InvalidInput(f"queues[{queue!r}]", slots, "must be at least one slot")
@@ -224,7 +222,7 @@ class Fetcher:
     @property
     def batch(self) -> int:
         """The batch of the fastest lane."""
-        return max(lane.batch for lane in self.lanes)
+        return max((lane.batch for lane in self.lanes), default=1)
 
     @property
     def busy(self) -> int:

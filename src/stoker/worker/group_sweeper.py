@@ -10,8 +10,8 @@ import asyncio
 import logging
 from random import random
 
+from stoker.model.errors import AWAY
 from stoker.services import ServiceContext
-from stoker.worker.rejected_outcomes import AWAY
 
 logger = logging.getLogger("stoker.worker")
 

@@ -16,12 +16,11 @@ from random import random
 import msgspec
 
 from stoker.engines.base import Engine
-from stoker.model.errors import StokerError
+from stoker.model.errors import AWAY, StokerError
 from stoker.model.query import Retention, Sweep
 from stoker.model.time import MINUTE, SECOND
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings
-from stoker.worker.rejected_outcomes import AWAY
 
 logger = logging.getLogger("stoker.worker")
 

@@ -14,7 +14,7 @@ import msgspec
 from stoker.engines.base import Engine, Feature
 from stoker.model import ids
 from stoker.model.control import Presence
-from stoker.model.errors import StokerError
+from stoker.model.errors import AWAY, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
@@ -22,7 +22,6 @@ from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
 from stoker.model.time import SECOND, Span
 from stoker.services import Service, ServiceContext
-from stoker.worker.rejected_outcomes import AWAY
 from stoker.worker.running import jobs_of
 
 if TYPE_CHECKING:

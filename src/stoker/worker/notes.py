@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from stoker.engines.base import Engine
+from stoker.model.errors import AWAY
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
-from stoker.worker.rejected_outcomes import AWAY
 
 logger = logging.getLogger("stoker.worker")
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from stoker.model import errors, ids
-from stoker.model.errors import StokerError
+from stoker.model import ids
+from stoker.model.errors import AWAY, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import conclude
@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.worker")
 
 Settled: TypeAlias = Callable[[list[Claim], list[Settlement], list[Verdict]], Awaitable[None]]
-
-AWAY = (
-    errors.EngineUnavailable,
-    errors.EngineBusy,
-    errors.EngineFull,
-    errors.EngineReadOnly,
-    errors.EngineClosed,
-    errors.EngineRefused,
-    errors.SchemaMismatch,
-)
-"""Errors of a store that would refuse any call at this moment."""
 
 TRIES = 3
 """Rejections after which an outcome is parked; one is enough when the store accepts others meanwhile."""

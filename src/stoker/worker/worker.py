@@ -19,12 +19,12 @@ import msgspec
 from stoker.context import Stopping, name_jobs_in_logs
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
-from stoker.model.errors import StokerError
+from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Span
-from stoker.services import ServiceContext
+from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker.advice import Advice
 from stoker.worker.chunk_runner import ChunkRunner
@@ -63,7 +63,8 @@ LAST_WAIT = 5.0
 class Worker:
     """Runs an app's jobs: `async with jobs, Worker(jobs): …`, or `Worker(jobs).run()` in a script.
 
-    `queues` maps queues to slots; without it the queues of the registered tasks are served. `order` says whether each
+    `queues` maps queues to slots; without it the queues of the registered tasks are served. With `{}` the worker only
+    runs the app's services, such as the delivery of its outboxes. `order` says whether each
     queue has its own slots or all share them. With `drain` the worker stops when nothing is due any more.
     """
 
@@ -94,6 +95,8 @@ class Worker:
         self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
+        self._serving: list[asyncio.Task[Any]] = []
+        self._under_way = UnderWay()
         self._ending: asyncio.Task[None] | None = None
 
     def _queues(self, given: Mapping[str, int | None] | Sequence[str] | None) -> Mapping[str, int]:
@@ -104,6 +107,8 @@ class Worker:
         if given is None:
             served = {self.app.resolve(task.name, task.options)[0] for task in self.app.tasks.values()}
             given = sorted(served) or [self.app.defaults.queue or DEFAULT_QUEUE]
+        if not given and not len(self.app.services):
+            raise InvalidInput("queues", given, "must name at least one queue, for this app has no services either")
         for queue in given:
             check_name("queue", queue)
         numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
@@ -174,6 +179,7 @@ class Worker:
         self._state.on_identity(self.id)
         self._state.healthy = True
         self._state.phase = "running"
+        self._serving = self._services()
         self._pump = self._spawn(self.store_loop.pump(), "pump")
         self._loops = [
             self._pump,
@@ -181,7 +187,7 @@ class Worker:
             self._spawn(self.due_timer.run(self.store_loop.answer), "alarm"),
             self._spawn(self.maintenance.tend(), "tend"),
             self._spawn(self.store_loop.held_outcomes.serve(), "held-outcomes"),
-            *self._services(),
+            *self._serving,
         ]
         for lane in self.lanes:
             for _ in range(lane.slots):
@@ -288,7 +294,9 @@ class Worker:
         self._publisher = publisher
 
     def _services(self) -> list[asyncio.Task[Any]]:
-        context = ServiceContext(self.app, self.engine, lambda: self.id)
+        self._under_way = UnderWay()
+        state, stopping, under_way = self._state, self.stopping, self._under_way
+        context = ServiceContext(self.app, self.engine, lambda: state.id, lambda: state.taking, stopping, under_way)
         services = [Janitor(self.retention), GroupSweeper(), RollUp(), Ticker(), *self.app.services]
         return [self._spawn(keep_running(service, context), f"service-{service.name}") for service in services]
 
@@ -352,7 +360,7 @@ class Worker:
         try:
             self.store_loop.hand_back(self.fetcher.empty())
             await self._rest(limit)
-            self.running_jobs.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down")
+            self._interrupt("the worker is shutting down")
             await self._rest(LAST_WAIT)
             for slot in self.running_jobs.slots():
                 self.running_jobs.abandon(slot)
@@ -365,7 +373,14 @@ class Worker:
 
     def hurry(self) -> None:
         """Interrupt running jobs: the second request to stop."""
-        self.running_jobs.interrupt_all(Cause.SHUTDOWN, "the worker is shutting down in a hurry")
+        self._interrupt("the worker is shutting down in a hurry")
+
+    def _interrupt(self, why: str) -> None:
+        """Stop handlers and services, which hand back what they have in hand."""
+        self.running_jobs.interrupt_all(Cause.SHUTDOWN, why)
+        if self.state == "stopping":
+            for service in self._serving:
+                service.cancel()
 
     def quiet(self) -> None:
         """Claim no more, but let running jobs finish."""
@@ -373,9 +388,9 @@ class Worker:
         self.store_loop.hand_back(self.fetcher.empty())
 
     async def _rest(self, limit: float) -> None:
-        """Wait for running jobs, no longer than `limit`."""
+        """Wait for running jobs and what services have in hand, no longer than `limit`."""
         end = time.monotonic() + limit
-        while self.fetcher.busy and time.monotonic() < end:
+        while (self.fetcher.busy or self._under_way) and time.monotonic() < end:
             await asyncio.sleep(0.005)
 
     async def _close(self) -> None:
@@ -476,7 +491,7 @@ class Worker:
             return
         store_loop = self.store_loop
         resting = not (self.fetcher.busy or len(self.outcomes) or store_loop.under_way or len(store_loop.held_outcomes))
-        if resting and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
+        if resting and not self._under_way and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 
     def _lease_keeper_failed(self, error: BaseException) -> None:

@@ -28,9 +28,11 @@ from stoker.model.outbox.delivery import (
     RetryLater,
     Rules,
     advanced,
+    after_crash,
     applies,
     check_wish,
     conclude_batch,
+    crashes,
     cut_short,
     handed_out,
     quarantine,
@@ -503,3 +505,64 @@ def test_a_quarantined_message_says_what_is_missing() -> None:
     assert advance.report == "the body of message 1 is missing in orders partition 3"
     assert [one.payload for one in advance.letters] == [b"", b""]
     assert delivery.BODY_MISSING.format(number=2, stream="orders", partition=3) == advance.letters[1].reason
+
+
+# --- crashes --------------------------------------------------------------------------------------------------------
+
+
+def again(lease: Lease, **changes: Any) -> Lease:
+    """The same messages under the next lease of a cursor with other fields."""
+    cursor = leased(replace(lease.cursor, **changes), "w2", NOW, TERMS)
+    return replace(lease, cursor=cursor)
+
+
+@pytest.mark.spec("DELIVER-15")
+@pytest.mark.parametrize(
+    ("attempts", "failures", "error", "found"),
+    [
+        (0, 0, None, 0),
+        (1, 0, None, 1),
+        (1, 3, None, 1),  # failures with progress, then a crash
+        (1, 1, "no", 0),
+        (2, 1, "no", 1),
+        (1, 2, "no", 0),
+        (1, 0, "snoozed", 1),
+    ],
+)
+def test_leases_that_ended_without_an_outcome_are_crashes(
+    attempts: int, failures: int, error: str | None, found: int
+) -> None:
+    lease = again(taken(), attempts=attempts, failures=failures, last_error=error)
+    assert crashes(lease.cursor) == found
+
+
+@pytest.mark.spec("DELIVER-15")
+def test_after_a_crash_messages_come_alone_and_batches_grow_again() -> None:
+    assert after_crash(taken(), NOW, LEASED) == taken()
+    alone = after_crash(again(taken(), attempts=1), NOW, LEASED)
+    assert isinstance(alone, Lease)
+    assert ([one.number for one in alone.messages], alone.more) == ([1], True)
+    advance = conclude_batch(alone, Delivered(1), NOW, LEASED)
+    assert (advance.position, advance.size) == (1, 2)
+    assert after_crash(again(taken(), attempts=50), NOW, LEASED) != taken()
+
+
+@pytest.mark.spec("DELIVER-15")
+def test_a_message_that_kills_is_given_up_when_its_attempts_are_used_up() -> None:
+    rules = replace(LEASED, attempts=3, then="park")
+    assert isinstance(after_crash(again(taken(), attempts=2), NOW, rules), Lease)
+    advance = after_crash(again(taken(), attempts=3), NOW, rules)
+    assert isinstance(advance, Advance)
+    assert (advance.position, [one.key for one in advance.parks]) == (1, ["k"])
+    assert "3 times in a row" in advance.letters[0].reason
+
+
+@pytest.mark.spec("DELIVER-15")
+@pytest.mark.parametrize("what", [{"replayed": True}, {"released": "k"}])
+def test_a_letter_that_kills_is_set_aside_and_costs_the_messages_nothing(what: dict[str, Any]) -> None:
+    lease = replace(taken(1), **what)
+    rules = replace(LEASED, attempts=1)
+    assert isinstance(after_crash(again(lease, attempts=2), NOW, rules), Lease)
+    advance = after_crash(again(lease, attempts=3), NOW, rules)
+    assert isinstance(advance, Advance)
+    assert ([one.number for one in advance.returned], advance.position, advance.attempts) == ([1], 0, 0)

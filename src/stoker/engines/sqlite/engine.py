@@ -432,6 +432,7 @@ class SqliteEngine(Documents):
 
     @timed(write=True)
     async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        limit = min(limit, steering.LARGEST_SWEEP)
         if not await self._store.read(lambda now: steering.sweepable(stream, limit, now)):
             return Vacuumed()
         return await self._store.write(lambda unit: steering.vacuum(unit, stream, limit))

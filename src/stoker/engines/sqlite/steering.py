@@ -38,6 +38,10 @@ _DELETE = sql("outbox_delete")
 _SWEPT = sql("outbox_partition_swept")
 
 
+LARGEST_SWEEP = 200
+"""Messages that one step of the vacuum deletes at most: other writers wait for it."""
+
+
 def streams(names: Sequence[str]) -> Steps[list[StreamState]]:
     """Return streams with their cursors, by name."""
     chosen = sorted(names) if names else [name for (name,) in (yield _NAMES, ())]

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias, assert_never, get_args
 import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidOption
-from stoker.model.outbox.cursor import Cursor, Lease, Wish
+from stoker.model.outbox.cursor import Cursor, Lease, Wish, attempts_seen
 from stoker.model.outbox.letters import Letter, LetterStatus, write
 from stoker.model.outbox.pacing import Ending, Pace, Size, resized, rest
 from stoker.model.outbox.stream import Message
@@ -29,6 +29,10 @@ EXPIRED = "the lease ran out while the handler was at work"
 NOTHING_DONE = "the handler reported success but processed no message"
 BODY_MISSING = "the body of message {number} is missing in {stream} partition {partition}"
 KEY_PARKED = "the key is parked since an earlier message of it could not be delivered"
+CRASHED = "processes that were delivering it died or lost their lease, {n} times in a row"
+
+LETTER_CRASHES = 3
+"""So many crashes in turns over letters set them aside again: they come first, and would hold up the partition."""
 
 Mode: TypeAlias = Literal["leased", "transactional"]
 Then: TypeAlias = Literal["letter", "park"]
@@ -245,6 +249,32 @@ def quarantine(lease: Lease, missing: Sequence[Message], now: Instant) -> Advanc
         report=letters[0].reason,
         processed=len(missing),
     )
+
+
+def crashes(cursor: Cursor) -> int:
+    """Leases since the cursor last moved that ended without an outcome: their process died, or lost the lease."""
+    seen = attempts_seen(cursor)
+    return seen if cursor.last_error is None else max(seen - cursor.failures, 0)
+
+
+def after_crash(lease: Lease, now: Instant, rules: Rules = PLAIN_RULES) -> Lease | Advance:
+    """What to do with a lease if earlier ones ended without an outcome: its first message may be what kills.
+
+    It is delivered alone, and batches grow again from one. When its attempts are used up it is given up without another
+    delivery, and a letter that a user wants delivered again is set aside after `LETTER_CRASHES`.
+    """
+    n = crashes(lease.cursor)
+    if not n:
+        return lease
+    alone = msgspec.structs.replace(
+        lease, cursor=msgspec.structs.replace(lease.cursor, size=1), messages=lease.messages[:1], more=True
+    )
+    killed = RetryLater(CRASHED.format(n=n), 0)
+    if lease.released is not None or lease.replayed:
+        # The crashes are not those of the messages behind the cursor, so these begin without them.
+        return msgspec.structs.replace(_redelivered(alone, killed, rules), attempts=0) if n >= LETTER_CRASHES else alone
+    used_up = rules.attempts is not None and attempts_seen(lease.cursor) >= rules.attempts
+    return conclude_batch(alone, killed, now, rules) if used_up else alone
 
 
 def conclude_batch(lease: Lease, outcome: BatchOutcome, now: Instant, rules: Rules = PLAIN_RULES) -> Advance:

@@ -1,0 +1,383 @@
+"""Lanes: one lane delivers one partition at a time to a handler.
+
+The loop of a lane: lease a partition with its messages, hand them to the handler under a deadline, conclude, advance;
+an advance may lease the same partition again, for a few turns. Of the lanes of a consumer only one asks for a lease;
+when it has got one, the next one asks. Any lane of any process takes any free partition.
+
+`delivery.conclude_batch` decides what an outcome does. A lane never repeats an advance whose answer was lost: the next
+lease shows what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import msgspec
+
+from stoker.codec.error_text import one_line
+from stoker.engines.base import Outbox as Streams
+from stoker.executors.threads import Threads
+from stoker.model.errors import AWAY, NotFound, StokerError
+from stoker.model.outbox.cursor import Lease, Wish, attempts_seen, deadline, remaining
+from stoker.model.outbox.delivery import (
+    Advance,
+    Advanced,
+    BatchOutcome,
+    Delivered,
+    RetryLater,
+    after_crash,
+    conclude_batch,
+    cut_short,
+    handed_out,
+    quarantine,
+    readable,
+)
+from stoker.model.outbox.pacing import Ending, sequencer_wait
+from stoker.model.outcome import Reject, gravest
+from stoker.model.time import SECOND, Instant
+from stoker.outbox.batch import Batch
+from stoker.outbox.handlers import Handler
+from stoker.outbox.message import Message, message
+from stoker.outbox.outcomes import STOPPED, outcome_of_error, outcome_of_stop
+from stoker.outbox.publisher import Publisher
+from stoker.services import ServiceContext
+
+logger = logging.getLogger("stoker.outbox")
+
+MOST_TURNS = 8
+LONGEST_STAY = 0.2
+"""A lane stays on a partition for so many turns or seconds, then others have their turn."""
+
+UNWIND = 2.0
+"""Seconds a handler gets to unwind after it was interrupted."""
+
+Clock: TypeAlias = Callable[[], float]
+
+
+class Lanes:
+    """The lanes of one consumer in one worker."""
+
+    def __init__(
+        self,
+        stream: str,
+        handler: Handler,
+        context: ServiceContext,
+        streams: Streams,
+        threads: Threads,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.stream = stream
+        self.handler = handler
+        self.context = context
+        self.streams = streams
+        self.threads = threads
+        self.clock = clock
+        self.publisher = None if handler.relay is None else Publisher(handler.relay)
+        self.fn = handler.fn if self.publisher is None else self.publisher.publish
+        self._told = asyncio.Event()
+        self._looking = False
+        self.closed = False
+        self.hurried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.counts: dict[Ending, int] = dict.fromkeys(Ending, 0)
+        self._asking = asyncio.Lock()
+        self._idle = handler.rules.pace.idle / SECOND
+        self._failures = 0
+        self._abandoned: set[asyncio.Task[BaseException | None]] = set()
+
+    def __repr__(self) -> str:
+        return f"consumer {self.handler.name} of stream {self.stream}"
+
+    # --- asked by the service -----------------------------------------------------------------------------------
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Start the lanes."""
+        name = f"stoker-outbox-{self.stream}-{self.handler.name}"
+        return [asyncio.create_task(self._serve(), name=f"{name}-{n}") for n in range(self.handler.lanes)]
+
+    def wake(self) -> None:
+        """Have a lane look now: something was appended or changed."""
+        self._told.set()
+        self._count(looking=True)
+
+    def close(self) -> None:
+        """Lease no more; turns under way go on."""
+        self.closed = True
+        self._told.set()
+
+    def hurry(self) -> None:
+        """Interrupt the handlers; what they finished is kept."""
+        self.close()
+        if not self.hurried.done():
+            self.hurried.set_result(None)
+
+    async def finish(self) -> None:
+        """Close what the lanes used."""
+        if self.publisher is not None:
+            await self.publisher.close()
+
+    def abandon(self, task: asyncio.Task[BaseException | None], batch: Batch[Any]) -> None:
+        """Go on without a handler that ignores its interruption."""
+        logger.error(
+            "%r ignores that it was interrupted in partition %d and is left behind; its messages may be delivered "
+            "beside it. A handler must let CancelledError out.",
+            self,
+            batch.partition,
+        )
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+
+    # --- the loop of a lane -------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while True:
+            async with self._asking:
+                found = await self._ask()
+            if found is None:
+                return
+            with self.context.under_way.one():
+                await self._turns(*found)
+                self.wake()  # the lane that asks may rest because this one had the partition
+
+    async def _ask(self) -> tuple[Lease, float] | None:
+        """Wait until there is a lease; None when the lanes are closed. The time is that before the call."""
+        while not self.closed:
+            self._count(looking=True)
+            self._told.clear()
+            before = self.clock()
+            wait = self._idle
+            try:
+                if self.context.taking():
+                    found = await self.streams.lease(self.wish())
+                    self._failures = 0
+                    if isinstance(found, Lease):
+                        return found, before
+                    wait = self._idle if found.after is None else min(self._idle, found.after / SECOND)
+            except NotFound:
+                logger.warning(
+                    "%r was dropped: this worker delivers nothing to it any more. A new start registers it anew.", self
+                )
+                self.close()
+            except StokerError as error:
+                wait = self._wait_for_store(error)
+            await self._rest(wait)
+        self._count(looking=False)
+        return None
+
+    def _count(self, *, looking: bool) -> None:
+        """Tell the worker whether a lane is about to look; while it rests there is nothing to wait for."""
+        self.context.under_way.count += looking - self._looking
+        self._looking = looking
+
+    def wish(self) -> Wish:
+        """What a lane asks for, under the id that the worker has now."""
+        handler = self.handler
+        limit = handler.rules.pace.batch
+        return Wish(self.stream, handler.name, self.context.worker_id(), limit, handler.terms)
+
+    def _wait_for_store(self, error: StokerError) -> float:
+        wait = sequencer_wait(self._failures) / SECOND
+        level = logging.DEBUG if isinstance(error, AWAY) else logging.WARNING  # the worker says that its store is away
+        logger.log(level, "%r cannot lease: %s It tries again in %.1f s.", self, error, wait)
+        self._failures += 1
+        return wait
+
+    async def _rest(self, seconds: float) -> None:
+        self._count(looking=self._told.is_set())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._told.wait()
+
+    # --- turns --------------------------------------------------------------------------------------------------
+
+    async def _turns(self, lease: Lease | None, before: float) -> None:
+        """Work on a partition for a few turns."""
+        began, turns = before, 0
+        while lease is not None:
+            turn = Turn(self, lease, before)
+            advance = await turn.run()
+            turns += 1
+            stays = turns < MOST_TURNS and self.clock() - began < LONGEST_STAY and self.context.taking()
+            before = self.clock()
+            wish = self.wish() if stays and not self.closed else None
+            lease = await self._store(turn, advance, wish)
+
+    async def _store(self, turn: Turn, advance: Advance | None, wish: Wish | None) -> Lease | None:
+        """Store what a turn came to; returns the next lease of the partition, if there is one."""
+        if advance is None:
+            return None
+        try:
+            advanced = await self.streams.advance(advance, wish=wish)
+        except StokerError as error:
+            logger.warning(
+                "%r: whether the outcome of a turn on partition %d was stored is not known: %s The next lease shows "
+                "it; messages may be delivered again.",
+                self,
+                advance.partition,
+                error,
+            )
+            return None
+        self.report(turn, advance, advanced)
+        return advanced.lease
+
+    def report(self, turn: Turn, advance: Advance, advanced: Advanced) -> None:
+        """Log what a turn came to."""
+        if not advanced.applied:
+            logger.warning(
+                "%r lost the lease of partition %d before its outcome was stored: nothing of the outcome is, and the "
+                "%d messages of the turn are delivered again. Give deliver() a longer lease= if that happens often.",
+                self,
+                advance.partition,
+                len(turn.lease.messages),
+            )
+            return
+        self.counts[advance.ending] += 1
+        if advance.letters:
+            first = advance.letters[0]
+            logger.warning(
+                "%r: %d messages in partition %d became letters, from message %d on (key %s): %s",
+                self,
+                len(advance.letters),
+                first.partition,
+                first.number,
+                one_line(first.key),
+                one_line(first.reason),
+            )
+        if advance.ending is Ending.RETRY and advance.report is not None:
+            failures = advance.failures
+            known = failures not in (1, 10, 100, 1_000) or turn.given_back
+            logger.log(
+                logging.DEBUG if known else logging.WARNING,
+                "%r could not deliver in partition %d, failures in a row: %d; next try in %.1f s: %s",
+                self,
+                advance.partition,
+                failures,
+                advance.after / SECOND,
+                one_line(advance.report),
+            )
+
+
+class Turn:
+    """One lease in the hands of a lane."""
+
+    def __init__(self, lanes: Lanes, lease: Lease, before: float) -> None:
+        self._lanes = lanes
+        self._handler = lanes.handler
+        self._clock = lanes.clock
+        self._leased = self._clock()
+        self._end = deadline(round(before * SECOND), lanes.handler.terms)
+        self.lease = lease
+        self.given_back = False
+
+    async def run(self) -> Advance | None:
+        """Deliver; returns what to store, None where the handler's own transaction has stored it."""
+        missing, run = readable(self.lease.messages)
+        if missing:
+            return quarantine(self.lease, missing, self.now())
+        if len(run) < len(self.lease.messages):
+            self.lease = msgspec.structs.replace(self.lease, messages=tuple(run), more=True)
+        found = after_crash(self.lease, self.now(), self._handler.rules)
+        if isinstance(found, Advance):
+            return found
+        self.lease = found
+        messages = handed_out(found)
+        if not messages:
+            return self.conclude(Delivered())
+        if self._lanes.closed:
+            self.given_back = True
+            return self.conclude(RetryLater(STOPPED, 0, free=True))
+        read, stream = self._handler.read, self._lanes.stream
+        given = [message(one, stream, read) for one in messages]
+        batch = Batch[Any](given, found.cursor.partition, attempts_seen(found.cursor), self.time_left)
+        return self.conclude(await self._deliver(batch))
+
+    def now(self) -> Instant:
+        """The store's time, counted on from the lease by this process's own clock."""
+        return self.lease.cursor.served + round((self._clock() - self._leased) * SECOND)
+
+    def time_left(self) -> float:
+        """Seconds until the deadline."""
+        return remaining(self._end, round(self._clock() * SECOND)) / SECOND
+
+    def conclude(self, outcome: BatchOutcome) -> Advance:
+        """What an outcome of this turn does to the cursor."""
+        return conclude_batch(self.lease, outcome, self.now(), self._handler.rules)
+
+    # --- the handler --------------------------------------------------------------------------------------------
+
+    async def _deliver(self, batch: Batch[Any]) -> BatchOutcome:
+        """Call the handler, until its deadline or until the worker cannot wait any longer."""
+        task = asyncio.create_task(self._call(batch))
+        hurried = self._lanes.hurried
+        try:
+            both: set[asyncio.Future[Any]] = {task, hurried}
+            await asyncio.wait(both, timeout=self.time_left(), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return self._outcome(task, batch)
+            batch.close()
+            task.cancel()
+            await asyncio.wait({task}, timeout=UNWIND)
+        except asyncio.CancelledError:
+            batch.close()
+            task.cancel()
+            raise
+        if not task.done():
+            self._lanes.abandon(task, batch)
+        if hurried.done():
+            self.given_back = True
+            return outcome_of_stop(batch)
+        logger.warning(
+            "%r did not finish its batch in partition %d in the time of its lease and was interrupted; messages "
+            "delivered: %d of %d. Give deliver() a longer lease= or smaller batches.",
+            self._lanes,
+            batch.partition,
+            batch.processed,
+            len(handed_out(self.lease)),
+        )
+        return msgspec.structs.replace(cut_short(batch.progress), unit=batch.in_hand)
+
+    def _outcome(self, task: asyncio.Task[BaseException | None], batch: Batch[Any]) -> BatchOutcome:
+        error = asyncio.CancelledError("the handler canceled itself") if task.cancelled() else task.result()
+        if error is None:
+            batch.finish()
+            return Delivered(batch.processed, batch.rejections)
+        return outcome_of_error(error, batch, self._handler.rules.pace.retry_base)
+
+    async def _call(self, batch: Batch[Any]) -> BaseException | None:
+        """Call the handler for the whole batch; returns what it raised, even SystemExit."""
+        try:
+            match self._handler.form:
+                case "batch":
+                    await self._invoke(batch)
+                case "message":
+                    while (one := batch.next()) is not None:
+                        await self._unit(batch, one, [one])
+                case "list":
+                    while chunk := batch.chunk(self._handler.chunk or self._handler.rules.pace.batch):
+                        await self._unit(batch, chunk, chunk)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            return error
+        return None
+
+    async def _unit(self, batch: Batch[Any], given: Any, unit: list[Message[Any]]) -> None:
+        """Call the handler for one unit; a reject concerns only this one."""
+        try:
+            await self._invoke(given)
+        except BaseException as error:
+            signal = gravest(error)
+            if not isinstance(signal, Reject):
+                raise
+            for one in unit:
+                batch.reject(one, signal.why)
+
+    async def _invoke(self, given: Any) -> None:
+        if self._handler.is_async:
+            await self._lanes.fn(given)
+        else:
+            await self._lanes.threads.run(self._lanes.fn, (given,), {})

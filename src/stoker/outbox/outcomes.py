@@ -1,0 +1,47 @@
+"""What a handler raised, as the outcome of its batch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from stoker.codec.error_text import describe_error, text_of
+from stoker.model.outbox.delivery import BatchOutcome, Rejected, RetryLater
+from stoker.model.outcome import Reject, Retry, Snooze, Throttle, gravest
+from stoker.model.time import SECOND, Span
+from stoker.outbox.batch import Batch
+
+LARGEST_REASON = 8 << 10
+"""Bytes of the text about a failure."""
+
+STOPPED = "the worker stopped before the batch was finished"
+
+
+def outcome_of_error(error: BaseException, batch: Batch[Any], retry_base: Span) -> BatchOutcome:
+    """What an exception that left the handler means for its batch."""
+    done, rejections, unit = batch.processed, batch.rejections, batch.in_hand
+    match gravest(error):
+        case Retry() as signal:
+            why = text_of(signal.why, LARGEST_REASON)
+            return RetryLater(why, done, rejections, unit, after=_wish(signal))
+        case Reject() as signal:
+            return Rejected(text_of(signal.why, LARGEST_REASON), done, rejections)
+        case Snooze() as signal:
+            return RetryLater(str(signal), done, rejections, unit, free=True, after=signal.after)
+        case Throttle() as signal:
+            after = retry_base if signal.retry_after is None else signal.retry_after
+            return RetryLater(str(signal), done, rejections, unit, free=True, after=after)
+        case other:
+            return RetryLater(describe_error(other, LARGEST_REASON), done, rejections, unit)
+
+
+def outcome_of_stop(batch: Batch[Any]) -> RetryLater:
+    """The worker stopped: what is finished stays so, the rest comes again, and no attempt is counted."""
+    return RetryLater(STOPPED, batch.processed, batch.rejections, batch.in_hand, free=True)
+
+
+def _wish(signal: Retry) -> Span | None:
+    """The delay that a handler asks for."""
+    if signal.at is not None:
+        return max(signal.at - round(time.time() * SECOND), 0)
+    return signal.after

@@ -1,0 +1,254 @@
+"""The service of a stream: lanes while the store is away or slow, after crashes, and the vacuum."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import Stopping
+from stoker.engines.base import Engine, outbox_of
+from stoker.executors.threads import Threads
+from stoker.model.errors import EngineUnavailable, InvalidInput
+from stoker.model.outbox.cursor import Consumer, Lease, Wish
+from stoker.model.outbox.steering import Drop
+from stoker.outbox import Batch, Message, Outbox, Pace
+from stoker.outbox.lane import Lanes
+from stoker.outbox.service import FAR_BEHIND, vacuum_rest
+from stoker.services import ServiceContext, UnderWay
+from stoker.worker import Worker
+from tests.harness.apps import PATIENCE, until, working
+from tests.outbox.test_lanes import QUICK, cursor, delivered, fill, letters
+
+
+@pytest.fixture
+def outbox(jobs: Stoker) -> Outbox[int]:
+    return Outbox[int](jobs, stream="orders", partitions=1)
+
+
+class Unreliable:
+    """An engine whose calls of the outbox fail now and then; everything else is the engine's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.calls: list[str] = []
+        self.failing: dict[str, int] = {}
+        self.lost_answers = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def lease(self, wish: Wish) -> Any:
+        self._meet("lease")
+        return await outbox_of(self._engine).lease(wish)
+
+    async def vacuum(self, stream: str, limit: int) -> Any:
+        self._meet("vacuum")
+        return await outbox_of(self._engine).vacuum(stream, limit)
+
+    async def wait(self, topics: Any, timeout: float) -> Any:
+        self._meet("wait")
+        return await self._engine.wait(topics, timeout)
+
+    async def advance(self, advance: Any, *, tx: Any = None, wish: Any = None) -> Any:
+        self._meet("advance")
+        answer = await outbox_of(self._engine).advance(advance, tx=tx, wish=wish)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise EngineUnavailable("the answer was lost.")
+        return answer
+
+    def _meet(self, call: str) -> None:
+        self.calls.append(call)
+        if self.failing.get(call):
+            self.failing[call] -= 1
+            raise EngineUnavailable("gone for a moment.")
+
+
+class Scene:
+    """The service of an outbox, run without a worker."""
+
+    def __init__(self, outbox: Outbox[int], engine: Any) -> None:
+        self._service = next(iter(outbox.app.services))
+        self._engine = engine
+        self.stopping = Stopping()
+
+    async def __aenter__(self) -> Self:
+        await self._engine.renew("w1", [], first=True)
+        app: Any = None
+        context = ServiceContext(app, self._engine, lambda: "w1", lambda: not self.stopping, self.stopping, UnderWay())
+        self._task = asyncio.create_task(self._service.run(context))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.stopping.set()
+        await asyncio.wait_for(self._task, PATIENCE)
+
+
+@pytest.mark.spec("DELIVER-16")
+async def test_lanes_go_on_when_the_store_is_back(outbox: Outbox[int]) -> None:
+    engine = Unreliable(await outbox.app.engine())
+    engine.failing = {"lease": 2, "wait": 1, "vacuum": 1}
+    got: list[int] = []
+
+    @outbox.deliver(pace=QUICK)
+    async def publish(message: Message[int]) -> None:
+        got.append(message.body)
+
+    await fill(outbox, 3)
+    async with Scene(outbox, engine):
+        await until(lambda: len(got) == 3)
+    assert engine.failing == {"lease": 0, "wait": 0, "vacuum": 0}
+
+
+@pytest.mark.spec("DELIVER-16")
+async def test_an_advance_whose_answer_is_lost_is_not_repeated(
+    outbox: Outbox[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Unreliable(await outbox.app.engine())
+    engine.lost_answers = 1
+    got: list[int] = []
+
+    @outbox.deliver(pace=QUICK, lease=0.4, headroom=0.1)
+    async def publish(message: Message[int]) -> None:
+        got.append(message.body)
+
+    await fill(outbox, 6)
+    async with Scene(outbox, engine):
+        await delivered(outbox, 6)
+    # The advance applied and leased the partition again; that lease had to end first.
+    assert got == list(range(6))
+    assert "is not known" in caplog.text
+
+
+@pytest.mark.spec("DELIVER-15")
+async def test_after_crashes_messages_come_alone_and_a_killer_is_given_up(outbox: Outbox[int]) -> None:
+    sizes: list[int] = []
+
+    @outbox.deliver(attempts=2, pace=QUICK, batch=8)
+    async def publish(batch: Batch[int]) -> None:
+        sizes.append(len(batch.rest()))
+
+    await fill(outbox, 8)
+    engine = await outbox.app.engine()
+    streams = outbox_of(engine)
+    handler = outbox.handlers["publish"]
+    await streams.register(outbox.stream, [handler.consumer])
+    for n in range(2):
+        await engine.renew(f"dead{n}", [], first=True)
+        assert isinstance(await streams.lease(Wish("orders", "publish", f"dead{n}", 8)), Lease)
+        await engine.renew(f"dead{n}", [], lease=0)
+    async with Scene(outbox, engine):
+        await delivered(outbox, 8)
+    assert sizes[0] < 8
+    assert sum(sizes) == 7
+    [letter] = await letters(outbox)
+    assert (letter.number, letter.attempts) == (1, 3)
+    assert "died or lost their lease, 2 times in a row" in letter.reason
+
+
+@pytest.mark.spec("DELIVER-10")
+async def test_a_slow_lease_shortens_the_time_of_the_handler(outbox: Outbox[int]) -> None:
+    """The deadline counts from before the call: the margin to store the outcome stays whole."""
+    left: list[float] = []
+    hands = 1_000.0
+
+    @outbox.deliver(lanes=1)
+    async def publish(batch: Batch[int]) -> None:
+        left.append(batch.remaining)
+        batch.rest()
+
+    class Slow(Unreliable):
+        async def lease(self, wish: Wish) -> Any:
+            nonlocal hands
+            hands += 10.0
+            return await super().lease(wish)
+
+    await fill(outbox, 1)
+    engine = Slow(await outbox.app.engine())
+    await engine.renew("w1", [], first=True)
+    handler = outbox.handlers["publish"]
+    await outbox_of(engine).register(outbox.stream, [handler.consumer])  # type: ignore[arg-type]
+    app: Any = None
+    context = ServiceContext(app, engine, lambda: "w1")  # type: ignore[arg-type]
+    lanes = Lanes("orders", handler, context, engine, Threads(), lambda: hands)
+    tasks = lanes.start()
+    await until(lambda: left)
+    lanes.close()
+    await asyncio.gather(*tasks)
+    assert left == [18.0]
+
+
+@pytest.mark.spec("DELIVER-11")
+async def test_a_lease_that_arrives_during_a_stop_is_given_back(outbox: Outbox[int]) -> None:
+    called = False
+
+    @outbox.deliver(pace=QUICK)
+    async def publish(message: Message[int]) -> None:
+        nonlocal called
+        called = True
+
+    class Late(Unreliable):
+        async def lease(self, wish: Wish) -> Any:
+            scene.stopping.set()
+            await asyncio.sleep(0.01)
+            return await super().lease(wish)
+
+    await fill(outbox, 3)
+    scene = Scene(outbox, Late(await outbox.app.engine()))
+    async with scene:
+        await until(lambda: bool(scene.stopping))
+    assert not called
+    state = await cursor(outbox)
+    assert (state.cursor.holder, state.cursor.attempts, state.cursor.position) == (None, 0, 0)
+
+
+@pytest.mark.spec("DELIVER-12")
+def test_a_worker_without_queues_and_services_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no services either"):
+        Worker(Stoker("memory://"), {})
+
+
+@pytest.mark.spec("DELIVER-17")
+def test_the_vacuum_rests_most_of_the_time() -> None:
+    assert vacuum_rest(0.1, 5_000, more=True) == pytest.approx(1.9)
+    assert vacuum_rest(0.1, FAR_BEHIND + 1, more=True) == pytest.approx(0.3)
+    assert 0.5 <= vacuum_rest(0.1, 0, more=False) <= 1.5
+
+
+@pytest.mark.spec("DELIVER-17")
+async def test_workers_remove_what_every_consumer_has_passed(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.outbox.service.VACUUM_EVERY", 0.01)
+    outbox = Outbox[int](jobs, stream="orders", partitions=1)
+
+    @outbox.deliver
+    async def publish(message: Message[int]) -> None: ...
+
+    @outbox.deliver(attempts=None, pace=Pace(retry_base=3600, retry_max=3600))
+    async def slow(message: Message[int]) -> None:
+        if message.body == 300:
+            raise OSError("away")
+
+    await fill(outbox, 500)
+    streams = outbox_of(await jobs.engine())
+    async with working(jobs, {}):
+        await delivered(outbox, 500)
+        await delivered(outbox, 300, "slow")
+        await until_swept(outbox, 300)
+    await streams.register(outbox.stream, [Consumer("late")])
+    assert (await cursor(outbox, "late")).cursor.position == 300
+
+
+async def until_swept(outbox: Outbox[int], count: int) -> None:
+    """Wait until a consumer that would begin now would begin behind so many messages."""
+    streams = outbox_of(await outbox.app.engine())
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            await streams.register(outbox.stream, [Consumer("probe")])
+            position = (await cursor(outbox, "probe")).cursor.position
+            await streams.steer("orders", "probe", Drop())
+            if position == count:
+                return
+            await asyncio.sleep(0.02)
