@@ -12,11 +12,11 @@ from functools import partial
 from random import random
 
 from stoker.engines.base import Engine
+from stoker.model.errors import AWAY
 from stoker.model.events import Point, Window
 from stoker.model.stats import BUCKET, MOST_RUNS, closed_buckets, depths, roll_up, store_points
 from stoker.model.time import SECOND, Instant
 from stoker.services import ServiceContext
-from stoker.worker.rejected_outcomes import AWAY
 
 logger = logging.getLogger("stoker.worker")
 
