@@ -34,6 +34,16 @@ def remember(app: Stoker, path: str) -> None:
 
 def load(path: str) -> Stoker:
     """Import the app at `module:attribute`. Raises `NotImportable` with advice."""
+    found = load_any(path)
+    if not isinstance(found, Stoker):
+        module_name = path.partition(":")[0]
+        holds = _apps_in(sys.modules[module_name])
+        raise NotImportable(f"{path} is a {type(found).__name__}, not a Stoker; {module_name} holds {holds}")
+    return found
+
+
+def load_any(path: str) -> Any:
+    """Import the object at `module:attribute`, or what a function there returns. Raises `NotImportable` with advice."""
     module_name, colon, attribute = path.partition(":")
     if not module_name or (colon and not attribute):
         raise NotImportable(f"{path!r} names no app: {EXAMPLE}")
@@ -45,10 +55,8 @@ def load(path: str) -> Stoker:
         found = getattr(found, step)
     if callable(found) and not isinstance(found, Stoker):
         found = found()
-    if not isinstance(found, Stoker):
-        kind = type(found).__name__
-        raise NotImportable(f"{path} is a {kind}, not a Stoker; {module_name} holds {_apps_in(module)}")
-    remember(found, path)
+    if isinstance(found, Stoker):
+        remember(found, path)
     return found
 
 

@@ -103,10 +103,10 @@ async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: S
             await call(job)
     assert (await admin.jobs.move(job, "mail")).changed == 1
     assert (await admin.jobs.prioritize(job, -5)).changed == 1
-    record = await admin.jobs.get(job)
+    record = (await admin.jobs.get(job)).job
     assert (record.queue, record.priority) == ("mail", -5)
     assert (await admin.jobs.cancel(job, reason="not today")).changed == 1
-    assert (await admin.jobs.get(job)).last_error == "not today"
+    assert (await admin.jobs.get(job)).job.last_error == "not today"
     assert (await admin.jobs.delete(job)).changed == 1
     with pytest.raises(NotFound):
         await admin.jobs.get(job)
@@ -135,7 +135,7 @@ async def test_a_running_job_is_asked_to_stop_or_loses_its_claim(admin: Admin, a
 async def test_a_dead_job_is_retried_as_a_copy(admin: Admin, app: Stoker) -> None:
     [job] = await dead(app)
     [copy] = (await admin.jobs.retry(job)).created
-    record = await admin.jobs.get(job)
+    record = (await admin.jobs.get(job)).job
     assert (record.status, record.successor) == (Status.RETRIED, copy)
     assert await status(app, copy) is Status.PENDING
 
@@ -175,7 +175,7 @@ async def test_a_filter_is_walked_in_pages_that_report(
     assert (bulk.changed, bulk.stopped) == (10, False)
     assert seen == [4, 8]
     assert {await status(app, job) for job in jobs} == {Status.PENDING}
-    assert (await admin.jobs.get(waiting)).attempts == 0
+    assert (await admin.jobs.get(waiting)).job.attempts == 0
 
 
 @pytest.mark.spec("ADMIN-07")

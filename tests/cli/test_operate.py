@@ -134,9 +134,10 @@ def test_the_status_names_what_needs_attention(url: str) -> None:
     assert call("status").stdout.splitlines()[-1] != ""
     call("jobs", "requeue", "is:dead")
     shown = call("status", "--check", code=1).stdout
-    assert "attention: queue 'mail' has 2 due jobs and no worker serves it" in shown
+    assert "wrong: mail has 2 ready jobs and no worker" in shown
+    assert call("status", "--quiet").stdout.startswith("wrong: mail")
     found = json.loads(call("status", "--json").stdout)
-    assert found["kinds"]["send"]["failed"] == 2
+    assert [(kind["kind"], kind["failed"]) for kind in found["kinds"]] == [("send", 2)]
     assert call("workers").stdout.splitlines()[0].startswith("worker\thost")
 
 
@@ -161,3 +162,22 @@ def test_a_mistyped_file_is_not_created(tmp_path: Path) -> None:
     missing = tmp_path / "jbos.db"
     assert "there is no store" in call("jobs", "list", "--url", f"sqlite:///{missing}", code=1).output
     assert not missing.exists()
+
+
+@pytest.mark.spec("ADMIN-24")
+def test_an_admin_of_the_users_own_is_used_as_it_is(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (
+        "from stoker import Stoker",
+        "from stoker.admin import Admin",
+        f"jobs = Stoker({url!r})",
+        "admin = Admin(jobs, redact=None)",
+        "admin.queues.list = lambda: nothing()",
+        "async def nothing(): return []",
+        "class Half: app = jobs",
+        "half = Half()",
+    )
+    (tmp_path / "own_admin.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert len(call("queues", "list", "--app", "own_admin:admin").stdout.splitlines()) == 1
+    assert len(call("queues", "list", "--app", "own_admin:jobs").stdout.splitlines()) == 2
+    assert "lacks history, jobs" in call("queues", "list", "--app", "own_admin:half", code=1).output

@@ -8,8 +8,22 @@ import pytest
 
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence
-from stoker.model.derived import Flow, error_groups, error_line, is_silent, normalized_error, runs_long, silent, slots
+from stoker.model.derived import (
+    Flow,
+    deliveries,
+    error_groups,
+    error_line,
+    is_silent,
+    normalized_error,
+    runs_long,
+    silent,
+    slots,
+)
+from stoker.model.findings import Delivery
 from stoker.model.job import Failure, Job, Options, Status
+from stoker.model.outbox.cursor import Cursor
+from stoker.model.outbox.steering import CursorState, StreamState
+from stoker.model.outbox.stream import Stream
 from stoker.model.time import HOUR, MINUTE, SECOND
 
 NOW = 1_000 * HOUR
@@ -46,6 +60,20 @@ def test_a_queue_is_clear_after_what_waits_at_the_rate_of_the_last_minutes() -> 
     assert Flow(minutes=15).clear_in(0) == 0
     assert Flow(minutes=15, enqueued=10, completed=7, failed=2).growing
     assert not Flow(minutes=15, enqueued=10, completed=8, failed=2).growing
+
+
+@pytest.mark.spec("DERIVED-06")
+def test_a_consumer_waits_as_long_as_its_oldest_message() -> None:
+    def cursor(consumer: str, waits: int, waiting: int = 3, **fields: Any) -> CursorState:
+        return CursorState(Cursor("orders", consumer, 0, **fields), waiting, NOW - waits)
+
+    cursors = cursor("b", 5), cursor("a", 7, parked=1), cursor("a", 9), cursor("b", 99, paused=True, parked=2)
+    idle = cursor("c", 99, waiting=0), CursorState(Cursor("orders", "c", 1), 3, None)
+    assert deliveries([StreamState(Stream("orders", 2), (9, 9), (*cursors, *idle))], NOW) == [
+        Delivery("orders", "a", 9, 1),
+        Delivery("orders", "b", 5, 2),
+        Delivery("orders", "c", 0),
+    ]
 
 
 @pytest.mark.spec("DERIVED-04")

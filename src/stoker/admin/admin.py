@@ -1,27 +1,109 @@
 """Admin: what an operator asks and does, on any store.
 
-`Admin(jobs)` works in code, `stoker …` on the command line; both call the same methods. Scripts without a loop use
-`jobs.run(admin.jobs.get(...))`.
+`Admin(jobs)` works in code, `stoker …` on the command line, the dashboard in a browser; all call the same methods.
+Scripts without a loop use `jobs.run(admin.jobs.get(...))`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from stoker.admin.asking import Asking
+from stoker.admin.history import Failures, HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
+from stoker.admin.kinds import KindsAdmin
+from stoker.admin.limits import LimitsAdmin
+from stoker.admin.overview import Overview, overview
 from stoker.admin.queues import QueuesAdmin
-from stoker.admin.status import Overview, overview
+from stoker.admin.schedules import SchedulesAdmin
 from stoker.admin.workers import WorkersAdmin
 from stoker.app import Stoker
+from stoker.engines.base import Description
+from stoker.model.job import Status
+from stoker.model.redact import EVERYTHING_SHOWN, Redaction
+from stoker.model.time import Seconds
+
+REDACTED = Redaction()
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """How many jobs of a queue are due, and how many are not due yet."""
+
+    queue: str
+    due: int
+    delayed: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Due and delayed jobs of some queues, and dead ones of all queues, counted at one instant."""
+
+    queues: list[QueueStats]
+    dead: int
+
+
+@runtime_checkable
+class Operators(Protocol):
+    """What the command line and the dashboard need of an admin: give them another object with these to change it."""
+
+    app: Stoker
+    jobs: JobsAdmin
+    queues: QueuesAdmin
+    schedules: SchedulesAdmin
+    limits: LimitsAdmin
+    workers: WorkersAdmin
+    kinds: KindsAdmin
+    history: HistoryAdmin
+
+    async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
+        """Everything on one screen."""
+        ...
+
+    async def stats(self, queues: Sequence[str]) -> Stats:
+        """Numbers of some queues."""
+        ...
+
+    async def describe(self) -> Description:
+        """What the store is."""
+        ...
 
 
 class Admin:
-    """The questions and actions, by noun: `jobs`, `queues`, `workers`."""
+    """The questions and actions, by noun.
 
-    def __init__(self, app: Stoker) -> None:
+    `by` names who asks, for the audit log and for pauses; `way` says through what. `redact` masks secrets in everything
+    that is shown, by the names beside them; None shows everything.
+    """
+
+    def __init__(
+        self, app: Stoker, *, by: str | None = None, way: str = "code", redact: Redaction | None = REDACTED
+    ) -> None:
         self.app = app
-        self.jobs = JobsAdmin(app)
-        self.queues = QueuesAdmin(app)
-        self.workers = WorkersAdmin(app)
+        asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact)
+        self._asking = asking
+        self.jobs = JobsAdmin(asking)
+        self.queues = QueuesAdmin(asking)
+        self.schedules = SchedulesAdmin(asking)
+        self.limits = LimitsAdmin(asking)
+        self.workers = WorkersAdmin(asking)
+        self.kinds = KindsAdmin(asking)
+        self.history = HistoryAdmin(asking)
 
-    async def overview(self) -> Overview:
-        """Everything on one screen: queues with their counts, workers, failing kinds, warnings of the store."""
-        return await overview(self.app)
+    async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
+        """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.
+
+        With `failures`, as `history.failures()` returns them, deaths of the last minute count too.
+        """
+        return await overview(self._asking, window, failures)
+
+    async def stats(self, queues: Sequence[str]) -> Stats:
+        """Due and delayed jobs of these queues, in this order, zeros for unknown ones; dead jobs of all queues."""
+        census = await (await self._asking.engine()).census()
+        counted = [QueueStats(name, census.ready(name), census.scheduled.get(name, 0)) for name in queues]
+        return Stats(counted, census.by_status()[Status.DEAD])
+
+    async def describe(self) -> Description:
+        """What the store is and guarantees, read back now, with its warnings."""
+        return await (await self._asking.engine()).describe()

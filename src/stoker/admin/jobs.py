@@ -7,22 +7,26 @@ so no lock is held for long, and jobs that are enqueued after the walk began are
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
 
 from stoker import records
-from stoker.app import Stoker
+from stoker.admin.asking import Asking
+from stoker.admin.details import EventView, JobDetail, detail, event_view
+from stoker.admin.history import RECENT, closed, flows
 from stoker.engines.base import CORRUPT, Engine
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, KeyHeld, NotFound, WrongStatus
+from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, explain
-from stoker.model.filter import Filter
+from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH, Status
 from stoker.model.query import (
     Cancel,
@@ -38,12 +42,19 @@ from stoker.model.query import (
     Selection,
     Tally,
 )
+from stoker.model.time import SECOND, Seconds, span
 
 PAGE = 500
 """How many jobs of a filter one step of an action looks at."""
 
 PREVIEW = 10_000
 """A preview counts up to here."""
+
+TAIL = 10_000
+"""Events that one look of a tail reads."""
+
+LATEST_EVENT = 15 * SECOND
+"""An event that is stored longer after it happened is not seen by a tail."""
 
 Target: TypeAlias = str | Sequence[str] | Filter
 
@@ -90,14 +101,15 @@ Progress: TypeAlias = Callable[[Bulk], bool | None]
 class JobsAdmin:
     """Questions about jobs, and changes to them."""
 
-    def __init__(self, app: Stoker) -> None:
-        self._app = app
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._app = asking.app
 
     # --- questions ----------------------------------------------------------------------------------------------
 
-    async def get(self, job: str) -> records.Job:
-        """The whole record. Raises `NotFound`."""
-        return records.job(await self._stored(job))
+    async def get(self, job: str) -> JobDetail:
+        """Everything about one job: record, arguments, events, group, worker. Raises `NotFound`."""
+        return await detail(self._asking, job)
 
     async def find(self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None) -> JobPage:
         """One page of the jobs that a filter means, newest first unless it says `order:oldest`."""
@@ -105,20 +117,28 @@ class JobsAdmin:
         engine = await self._app.engine()
         if filter_.id is not None:
             found = await engine.get([ids.parse(filter_.id)])
-            return JobPage([records.job(one) for one in found if one is not None], None, len(found))
+            return JobPage([self._asking.job(one) for one in found if one is not None], None, len(found))
         page = await engine.find(await self._query(engine, filter_, limit, cursor))
         after = None if page.cursor is None else ids.text(page.cursor)
-        return JobPage([records.job(one) for one in page.jobs], after, page.scanned)
+        return JobPage([self._asking.job(one) for one in page.jobs], after, page.scanned)
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
-        found = await self._stored(job)
+        found = await self._asking.stored(job)
         engine = await self._app.engine()
         queues = {queue.name: queue for queue in await engine.queues()}
         queue = queues.get(found.queue, Queue(name=found.queue))
         presences = await engine.workers()
         census = await engine.census()
-        return explain(found, queue, presences, census, unreadable=found.metadata.get(CORRUPT))
+        group = None
+        if found.options.group is not None:
+            [group] = await engine.groups([found.options.group])
+        since, until = closed(census.at)
+        points = await engine.points(since, until, [EventType.COMPLETED.value], found.queue)
+        flow = flows(points, since, RECENT).get(found.queue)
+        unreadable = found.metadata.get(CORRUPT)
+        seen = self._asking.redact.job(found)
+        return explain(seen, queue, presences, census, unreadable=unreadable, group=group, flow=flow)
 
     async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
         """How many jobs a filter means now: counted up to 10,000, and whether that is all of them."""
@@ -133,6 +153,33 @@ class JobsAdmin:
                 return count, True
             query = msgspec.structs.replace(query, cursor=page.cursor)
         return count, False
+
+    async def tail(self, filter_: Filter | str = "", *, every: Seconds = 1.0) -> AsyncGenerator[EventView, None]:
+        """Events as they are stored, of the jobs whose queue and kind a filter names; ends when its caller stops.
+
+        Processes store their events every two seconds, so that one comes a little after it happened; each comes once.
+        """
+        filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
+        if filter_ != Filter(**{name: getattr(filter_, name) for name in _OF_EVENTS}):
+            raise InvalidFilter("filter", str(filter_), "an event knows only its queue and kind; use queue: and kind:")
+        engine = await self._app.engine()
+        query = await self._query(engine, filter_, 1, None)
+        pause = span(every, "every") / SECOND
+        seen: dict[Event, None] = {}
+        begin = since = await engine.now()
+        while True:
+            until = await engine.now()
+            found = await engine.events(Window(since, until + 1, limit=TAIL))
+            fresh = [one for one in found if one not in seen]
+            seen |= dict.fromkeys(found)
+            for one in fresh:
+                if _wanted(one, query):
+                    yield event_view(one)
+            # An event is stored up to some seconds after it happened; what was seen in that time is not told again.
+            full = len(found) == TAIL
+            since = found[-1].at if full else max(begin, until - LATEST_EVENT)
+            seen = {one: None for one in seen if one.at >= since}
+            await asyncio.sleep(0 if full else pause)
 
     # --- actions ------------------------------------------------------------------------------------------------
 
@@ -179,7 +226,7 @@ class JobsAdmin:
     ) -> Bulk:
         engine = await self._app.engine()
         if isinstance(target, str):
-            return await self._one(engine, action, await self._stored(target), change(1))
+            return await self._one(engine, action, await self._asking.stored(target), change(1))
         if isinstance(target, Filter):
             return await self._walk(engine, target, change, progress)
         bulk = Bulk()
@@ -240,18 +287,19 @@ class JobsAdmin:
                     self._app.emit_canceled(former[job], change.reason)
         return tally
 
-    async def _stored(self, job: str) -> stored.Job:
-        engine = await self._app.engine()
-        [found] = await engine.get([ids.parse(job)])
-        if found is None:
-            raise NotFound.job(job)
-        return found
-
     async def _query(self, engine: Engine, filter_: Filter, limit: int, cursor: str | None) -> Query:
         census = await engine.census()
         queues = sorted({count.queue for count in census.counts})
         after = None if cursor is None else ids.parse(cursor)
         return filter_.query(census.at, queues=queues, kinds=census.kinds(), limit=limit, cursor=after)
+
+
+_OF_EVENTS = ("queues", "but_queues", "kinds", "but_kinds")
+
+
+def _wanted(event: Event, query: Query) -> bool:
+    """Does a filter mean an event? Its queue and kind are known, the rest of its job is not."""
+    return (not query.queues or event.queue in query.queues) and (not query.kinds or event.kind in query.kinds)
 
 
 def _stops(progress: Progress | None, bulk: Bulk) -> bool:

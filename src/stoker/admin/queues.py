@@ -1,22 +1,42 @@
-"""Queues for operators: what waits in each, how they are set, and how to pause, resume and tune them."""
+"""Queues for operators: what waits in each, how fast it goes, how they are set, and how to pause and tune them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.app import Stoker
+from stoker.admin.asking import Asking
+from stoker.admin.history import RECENT, closed, flows
 from stoker.model.control import Presence, Queue, Tuning, live
-from stoker.model.errors import NotFound
+from stoker.model.derived import Flow
+from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.events import Point
 from stoker.model.job import Status
 from stoker.model.query import Census
+from stoker.model.stats import COUNTS, TIMES
 from stoker.model.throttle import Rate
-from stoker.model.time import moment
+from stoker.model.time import MINUTE, Seconds, Span, instant, moment, span
+
+MEASURED = (*sorted(COUNTS), *TIMES)
+"""The metrics behind the figures of a queue."""
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """How long jobs took, in seconds: the median by count, and the worst p95 and p99 of any minute."""
+
+    p50: float
+    p95: float
+    p99: float
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at one instant: counts, how long its oldest due job waits, its slots, and why it hands out nothing."""
+    """A queue at one instant: counts, how long its oldest due job waits, its slots, and why it hands out nothing.
+
+    `flow` is what went in and out in the closed minutes that were asked for; at that rate its due jobs are done after
+    `clear_in` (None: nothing ran, or it is paused). `processing` and `total` are times of completed jobs.
+    """
 
     name: str
     ready: int
@@ -24,7 +44,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     retrying: int
     dead: int
+    done: int
     lag: timedelta
+    oldest_running: timedelta
     workers: int
     slots: int
     limit: int | None = None
@@ -36,53 +58,104 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     cooling_until: datetime | None = None
     keep_done: timedelta
     keep_dead: timedelta
+    flow: Flow
+    clear_in: timedelta | None = None
+    processing: Times | None = None
+    total: Times | None = None
 
 
 class QueuesAdmin:
     """Questions about queues, and their settings."""
 
-    def __init__(self, app: Stoker) -> None:
-        self._app = app
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
 
     async def list(self) -> list[QueueView]:
-        """Every queue that was used or tuned, by name."""
-        engine = await self._app.engine()
-        return views(await engine.census(), await engine.queues(), await engine.workers())
+        """Every queue that was used, tuned or served, by name, with what went through in the last 15 minutes."""
+        engine = await self._asking.engine()
+        census = await engine.census()
+        since, until = closed(census.at)
+        points = await engine.points(since, until, MEASURED)
+        return views(census, await engine.queues(), await engine.workers(), points, RECENT)
 
     async def get(self, name: str) -> QueueView:
-        """One queue. Raises `NotFound` when it was neither used nor tuned."""
+        """One queue. Raises `NotFound` when it was neither used nor tuned, and no worker serves it."""
         found = next((view for view in await self.list() if view.name == name), None)
         if found is None:
             raise NotFound(f"queue {name!r} was neither used nor tuned, and no worker serves it")
         return found
 
+    async def pause(
+        self,
+        name: str,
+        *,
+        for_: Seconds | None = None,
+        until: datetime | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Stop every worker from claiming jobs of a queue, for a time or until it is resumed; running jobs go on."""
+        if until is not None and for_ is not None:
+            raise InvalidInput("until", until, "cannot go with for_; give one of them")
+        lasts = None if for_ is None else span(for_, "for_")
+        if until is not None:
+            lasts = instant(until, "until") - await (await self._asking.engine()).now()
+        await self.tune(name, Tuning(paused=True, pause_for=lasts, reason=reason, by=self._asking.by))
+
+    async def resume(self, name: str) -> None:
+        """Let workers claim jobs of a queue again."""
+        await self.tune(name, Tuning(paused=False))
+
     async def tune(self, name: str, tuning: Tuning) -> None:
         """Change settings, pause or resume; what the tuning does not name stays as it is."""
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         await engine.tune(name, tuning)
 
 
-def views(census: Census, queues: list[Queue], presences: list[Presence]) -> list[QueueView]:
-    """All queues with their counts, settings and workers."""
+def views(
+    census: Census, queues: Sequence[Queue], presences: Sequence[Presence], points: Sequence[Point], minutes: int
+) -> list[QueueView]:
+    """All queues with their counts, settings and workers, and what `minutes` of points say about them."""
     settings = {queue.name: queue for queue in queues}
     present = live(presences, census.at)
-    names = {*settings, *(count.queue for count in census.counts), *(name for one in present for name in one.queues)}
-    return [_view(name, census, settings.get(name, Queue(name=name)), present) for name in sorted(names)]
+    served: dict[str, list[int]] = {}
+    for one in present:
+        for name, slots in one.queues.items():
+            served.setdefault(name, []).append(slots)
+    moved = flows(points, 0, minutes)
+    times = _times(points)
+    names = {*settings, *served, *(count.queue for count in census.counts)}
+    return [
+        _view(
+            census,
+            settings.get(name, Queue(name=name)),
+            served.get(name, []),
+            moved.get(name, Flow(minutes=minutes)),
+            times.get((name, "processing")),
+            times.get((name, "total")),
+        )
+        for name in sorted(names)
+    ]
 
 
-def _view(name: str, census: Census, queue: Queue, present: list[Presence]) -> QueueView:
+def _view(
+    census: Census, queue: Queue, serving: list[int], flow: Flow, processing: Times | None, total: Times | None
+) -> QueueView:
+    name = queue.name
     counts = census.by_status(name)
-    serving = [one.queues[name] for one in present if name in one.queues]
     paused = queue.pause if queue.pause is not None and queue.is_paused(census.at) else None
     cooling = queue.cooldown.until if queue.cooldown.shut(census.at) else None
+    ready = census.ready(name)
+    clear = None if paused is not None else flow.clear_in(ready)
     return QueueView(
         name=name,
-        ready=census.ready(name),
+        ready=ready,
         scheduled=census.scheduled.get(name, 0),
         running=counts[Status.RUNNING],
         retrying=counts[Status.RETRYING],
         dead=counts[Status.DEAD],
-        lag=timedelta(microseconds=census.lag(name)),
+        done=counts[Status.DONE],
+        lag=_duration(census.lag(name)),
+        oldest_running=_duration(census.at - census.oldest_running.get(name, census.at)),
         workers=len(serving),
         slots=sum(serving),
         limit=queue.workers,
@@ -92,6 +165,33 @@ def _view(name: str, census: Census, queue: Queue, present: list[Presence]) -> Q
         paused_by=None if paused is None else paused.by,
         paused_why=None if paused is None else paused.reason,
         cooling_until=None if cooling is None else moment(cooling),
-        keep_done=timedelta(microseconds=queue.keep_done),
-        keep_dead=timedelta(microseconds=queue.keep_dead),
+        keep_done=_duration(queue.keep_done),
+        keep_dead=_duration(queue.keep_dead),
+        flow=flow,
+        clear_in=None if clear is None else _duration(clear),
+        processing=processing,
+        total=total,
     )
+
+
+def _times(points: Sequence[Point]) -> dict[tuple[str, str], Times]:
+    """Times of each queue over all its points: medians weighted by count, of the others the worst."""
+    parts: dict[tuple[str, str], list[Point]] = {}
+    for one in points:
+        if one.metric in TIMES and one.count:
+            parts.setdefault((one.queue, one.metric), []).append(one)
+    found: dict[tuple[str, str], Times] = {}
+    for place, part in parts.items():
+        p50 = sum(one.p50 * one.count for one in part) / sum(one.count for one in part)
+        p95, p99 = max(one.p95 for one in part), max(one.p99 for one in part)
+        found[place] = Times(p50=p50 / 1e6, p95=p95 / 1e6, p99=p99 / 1e6)
+    return found
+
+
+def _duration(value: Span) -> timedelta:
+    return timedelta(microseconds=value)
+
+
+def minutes_of(window: Span) -> int:
+    """How many whole minutes a window has; at least one."""
+    return max(window // MINUTE, 1)

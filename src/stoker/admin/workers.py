@@ -8,8 +8,9 @@ from datetime import datetime
 import msgspec
 
 from stoker import records
-from stoker.app import Stoker
-from stoker.model.control import STOPPED, Presence, live
+from stoker.admin.asking import Asking
+from stoker.model.control import Presence
+from stoker.model.derived import is_silent, runs_long
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import Instant, moment
@@ -18,47 +19,60 @@ SILENT = "silent"
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it reported itself last. `state` is running, silent (not seen for 20 s) or stopped."""
+    """A worker as it reported itself last. `state` is running, stopping, silent (not seen for 10 s) or stopped."""
 
     worker: str
     host: str
     pid: int
     state: str
     queues: dict[str, int]
+    kinds: tuple[str, ...]
+    slots: int
     running: int
     version: str
     seen_at: datetime
 
 
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that runs; `long` marks one that has run for over five minutes without a timeout."""
+
+    job: records.Job
+    long: bool
+
+
 class WorkersAdmin:
     """Questions about workers."""
 
-    def __init__(self, app: Stoker) -> None:
-        self._app = app
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
 
-    async def jobs(self, worker: str) -> list[records.Job]:
-        """What a worker runs, the longest running first."""
-        engine = await self._app.engine()
+    async def jobs(self, worker: str | None = None) -> list[RunningJob]:
+        """What a worker runs, or all workers run, the longest running first."""
+        engine = await self._asking.engine()
+        now = await engine.now()
         query = Query(statuses=frozenset({Status.RUNNING}), limit=LARGEST_PAGE)
-        found: list[records.Job] = []
+        found: list[RunningJob] = []
         while True:
             page = await engine.find(query)
-            found += [records.job(job) for job in page.jobs if job.worker == worker]
+            found += [
+                RunningJob(job=self._asking.job(job), long=runs_long(job, now))
+                for job in page.jobs
+                if worker is None or job.worker == worker
+            ]
             if page.cursor is None:
-                return sorted(found, key=lambda job: (job.started_at is None, job.started_at))
+                return sorted(found, key=lambda one: (one.job.started_at is None, one.job.started_at))
             query = msgspec.structs.replace(query, cursor=page.cursor)
 
     async def list(self) -> list[WorkerView]:
         """Every worker that reported itself and was not forgotten yet, by id."""
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         presences = await engine.workers()
         return worker_views(presences, await engine.now())
 
 
 def worker_views(presences: Sequence[Presence], now: Instant) -> list[WorkerView]:
     """Each worker as it reported itself last, silent ones marked."""
-    present = {one.worker for one in live(presences, now)}
-    return [_view(one, one.state if one.state == STOPPED or one.worker in present else SILENT) for one in presences]
+    return [_view(one, SILENT if is_silent(one, now) else one.state) for one in presences]
 
 
 def _view(one: Presence, state: str) -> WorkerView:
@@ -68,6 +82,8 @@ def _view(one: Presence, state: str) -> WorkerView:
         pid=one.pid,
         state=state,
         queues=one.queues,
+        kinds=tuple(sorted(one.kinds)),
+        slots=sum(one.queues.values()),
         running=one.running,
         version=one.version,
         seen_at=moment(one.seen_at),

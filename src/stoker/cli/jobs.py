@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import click
 import msgspec
 
-from stoker.admin import Admin, Bulk, Filter
-from stoker.cli.store import EXIT_CODES, on_store, run, show
+from stoker.admin import Bulk, Filter, Operators
+from stoker.cli.store import EXIT_CODES, ask, on_store, show
 from stoker.cli.text import one_line, safe
 from stoker.model.errors import StokerError
 from stoker.records import Job
@@ -43,7 +43,7 @@ def jobs() -> None:
 @on_store
 def list_(terms: tuple[str, ...], limit: int, as_json: bool, path: str | None, url: str | None) -> None:
     """List jobs, newest first."""
-    found = run(path, url, lambda app: _listed(Admin(app), " ".join(terms), limit))
+    found = ask(path, url, lambda admin: _listed(admin, " ".join(terms), limit))
     if as_json:
         for job in found:
             click.echo(json.dumps(as_object(job)))
@@ -51,7 +51,7 @@ def list_(terms: tuple[str, ...], limit: int, as_json: bool, path: str | None, u
         show(COLUMNS, [_row(job) for job in found])
 
 
-async def _listed(admin: Admin, terms: str, limit: int) -> list[Job]:
+async def _listed(admin: Operators, terms: str, limit: int) -> list[Job]:
     found: list[Job] = []
     cursor: str | None = None
     while True:
@@ -74,7 +74,7 @@ def _row(job: Job) -> tuple[Any, ...]:
 @on_store
 def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show everything about one job."""
-    found = run(path, url, lambda app: Admin(app).jobs.get(job))
+    found = (ask(path, url, lambda admin: admin.jobs.get(job))).job
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return
@@ -95,7 +95,7 @@ def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
 @on_store
 def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Say why a job does not run, and what to do about it."""
-    found = run(path, url, lambda app: Admin(app).jobs.explain(job))
+    found = ask(path, url, lambda admin: admin.jobs.explain(job))
     if as_json:
         click.echo(json.dumps({"job": job, "gates": msgspec.to_builtins([found.first, *found.gates])}))
         return
@@ -120,8 +120,7 @@ def _action(name: str, text: str, do: Action, *, asks: bool = False, params: tup
     ) -> None:
         filter_ = _filter(terms)
 
-        async def call(app: Any) -> Bulk | None:
-            admin = Admin(app)
+        async def call(admin: Operators) -> Bulk | None:
             if filter_.id is not None:
                 return None if dry_run else await do(admin, filter_.id, None, **given)
             count, all_of_them = await admin.jobs.preview(filter_)
@@ -135,7 +134,7 @@ def _action(name: str, text: str, do: Action, *, asks: bool = False, params: tup
                 click.confirm(f"{name} {shown} jobs that match {filter_}?", abort=True)
             return await _with_bar(lambda progress: do(admin, filter_, progress, **given), count)
 
-        bulk = run(path, url, call)
+        bulk = ask(path, url, call)
         if bulk is not None:
             _report(name, bulk, as_json=as_json)
 

@@ -8,9 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from stoker.admin import Admin
 from stoker.admin.queues import QueueView
-from stoker.cli.store import EXIT_CODES, ago, length, on_store, run, show
+from stoker.cli.store import EXIT_CODES, ago, ask, length, on_store, show
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import StokerError
 from stoker.model.throttle import Rate
@@ -30,7 +29,7 @@ def queues() -> None:
 @on_store
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List queues with their counts."""
-    found = run(path, url, lambda app: Admin(app).queues.list())
+    found = ask(path, url, lambda admin: admin.queues.list())
     if as_json:
         for view in found:
             click.echo(json.dumps(msgspec.to_builtins(view)))
@@ -68,7 +67,7 @@ def state(view: QueueView) -> str:
 @on_store
 def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show one queue."""
-    view = run(path, url, lambda app: Admin(app).queues.get(queue))
+    view = ask(path, url, lambda admin: admin.queues.get(queue))
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(view)))
         return
@@ -88,7 +87,7 @@ def pause(queue: str, lasts: str | None, reason: str | None, by: str | None, pat
     """Stop workers from claiming jobs of a queue; running jobs finish."""
     pause_for = None if lasts is None else _span("--for", lasts)
     tuning = _tuning(paused=True, pause_for=pause_for, reason=reason, by=by or None)
-    run(path, url, lambda app: Admin(app).queues.tune(queue, tuning))
+    ask(path, url, lambda admin: admin.queues.tune(queue, tuning))
     click.echo(f"queue {queue} is paused" + ("" if lasts is None else f" for {lasts}"))
 
 
@@ -97,7 +96,7 @@ def pause(queue: str, lasts: str | None, reason: str | None, by: str | None, pat
 @on_store
 def resume(queue: str, path: str | None, url: str | None) -> None:
     """Let workers claim jobs of a queue again."""
-    run(path, url, lambda app: Admin(app).queues.tune(queue, _tuning(paused=False)))
+    ask(path, url, lambda admin: admin.queues.tune(queue, _tuning(paused=False)))
     click.echo(f"queue {queue} is resumed")
 
 
@@ -129,7 +128,7 @@ def tune(
     )
     if tuning == Tuning():
         raise click.UsageError("name at least one setting")
-    run(path, url, lambda app: Admin(app).queues.tune(queue, tuning))
+    ask(path, url, lambda admin: admin.queues.tune(queue, tuning))
     click.echo(f"queue {queue} is tuned")
 
 

@@ -7,34 +7,62 @@ import json
 import click
 import msgspec
 
-from stoker.admin import Admin
+from stoker.admin import Operators
+from stoker.admin.history import RECENT, Failures
+from stoker.admin.overview import Overview
 from stoker.cli.queues import COLUMNS, row
-from stoker.cli.store import on_store, run, show
-from stoker.cli.text import one_line, safe
+from stoker.cli.store import ask, on_store, show
+from stoker.cli.text import safe
+from stoker.engines.base import Description
+from stoker.model.time import moment
+
+MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
+GROUPS = 10
+"""How many groups of failures are shown."""
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As one object.")
 @click.option("--check", is_flag=True, help="Exit with 1 when something needs attention.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only what needs attention.")
 @on_store
-def status(as_json: bool, check: bool, path: str | None, url: str | None) -> None:
-    """Show queues, workers, failing kinds and what needs attention."""
-    found = run(path, url, lambda app: Admin(app).overview())
+def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str | None) -> None:
+    """Show what needs attention, queues, workers and what goes wrong, on one screen."""
+
+    async def look(admin: Operators) -> tuple[Overview, Failures, Description]:
+        failures = await admin.history.failures()
+        return await admin.overview(RECENT * 60, failures), failures, await admin.describe()
+
+    found, failures, store = ask(path, url, look)
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
+        parts = {"failures": failures.groups, "warnings": store.warnings}
+        click.echo(json.dumps({**msgspec.to_builtins(found), **msgspec.to_builtins(parts)}))
+    elif quiet:
+        _attention(found)
     else:
+        click.echo(found.verdict)
+        _attention(found)
+        click.echo()
         show(COLUMNS, [row(view) for view in found.queues])
         running = sum(one.state == "running" for one in found.workers)
         click.echo(f"\n{running} workers at work, {len(found.workers) - running} silent or stopped")
-        for kind, totals in found.kinds.items():
-            last = "" if totals.last_error is None else f"; last error: {one_line(totals.last_error)[:120]}"
-            click.echo(safe(f"{kind}: {totals.failed:,} dead, {totals.retried:,} retries{last}"))
-        for finding in found.findings:
-            click.echo(safe(f"attention: {finding}"))
-        for note in found.notes:
+        _wrong(failures)
+        for note in store.warnings:
             click.echo(safe(f"note: {note}"))
-    if check and found.findings:
+    if check and found.needs_attention:
         raise SystemExit(1)
+
+
+def _attention(found: Overview) -> None:
+    for finding in found.findings:
+        click.echo(safe(f"{MARKS[finding.tone]}: {finding}"))
+
+
+def _wrong(failures: Failures) -> None:
+    if failures.groups:
+        click.echo()
+        rows = [(one.count, one.kind, one.error, moment(one.last)) for one in failures.groups[:GROUPS]]
+        show(("jobs", "kind", "error", "last"), rows)
 
 
 @click.command()
@@ -42,7 +70,7 @@ def status(as_json: bool, check: bool, path: str | None, url: str | None) -> Non
 @on_store
 def workers(as_json: bool, path: str | None, url: str | None) -> None:
     """List workers: where they are, what they serve and how much they run."""
-    found = run(path, url, lambda app: Admin(app).workers.list())
+    found = ask(path, url, lambda admin: admin.workers.list())
     if as_json:
         for one in found:
             click.echo(json.dumps(msgspec.to_builtins(one)))

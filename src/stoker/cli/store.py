@@ -18,12 +18,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from stoker.admin import Admin, Operators
 from stoker.app import Stoker
 from stoker.cli.text import one_line, safe
 from stoker.model.errors import EngineUnavailable, InvalidInput, InvalidTransition, KeyHeld, NotFound, StokerError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+WAY = "command line"
+"""How the audit log names what is changed here."""
 
 EXIT_CODES = """\b
 Exit codes:
@@ -49,35 +53,65 @@ def on_store(command: Callable[P, T]) -> Callable[P, T]:
     return command
 
 
-def run(path: str | None, url: str | None, call: Callable[[Stoker], Awaitable[T]]) -> T:
-    """Open the app, await the call and close; errors end the command with their exit code."""
+def ask(path: str | None, url: str | None, call: Callable[[Operators], Awaitable[T]]) -> T:
+    """Open the store, await the call with its admin and close; errors end the command with their exit code."""
     import asyncio
 
     async def inside() -> T:
-        app = find_app(path, url)
-        async with app:
-            return await call(app)
+        admin = find_admin(path, url)
+        async with admin.app:
+            return await call(admin)
 
     with reported():
         return asyncio.run(inside())
 
 
+def run(path: str | None, url: str | None, call: Callable[[Stoker], Awaitable[T]]) -> T:
+    """The same for a call that needs the app itself."""
+    return ask(path, url, lambda admin: call(admin.app))
+
+
 def find_app(path: str | None, url: str | None) -> Stoker:
     """The app that the options, the environment or pyproject.toml name; its store exists."""
-    app = _named(path, url)
-    _check_exists(app)
-    return app
+    return find_admin(path, url).app
 
 
-def _named(path: str | None, url: str | None) -> Stoker:
-    from stoker.cli.work import load_app
+def find_admin(path: str | None, url: str | None) -> Operators:
+    """The admin of that app; a path may name an admin of the user's own, which is used as it is."""
+    found = _named(path, url)
+    admin = Admin(found, by=user(), way=WAY) if isinstance(found, Stoker) else found
+    _check_exists(admin.app)
+    return admin
 
+
+def user() -> str | None:
+    """Who types: the name that the system has for them."""
+    return next((name for key in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(key))), None)
+
+
+def _load(path: str) -> Stoker | Operators:
+    from stoker.app_path import NotImportable, load, load_any
+    from stoker.cli.work import imported
+
+    def either(path: str) -> Stoker | Operators:
+        found: object = load_any(path)
+        if isinstance(found, Operators):
+            return found
+        if not isinstance(found, Stoker) and hasattr(found, "app"):
+            missing = sorted(Operators.__annotations__.keys() - set(dir(found)))
+            raise NotImportable(f"{path} is a {type(found).__name__}, which lacks {', '.join(missing)} of an admin")
+        return load(path)
+
+    return imported(path, either)
+
+
+def _named(path: str | None, url: str | None) -> Stoker | Operators:
     if path is not None:
-        return load_app(path)
+        return _load(path)
     if url is not None:
         return Stoker(url, timeline=False)
     if (named := os.environ.get("STOKER_APP") or _in_pyproject()) is not None:
-        return load_app(named)
+        return _load(named)
     if os.environ.get("STOKER_URL"):
         return Stoker(timeline=False)
     raise click.UsageError(

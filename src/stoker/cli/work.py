@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.supervisor.supervisor import Supervisor
     from stoker.worker.fetcher import Order
+
+T = TypeVar("T")
 
 EXIT_CODES = """\b
 Exit codes:
@@ -145,7 +148,14 @@ async def _watched(supervisor: Supervisor, screen: Any) -> int:
 
 def load_app(path: str) -> Stoker:
     """Import the app, or end the command with the reason why not."""
-    from stoker.app_path import NotImportable, load
+    from stoker.app_path import load
+
+    return imported(path, load)
+
+
+def imported(path: str, load: Callable[[str], T]) -> T:
+    """Import what is at a path, or end the command with the reason why not."""
+    from stoker.app_path import NotImportable
     from stoker.codec.error_text import describe_error
 
     try:

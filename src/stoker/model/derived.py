@@ -12,8 +12,9 @@ import msgspec
 
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, live
-from stoker.model.findings import SILENT_AFTER
+from stoker.model.findings import SILENT_AFTER, Delivery
 from stoker.model.job import Job, Status
+from stoker.model.outbox.steering import StreamState
 from stoker.model.time import MINUTE, Instant, Span
 
 LONG_RUN: Span = 5 * MINUTE
@@ -65,6 +66,22 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         if not ready:
             return 0
         return None if not self.completed else ready * self.minutes * MINUTE // self.completed
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+def deliveries(streams: Iterable[StreamState], now: Instant) -> list[Delivery]:
+    """How long the oldest message of each consumer has waited, and its parked keys; a pause is no delay."""
+    found: dict[tuple[str, str], Delivery] = {}
+    for state in streams:
+        for one in state.cursors:
+            cursor = one.cursor
+            place = state.stream.name, cursor.consumer
+            before = found.get(place, Delivery(*place))
+            waits = 0 if one.oldest is None or not one.waiting or cursor.paused else max(now - one.oldest, 0)
+            found[place] = Delivery(*place, max(before.waits, waits), before.parked + cursor.parked)
+    return [found[place] for place in sorted(found)]
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

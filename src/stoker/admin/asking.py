@@ -1,0 +1,42 @@
+"""Who asks, through what, and what is hidden from them: shared by all nouns of an `Admin`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stoker import records
+from stoker.app import Stoker
+from stoker.engines.base import Engine
+from stoker.model import ids
+from stoker.model import job as stored
+from stoker.model.errors import NotFound
+from stoker.model.redact import Redaction
+
+
+class Asking(NamedTuple):
+    """An app, and the person or program in front of it.
+
+    `by` is a name, `way` how it came here (code, command line, page, token); both are written beside every change.
+    `redact` masks what it is shown.
+    """
+
+    app: Stoker
+    by: str | None
+    way: str
+    redact: Redaction
+
+    async def engine(self) -> Engine:
+        """The opened engine of the running loop."""
+        return await self.app.engine()
+
+    def job(self, found: stored.Job) -> records.Job:
+        """A job as people read it, secrets masked."""
+        return records.job(self.redact.job(found))
+
+    async def stored(self, job: str) -> stored.Job:
+        """The record of a job as it is stored. Raises `NotFound`."""
+        engine = await self.engine()
+        [found] = await engine.get([ids.parse(job)])
+        if found is None:
+            raise NotFound.job(job)
+        return found

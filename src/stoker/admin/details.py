@@ -1,0 +1,148 @@
+"""Everything about one job: its record, what it was called with, and what it belongs to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from stoker import records
+from stoker.admin.asking import Asking
+from stoker.codec.signature import display
+from stoker.model import ids
+from stoker.model import job as stored
+from stoker.model.control import Presence
+from stoker.model.derived import runs_long
+from stoker.model.events import Event, Window
+from stoker.model.groups import GROUP, Group
+from stoker.model.job import ORIGINAL, PARENT, Status
+from stoker.model.origin import origin
+from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.time import LATEST, moment
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a job, when; `seconds` is how long the run took that ended."""
+
+    at: datetime
+    type: str
+    job: str
+    queue: str
+    kind: str
+    attempt: int
+    seconds: float | None = None
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group: what became of its members. `members` is empty for a group of more than 1,000."""
+
+    id: str
+    total: int
+    done: int
+    dead: int
+    canceled: int
+    waiting: int
+    sealed: bool
+    abandoned: bool
+    closed_at: datetime | None
+    members: tuple[str, ...]
+    then: str | None
+    on_failure: str | None
+    on_finish: str | None
+
+
+class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with everything that is known about it, secrets masked.
+
+    `view` is the status as lists show it: ready and scheduled are the two parts of pending. `arguments` and `value` are
+    payload and result decoded, None where they cannot be. `parent` is the job before it in its chain, `original` the
+    dead one it is a copy of, `made_by_group` the group whose end stored it. `host` and `pid` say where it runs.
+    """
+
+    job: records.Job
+    view: str
+    arguments: Any = None
+    value: Any = None
+    principal: str | None = None
+    correlation: str | None = None
+    events: list[EventView] = []
+    parent: str | None = None
+    original: str | None = None
+    schedule: str | None = None
+    occurrence: str | None = None
+    group: GroupView | None = None
+    made_by_group: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    runs_long: bool = False
+
+
+async def detail(asking: Asking, job: str) -> JobDetail:
+    """Read a job with its events, its group and its worker. Raises `NotFound`."""
+    found = await asking.stored(job)
+    engine = await asking.engine()
+    now = await engine.now()
+    events = await engine.events(Window(0, LATEST, job=found.id))
+    group = None
+    if found.options.group is not None:
+        [group] = await engine.groups([found.options.group])
+    running = found.status is Status.RUNNING
+    place = next((one for one in await engine.workers() if one.worker == found.worker), None) if running else None
+    return _made(asking, found, now, events, group, place)
+
+
+def _made(
+    asking: Asking, found: stored.Job, now: int, events: list[Event], group: Group | None, place: Presence | None
+) -> JobDetail:
+    shown = asking.job(found)
+    named = origin(shown.payload)
+    return JobDetail(
+        job=shown,
+        view=found.view(now),
+        arguments=display(shown.payload),
+        value=display(shown.result),
+        principal=named.principal,
+        correlation=named.correlation,
+        events=[event_view(one) for one in events],
+        parent=shown.metadata.get(PARENT),
+        original=shown.metadata.get(ORIGINAL),
+        schedule=shown.metadata.get(SCHEDULE),
+        occurrence=shown.metadata.get(OCCURRENCE),
+        group=None if group is None else group_view(group),
+        made_by_group=shown.metadata.get(GROUP),
+        host=None if place is None else place.host,
+        pid=None if place is None else place.pid,
+        runs_long=runs_long(found, now),
+    )
+
+
+def event_view(one: Event) -> EventView:
+    """An event as people read it."""
+    return EventView(
+        at=moment(one.at),
+        type=one.type.value,
+        job=ids.text(one.job),
+        queue=one.queue,
+        kind=one.kind,
+        attempt=one.attempt,
+        seconds=None if one.duration is None else one.duration / 1e6,
+    )
+
+
+def group_view(group: Group) -> GroupView:
+    """A group as people read it."""
+    callbacks = {name: getattr(group, name) for name in ("then", "on_failure", "on_finish")}
+    return GroupView(
+        id=ids.text(group.id),
+        total=group.total,
+        done=group.done,
+        dead=group.dead,
+        canceled=group.canceled,
+        waiting=group.waiting,
+        sealed=group.sealed,
+        abandoned=group.abandoned,
+        closed_at=None if group.closed_at is None else moment(group.closed_at),
+        members=tuple(map(ids.text, group.members)),
+        **{name: None if draft is None else draft.kind for name, draft in callbacks.items()},
+    )

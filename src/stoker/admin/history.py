@@ -1,0 +1,189 @@
+"""What happened: series for charts, events, run times, and failures grouped by error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from stoker.admin.asking import Asking
+from stoker.admin.details import EventView, event_view
+from stoker.model import ids
+from stoker.model.derived import ErrorGroup, Flow, error_groups
+from stoker.model.errors import InvalidInput
+from stoker.model.events import EventType, Point, Window
+from stoker.model.job import Status
+from stoker.model.query import LARGEST_PAGE, Query
+from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, TIMES, coarsen, width_for
+from stoker.model.time import HOUR, MINUTE, Instant, Seconds, Span, instant, moment, span
+
+RECENT = 15
+"""Closed minutes over which rates are measured."""
+
+SAMPLE = LARGEST_PAGE
+"""Failures are grouped over the newest so many dead and retrying jobs."""
+
+
+class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket of a series, which begins at `at`. Counts have `count` alone; times are in seconds."""
+
+    at: datetime
+    queue: str
+    count: int
+    sum: float = 0
+    p50: float = 0
+    p95: float = 0
+    p99: float = 0
+    max: float = 0
+
+
+class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a completed job took: its last run, and from the enqueue on."""
+
+    queue: str
+    finished_at: datetime
+    processing: timedelta
+    total: timedelta
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed jobs by kind and error, the largest group first; `looked_at` jobs were read, back to `since`.
+
+    `died` of them died in the last hour, and `worst` holds the most of these.
+    """
+
+    groups: list[ErrorGroup]
+    looked_at: int
+    since: datetime | None = None
+    died: int = 0
+    worst: ErrorGroup | None = None
+
+
+class HistoryAdmin:
+    """Questions about the past."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def series(
+        self,
+        metric: str,
+        window: Seconds = 3600,
+        *,
+        width: Seconds = 60,
+        queue: str | None = None,
+        until: datetime | None = None,
+    ) -> list[SeriesPoint]:
+        """A metric over a window that ends now (or at `until`), in buckets of `width`, for each queue.
+
+        Buckets are whole minutes, at least one and at most 2,000 of them: a width that would make more is refused.
+        Counts and sums add up, medians are weighted by count, of p95 and p99 the worst part counts. Only closed
+        minutes are in it. Empty: nothing happened.
+        """
+        if metric not in METRICS:
+            raise InvalidInput("metric", metric, f"must be one of {', '.join(METRICS)}")
+        wide, length = span(width, "width"), span(window, "window")
+        if wide < BUCKET:
+            raise InvalidInput("width", width, "must be at least 60 seconds")
+        if length > wide * MOST_BUCKETS:
+            least = width_for(length) // MINUTE * 60
+            raise InvalidInput("width", width, f"must be at least {least} seconds for this window")
+        engine = await self._asking.engine()
+        end = await engine.now() if until is None else instant(until, "until")
+        # Buckets begin at multiples of the width, so that a chart does not change its steps while time passes.
+        start = (end - length) // wide * wide
+        points = await engine.points(start, end - 1, [metric], queue)
+        scale = 1e6 if metric in (*TIMES, "lag", "store_read", "store_write") else 1.0
+        return [_point(one, scale) for one in coarsen(points, start, max(end, start), wide)]
+
+    async def events(
+        self,
+        window: Seconds = 3600,
+        *,
+        queue: str | None = None,
+        job: str | None = None,
+        until: datetime | None = None,
+        limit: int = 1_000,
+    ) -> list[EventView]:
+        """Events of a window that ends now (or at `until`), oldest first."""
+        engine = await self._asking.engine()
+        end = await engine.now() + 1 if until is None else instant(until, "until")
+        one = None if job is None else ids.parse(job)
+        found = await engine.events(Window(end - span(window, "window"), end, queue, one, limit))
+        return [event_view(event) for event in found]
+
+    async def latencies(
+        self, window: Seconds = 3600, *, queue: str | None = None, until: datetime | None = None, limit: int = 1_000
+    ) -> list[LatencyView]:
+        """How long the jobs took that were completed in a window, both ends included, latest first."""
+        engine = await self._asking.engine()
+        end = await engine.now() if until is None else instant(until, "until")
+        found = await engine.latencies(Window(end - span(window, "window"), end + 1, queue, None, limit))
+        return [
+            LatencyView(
+                queue=one.queue,
+                finished_at=moment(one.finished),
+                processing=timedelta(microseconds=one.processing),
+                total=timedelta(microseconds=one.total),
+            )
+            for one in found
+        ]
+
+    async def failures(self, *, queue: str | None = None, kind: str | None = None) -> Failures:
+        """The newest 1,000 dead and retrying jobs by kind and error, the largest group first."""
+        engine = await self._asking.engine()
+        query = Query(
+            statuses=frozenset({Status.DEAD, Status.RETRYING}),
+            queues=frozenset() if queue is None else frozenset({queue}),
+            kinds=frozenset() if kind is None else frozenset({kind}),
+            limit=SAMPLE,
+        )
+        jobs = (await engine.find(query)).jobs
+        since = min((one.created_at for one in jobs), default=None)
+        hour = await engine.now() - HOUR
+        died = [one for one in jobs if one.status is Status.DEAD and (one.finished_at or 0) >= hour]
+        lately = self._masked(error_groups(died))
+        return Failures(
+            groups=self._masked(error_groups(jobs)),
+            looked_at=len(jobs),
+            since=None if since is None else moment(since),
+            died=len(died),
+            worst=lately[0] if lately else None,
+        )
+
+    def _masked(self, groups: list[ErrorGroup]) -> list[ErrorGroup]:
+        mask = self._asking.redact.text
+        return [msgspec.structs.replace(one, error=mask(one.error)) for one in groups]
+
+
+def _point(one: Point, scale: float) -> SeriesPoint:
+    return SeriesPoint(
+        at=moment(one.bucket),
+        queue=one.queue,
+        count=one.count,
+        sum=one.sum / scale,
+        p50=one.p50 / scale,
+        p95=one.p95 / scale,
+        p99=one.p99 / scale,
+        max=one.max / scale,
+    )
+
+
+def flows(points: Sequence[Point], since: Instant, minutes: int) -> dict[str, Flow]:
+    """What went in and out of each queue, from points of so many minutes."""
+    sums: dict[str, dict[str, int]] = {}
+    for one in points:
+        if one.bucket >= since and one.metric in _FLOWS:
+            counts = sums.setdefault(one.queue, {})
+            counts[one.metric] = counts.get(one.metric, 0) + one.count
+    return {queue: Flow(minutes=minutes, **counts) for queue, counts in sums.items()}
+
+
+_FLOWS = frozenset(one.value for one in (EventType.ENQUEUED, EventType.COMPLETED, EventType.FAILED, EventType.RETRIED))
+
+
+def closed(now: Instant, minutes: Span = RECENT) -> tuple[Instant, Instant]:
+    """The last closed minutes: where the first of them begins, and the last instant of the last one."""
+    end = now // MINUTE * MINUTE
+    return end - minutes * MINUTE, end - 1

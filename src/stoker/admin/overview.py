@@ -1,0 +1,123 @@
+"""The overview: what an operator looks at first, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from stoker.admin.asking import Asking
+from stoker.admin.history import Failures, closed, flows
+from stoker.admin.kinds import KindView, kind_views
+from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
+from stoker.admin.workers import WorkerView, worker_views
+from stoker.engines.base import Feature, outbox_of
+from stoker.model.derived import ErrorGroup, Flow, deliveries
+from stoker.model.events import EventType, Point
+from stoker.model.findings import LEAST_DEATHS, Deaths, Finding, Situation, findings, verdict
+from stoker.model.job import Status
+from stoker.model.outbox.steering import StreamState
+from stoker.model.schedule import Action, Schedule
+from stoker.model.time import DAY, HOUR, MINUTE, Instant, Seconds, Span, moment, span
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the first page and in `stoker status`, read at one time.
+
+    `verdict` is the title over `findings`. `counts` holds jobs by status, with `ready` and `scheduled` as the parts of
+    pending. `flow` is what went in and out of all queues in the closed minutes of the window.
+    """
+
+    at: datetime
+    window: timedelta
+    verdict: str
+    findings: list[Finding]
+    counts: dict[str, int]
+    flow: Flow
+    queues: list[QueueView]
+    workers: list[WorkerView]
+    kinds: list[KindView]
+
+    @property
+    def needs_attention(self) -> bool:
+        """Is there a finding that counts?"""
+        return any(one.tone != "plain" for one in self.findings)
+
+
+async def overview(asking: Asking, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
+    """Read everything in six calls: census, queues, workers, points, schedules, streams.
+
+    Failures that were read before tell of deaths in the minute that is not closed, and what they have in common.
+    Deaths are compared with the last day; if there are many, one call more reads the points of that day.
+    """
+    engine = await asking.engine()
+    census = await engine.census()
+    wide = max(span(window, "window"), MINUTE)
+    minutes = minutes_of(wide)
+    since, until = closed(census.at, minutes)
+    points = await engine.points(since, until, MEASURED)
+    queues, presences = await engine.queues(), await engine.workers()
+    schedules = await engine.schedules()
+    streams: Sequence[StreamState] = ()
+    if Feature.OUTBOX in engine.features:
+        streams = await outbox_of(engine).streams()
+    hour = max(_deaths(points, census.at, HOUR), 0 if failures is None else failures.died)
+    day: Sequence[Point] = ()
+    if hour > LEAST_DEATHS:
+        day = points if wide >= DAY else await engine.points(census.at - DAY, until, [EventType.FAILED.value])
+    deaths = _known(hour, _deaths(day, census.at, DAY), None if failures is None else failures.worst)
+    found = findings(
+        Situation(
+            census=census,
+            queues=queues,
+            presences=presences,
+            deaths=deaths,
+            failed_schedules=failed_schedules(schedules),
+            deliveries=deliveries(streams, census.at),
+        )
+    )
+    counts = {status.value: n for status, n in census.by_status().items()}
+    scheduled = sum(census.scheduled.values())
+    return Overview(
+        at=moment(census.at),
+        window=timedelta(microseconds=wide),
+        verdict=verdict(found),
+        findings=found,
+        counts={"ready": counts[Status.PENDING] - scheduled, "scheduled": scheduled, **counts},
+        flow=_sum(points, minutes),
+        queues=views(census, queues, presences, points, minutes),
+        workers=worker_views(presences, census.at),
+        kinds=kind_views(census, presences, asking.app.tasks, asking.redact),
+    )
+
+
+def _known(hour: int, day: int, worst: ErrorGroup | None) -> Deaths:
+    """Deaths of an hour and a day, and what most of the former have in common."""
+    if worst is None:
+        return Deaths(hour, max(hour, day))
+    return Deaths(hour, max(hour, day), worst.count, worst.error, worst.kind, worst.sample)
+
+
+def _deaths(points: Sequence[Point], now: Instant, window: Span) -> int:
+    return sum(one.count for one in points if one.metric == EventType.FAILED and one.bucket >= now - window)
+
+
+def _sum(points: Sequence[Point], minutes: int) -> Flow:
+    parts = flows(points, 0, minutes).values()
+    return Flow(
+        minutes=minutes,
+        enqueued=sum(one.enqueued for one in parts),
+        completed=sum(one.completed for one in parts),
+        failed=sum(one.failed for one in parts),
+        retried=sum(one.retried for one in parts),
+    )
+
+
+def failed_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
+    """The schedules that could not fire, or were disabled by an error, with the error."""
+    return {
+        one.name: one.last_error
+        for one in schedules
+        if one.last_error is not None and one.last_status in {Action.FAIL, Action.DISABLE, None}
+    }

@@ -1,0 +1,69 @@
+"""Schedules for operators: when they fire, what became of the last time, and how to steer them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Unpack
+
+import msgspec
+
+from stoker.admin.asking import Asking
+from stoker.handle import JobHandle
+from stoker.model.errors import NotFound
+from stoker.model.job import Draft
+from stoker.records import Schedule
+from stoker.schedules import ScheduleHandle, ScheduleOptions
+
+
+class SchedulesAdmin:
+    """Questions about schedules, and changes to them. Every call about one raises `NotFound` where there is none."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def get(self, name: str) -> Schedule:
+        """One schedule as it is stored now."""
+        return self._shown(await self._handle(name).info())
+
+    async def next(self, name: str, n: int = 5) -> list[datetime]:
+        """The next occurrences after now, in the schedule's zone, whether or not it is enabled."""
+        return await self._handle(name).next(n)
+
+    async def pause(self, name: str) -> None:
+        """Stop firing, on every worker, until `resume`."""
+        await self._handle(name).pause()
+
+    async def resume(self, name: str) -> None:
+        """Fire again from the next occurrence on; nothing is caught up."""
+        await self._handle(name).resume()
+
+    async def run_now(self, name: str) -> str:
+        """Enqueue one job beside the timetable; returns its id.
+
+        With `overlap="skip"` the id of an active job of the schedule is returned instead.
+        """
+        job: JobHandle[object] = await self._handle(name).run_now()
+        return job.id
+
+    async def edit(self, name: str, draft: Draft | None = None, **options: Unpack[ScheduleOptions]) -> Schedule:
+        """Change what is given; deployments keep the edit until `reset`."""
+        return self._shown(await self._handle(name).edit(draft, **options))
+
+    async def reset(self, name: str) -> Schedule:
+        """Give an edited schedule back to the code that declares it; needs the app."""
+        return self._shown(await self._handle(name).reset())
+
+    async def drop(self, name: str) -> None:
+        """Remove a schedule; jobs that it made stay. One that code declares comes back when a worker starts."""
+        if not await self._asking.app.unschedule(name):
+            raise NotFound(f"schedule {name!r} is not in the store")
+
+    async def list(self) -> list[Schedule]:
+        """Every schedule of the store, by name, those of other apps included."""
+        return [self._shown(one) for one in await self._asking.app.schedules()]
+
+    def _handle(self, name: str) -> ScheduleHandle:
+        return self._asking.app.schedule_handle(name)
+
+    def _shown(self, one: Schedule) -> Schedule:
+        return msgspec.structs.replace(one, payload=self._asking.redact.json(one.payload))

@@ -1,0 +1,416 @@
+"""Jobs in detail, queues, schedules, budgets, workers, kinds, the past, and the overview, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stoker.admin import Admin, InvalidFilter, Operators
+from stoker.app import Stoker
+from stoker.engines.base import Engine, Feature, outbox_of
+from stoker.model import ids
+from stoker.model.control import Presence, Tuning
+from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.events import Event, EventType, Point
+from stoker.model.findings import Finding
+from stoker.model.job import Claim, Demand, Settlement, Status, chain
+from stoker.model.outbox.cursor import Consumer
+from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.throttle import Rate
+from stoker.model.time import HOUR, MINUTE, SECOND, moment
+from stoker.testing.clock import VirtualClock
+
+UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
+
+
+async def claim(app: Stoker, *queues: str) -> list[Claim]:
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    return await engine.claim(Demand("w", tuple((queue, 100) for queue in queues or ("default",)), 100))
+
+
+async def end(app: Stoker, claims: list[Claim], status: Status, error: str | None = None, **more: Any) -> None:
+    engine = await app.engine()
+    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error, **more) for one in claims])
+
+
+async def present(app: Stoker, *queues: str, **fields: Any) -> None:
+    given: dict[str, Any] = {"worker": "w", "host": "h", "pid": 7, "queues": dict.fromkeys(queues, 5), **fields}
+    await (await app.engine()).beat(Presence(**given))
+
+
+def later(clock: VirtualClock, span: int) -> None:
+    clock.advance(timedelta(microseconds=span))
+
+
+# --- one job ---
+
+
+@pytest.mark.spec("ADMIN-11")
+async def test_a_job_is_shown_with_everything_it_belongs_to(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    group = await app.group([app.draft("send", {"to": "ada", "user_id": 7, "request_id": "r"})])
+    engine = await app.engine()
+    [running] = await claim(app)
+    await present(app, "default")
+    event = Event(clock(), EventType.STARTED, running.id, "default", "send", 1)
+    await engine.record([event], now=clock())
+    later(clock, 6 * MINUTE)
+    found = await admin.jobs.get(ids.text(running.id))
+    assert (found.view, found.host, found.pid, found.runs_long) == ("running", "h", 7, True)
+    assert (found.arguments, found.principal, found.correlation) == (
+        {"to": "ada", "user_id": 7, "request_id": "r"},
+        "7",
+        "r",
+    )
+    assert found.group is not None
+    assert (found.group.id, found.group.total, found.group.members) == (group.id, 1, (found.job.id,))
+    assert [(one.type, one.attempt) for one in found.events if one.type == "started"] == [("started", 1)]
+    await engine.renew("w", [(running.id, running.token)])
+    await end(app, [running], Status.DONE, result=b'{"sent": 1}')
+    found = await admin.jobs.get(ids.text(running.id))
+    assert (found.view, found.value, found.host, found.runs_long) == ("done", {"sent": 1}, None, False)
+
+
+@pytest.mark.spec("ADMIN-11")
+async def test_a_copy_a_chain_and_a_schedule_are_named(admin: Admin, app: Stoker) -> None:
+    first = await app.enqueue(chain(app.draft("send"), app.draft("resize")))
+    claims = await claim(app)
+    await end(app, claims, Status.DONE, followups=claims[0].options.then)
+    [second] = await claim(app)
+    assert (await admin.jobs.get(ids.text(second.id))).parent == first.id
+    assert (await admin.jobs.get(first.id)).job.then == ("resize",)
+    await end(app, [second], Status.DEAD, "boom")
+    [copy] = (await admin.jobs.retry(ids.text(second.id))).created
+    assert (await admin.jobs.get(copy)).original == ids.text(second.id)
+    await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
+    job = await admin.schedules.run_now("nightly")
+    assert (await admin.jobs.get(job)).schedule == "nightly"
+
+
+@pytest.mark.spec("ADMIN-12")
+async def test_secrets_are_masked_in_every_answer(app: Stoker) -> None:
+    secret = {"password": "hunter2", "to": "ada"}
+    job = await app.enqueue(app.draft("send", secret))
+    claims = await claim(app)
+    await end(app, claims, Status.DEAD, "LoginError: password=hunter2")
+    await app.schedule("nightly", app.draft("send", secret), cron="0 3 * * *")
+    admin = Admin(app)
+    shown = [
+        await admin.jobs.get(job.id),
+        await admin.jobs.find("is:dead"),
+        await admin.jobs.explain(job.id),
+        await admin.history.failures(),
+        await admin.schedules.list(),
+        await admin.schedules.get("nightly"),
+        await admin.overview(),
+        await admin.kinds.list(),
+    ]
+    assert "hunter2" not in str(shown)
+    assert (await admin.jobs.get(job.id)).arguments == {"password": "[hidden]", "to": "ada"}
+    assert (await Admin(app, redact=None).jobs.get(job.id)).arguments == secret
+
+
+@pytest.mark.spec("ADMIN-13")
+async def test_a_tail_gives_each_event_once(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    before = await app.enqueue(app.draft("send"))
+    await app.enqueue(app.draft("resize", queue="bulk"))
+    tail = admin.jobs.tail("queue:default", every=0.001)
+    coming = asyncio.ensure_future(anext(tail))
+    await asyncio.sleep(0.05)
+    job = ids.parse(before.id)
+    await engine.record([Event(clock() + 1, EventType.STARTED, job, "default", "send", 1)], now=clock())
+    await engine.record([Event(clock() + 1, EventType.STARTED, job, "bulk", "resize", 1)], now=clock())
+    later(clock, SECOND)
+    first = await asyncio.wait_for(coming, 10)
+    await engine.record([Event(clock(), EventType.COMPLETED, job, "default", "send", 1, SECOND)], now=clock())
+    second = await asyncio.wait_for(anext(tail), 10)
+    assert [(one.type, one.job, one.seconds) for one in (first, second)] == [
+        ("started", before.id, None),
+        ("completed", before.id, 1.0),
+    ]
+    await tail.aclose()
+    with pytest.raises(InvalidFilter, match="only its queue and kind"):
+        await anext(admin.jobs.tail("is:dead"))
+
+
+# --- queues, schedules, budgets, workers, kinds ---
+
+
+@pytest.mark.spec("ADMIN-14")
+async def test_a_queue_is_shown_with_what_goes_through_it(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    for n in range(3):
+        await app.enqueue(app.draft("send", queue="mail", delay=n * 3600))
+    await present(app, "mail")
+    later(clock, 20 * MINUTE)
+    minute = clock() // MINUTE * MINUTE - MINUTE
+    points = [
+        Point("mail", "enqueued", minute, 30),
+        Point("mail", "completed", minute, 15),
+        Point("mail", "total", minute, 15, 60e6, 2e6, 5e6, 9e6, 9e6),
+        Point("mail", "completed", minute - 20 * MINUTE, 1_000),
+    ]
+    await engine.record([], points, now=clock())
+    await present(app, "mail")
+    view = await admin.queues.get("mail")
+    assert (view.ready, view.scheduled, view.workers, view.slots) == (1, 2, 1, 5)
+    assert (view.lag, view.flow.completed, view.flow.growing) == (timedelta(minutes=20), 15, True)
+    assert view.clear_in == timedelta(minutes=1)
+    assert view.total is not None
+    assert (view.total.p50, view.total.p95, view.total.p99, view.processing) == (2.0, 5.0, 9.0, None)
+    with pytest.raises(NotFound, match="neither used nor tuned"):
+        await admin.queues.get("maill")
+
+
+@pytest.mark.spec("ADMIN-14")
+async def test_a_queue_is_paused_by_name_and_resumed(app: Stoker, clock: VirtualClock) -> None:
+    admin = Admin(app, by="ada", way="page")
+    await admin.queues.pause("mail", for_=1800, reason="a migration")
+    view = await admin.queues.get("mail")
+    assert (view.paused, view.paused_by, view.paused_why) == (True, "ada", "a migration")
+    assert view.paused_until == moment(clock() + 30 * MINUTE)
+    await admin.queues.pause("mail", until=moment(clock() + HOUR))
+    assert (await admin.queues.get("mail")).paused_until == moment(clock() + HOUR)
+    for wrong in ({"for_": 1, "until": moment(clock() + HOUR)}, {"until": moment(clock())}, {"for_": 0}):
+        with pytest.raises(InvalidInput):
+            await admin.queues.pause("mail", **wrong)
+    await admin.queues.resume("mail")
+    await admin.queues.tune("mail", Tuning(workers=3, rate=Rate(5)))
+    view = await admin.queues.get("mail")
+    assert (view.paused, view.limit, view.rate) == (False, 3, Rate(5))
+
+
+@pytest.mark.spec("ADMIN-15")
+async def test_schedules_are_listed_and_steered(admin: Admin, app: Stoker) -> None:
+    await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
+    assert [one.name for one in await admin.schedules.list()] == ["nightly"]
+    await admin.schedules.pause("nightly")
+    assert not (await admin.schedules.get("nightly")).enabled
+    await admin.schedules.resume("nightly")
+    assert (await admin.schedules.edit("nightly", cron="0 4 * * *")).cron == "0 4 * * *"
+    assert [at.hour for at in await admin.schedules.next("nightly", 2)] == [4, 4]
+    await admin.schedules.drop("nightly")
+    for call in (admin.schedules.get, admin.schedules.pause, admin.schedules.run_now, admin.schedules.drop):
+        with pytest.raises(NotFound, match="nightly"):
+            await call("nightly")
+
+
+@pytest.mark.spec("ADMIN-16")
+async def test_budgets_show_what_is_left(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    await admin.limits.tune("mailer", Rate(60, per=60))
+    assert await app.spend("mailer", 60)
+    later(clock, SECOND // 2)
+    [one] = await admin.limits.list()
+    assert (one.name, one.capacity, one.tokens, one.next_token) == ("mailer", 60, 0.5, timedelta(seconds=0.5))
+    later(clock, HOUR)
+    await admin.limits.drain("mailer")
+    assert (await admin.limits.get("mailer")).tokens == 0
+    for call in (admin.limits.get, admin.limits.drain):
+        with pytest.raises(NotFound, match="posts"):
+            await call("posts")
+
+
+@pytest.mark.spec("ADMIN-17")
+async def test_workers_show_where_they_are_and_what_they_run(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    for _ in range(2):
+        await app.enqueue(app.draft("send"))
+    claims = await claim(app)
+    await present(app, "default", kinds={"send": "app:send"}, running=2)
+    [one] = await admin.workers.list()
+    assert (one.worker, one.state, one.slots, one.kinds) == ("w", "running", 5, ("send",))
+    later(clock, 11 * SECOND)
+    assert [one.state for one in await admin.workers.list()] == ["silent"]
+    assert {one.job.id for one in await admin.workers.jobs("w")} == {ids.text(one.id) for one in claims}
+    assert await admin.workers.jobs("other") == []
+    later(clock, 6 * MINUTE)
+    assert [one.long for one in await admin.workers.jobs()] == [True, True]
+
+
+@pytest.mark.spec("ADMIN-18")
+async def test_kinds_are_listed_from_the_start(admin: Admin, app: Stoker) -> None:
+    @app.task(name="quiet")
+    async def quiet() -> None: ...
+
+    for kind in ("send", "resize"):
+        await app.enqueue(app.draft(kind))
+    claims = await claim(app)
+    await end(app, [one for one in claims if one.kind == "resize"], Status.DEAD, "boom")
+    await present(app, "default", kinds={"send": "app:send"})
+    resize, *others = await admin.kinds.list()
+    assert (resize.kind, resize.dead, resize.failed, resize.last_error, resize.known) == ("resize", 1, 1, "boom", False)
+    assert [(one.kind, one.running, one.enqueued, one.known) for one in others] == [
+        ("quiet", 0, 0, False),
+        ("send", 1, 1, True),
+    ]
+
+
+# --- the past ---
+
+
+@pytest.mark.spec("ADMIN-19")
+async def test_a_series_is_merged_into_wider_buckets(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    later(clock, HOUR - clock() % HOUR + 30 * MINUTE)
+    start = clock() - 20 * MINUTE
+    points = [Point("mail", "completed", start + n * MINUTE, n + 1) for n in range(3)]
+    times = [Point("mail", "total", start + n * MINUTE, n + 1, 4e6, 1e6 * n, 2e6, 3e6, 4e6) for n in range(2)]
+    await engine.record([], [*points, *times], now=clock())
+    found = await admin.history.series("completed", 1800, width=600, queue="mail")
+    assert [(one.at, one.count) for one in found] == [(moment(start), 6)]
+    [total] = await admin.history.series("total", 1800, width=600)
+    assert (total.count, total.sum, total.p95) == (3, 8.0, 2.0)
+    assert total.p50 == pytest.approx(2 / 3)
+    assert await admin.history.series("completed", 60) == []
+    assert [one.count for one in await admin.history.series("completed", 120, until=moment(start + MINUTE))] == [1]
+    for wrong in ({"metric": "speed"}, {"metric": "total", "width": 59}, {"metric": "total", "window": 2_001 * 60}):
+        with pytest.raises(InvalidInput):
+            await admin.history.series(**wrong)
+
+
+@pytest.mark.spec("ADMIN-20")
+async def test_events_and_run_times_of_a_window(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    job = ids.parse((await app.enqueue(app.draft("send"))).id)
+    done = Event(clock(), EventType.COMPLETED, job, "default", "send", 1, 2 * SECOND, 3 * SECOND)
+    await engine.record([done], now=clock())
+    later(clock, MINUTE)
+    [event] = [one for one in await admin.history.events(3600, job=ids.text(job)) if one.type == "completed"]
+    assert (event.job, event.seconds) == (ids.text(job), 2.0)
+    assert await admin.history.events(30) == []
+    [latency] = await admin.history.latencies(60)
+    assert (latency.processing, latency.total) == (timedelta(seconds=2), timedelta(seconds=3))
+    assert await admin.history.latencies(59) == []
+
+
+@pytest.mark.spec("ADMIN-21")
+async def test_failures_are_grouped_by_kind_and_error(admin: Admin, app: Stoker) -> None:
+    for kind in ("send", "send", "resize"):
+        await app.enqueue(app.draft(kind))
+    for n, one in enumerate(await claim(app)):
+        await end(app, [one], Status.DEAD, f"Timeout: after {n} s")
+    found = await admin.history.failures()
+    assert found.looked_at == 3
+    assert [(one.kind, one.error, one.count) for one in found.groups] == [
+        ("send", "Timeout: after … s", 2),
+        ("resize", "Timeout: after … s", 1),
+    ]
+    assert [one.kind for one in (await admin.history.failures(kind="resize")).groups] == ["resize"]
+    assert (await admin.history.failures(queue="other")).since is None
+
+
+@pytest.mark.spec("ADMIN-22")
+async def test_deaths_of_the_last_minute_count_in_the_overview(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    for _ in range(12):
+        await app.enqueue(app.draft("send"))
+    await end(app, await claim(app), Status.DEAD, "Timeout: after 1 s")
+    assert (await admin.overview()).findings == []
+    failures = await admin.history.failures()
+    [found] = (await admin.overview(failures=failures)).findings
+    assert str(found) == (
+        "12 jobs died in the last hour, 12 of the latest with the same error. Timeout: after … s in send"
+    )
+    later(clock, 2 * HOUR)
+    assert (await admin.overview(failures=await admin.history.failures())).findings == []
+
+
+# --- everything on one screen ---
+
+
+class Counting:
+    """An engine that counts the calls which reach the store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"census", "queues", "workers", "points", "schedules", "streams", "find", "get", "describe", "now"}:
+            self.calls.append(name)
+        return getattr(self._engine, name)
+
+
+@pytest.fixture
+def counting(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    calls: list[str] = []
+    real = app.engine
+
+    async def engine() -> Any:
+        counted = Counting(await real())
+        counted.calls = calls
+        return counted
+
+    monkeypatch.setattr(app, "engine", engine)
+    return calls
+
+
+@pytest.mark.spec("ADMIN-22")
+async def test_the_overview_takes_six_calls(
+    admin: Admin, app: Stoker, clock: VirtualClock, counting: list[str]
+) -> None:
+    for n in range(200):
+        await app.enqueue(app.draft("send", queue=f"q{n}"))
+    counting.clear()
+    found = await admin.overview()
+    assert len(counting) <= 6, counting
+    assert len(found.queues) == 200
+    assert found.counts["ready"] == found.counts["pending"] == 200
+    assert found.verdict == "200 things need you"
+    assert found.needs_attention
+
+
+@pytest.mark.spec("ADMIN-22")
+async def test_the_overview_finds_trouble(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    assert (await admin.overview()).verdict == "Everything keeps up"
+    await present(app, "mail")
+    await admin.queues.tune("mail", Tuning(paused=True))
+    await app.enqueue(app.draft("send", queue="mail"))
+    later(clock, 2 * HOUR)
+    minute = clock() // MINUTE * MINUTE - MINUTE
+    await engine.record([], [Point("mail", "failed", minute, 40)], now=clock())
+
+    async def findings() -> list[Finding]:
+        await present(app, "mail")
+        return (await admin.overview()).findings
+
+    assert [(one.tone, one.name, one.text) for one in await findings()] == [
+        ("bad", "40 jobs", "died in the last hour"),
+        ("plain", "mail", "is paused"),
+    ]
+    usual = [Point("mail", "failed", minute - n * HOUR, 40) for n in range(1, 24)]
+    await engine.record([], usual, now=clock())
+    assert [one.tone for one in await findings()] == ["plain"], "as many die every hour"
+
+
+@pytest.mark.spec("ADMIN-22")
+async def test_the_overview_finds_a_consumer_that_is_behind(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    if Feature.OUTBOX not in engine.features:
+        assert (await admin.overview()).findings == []
+        return
+    outbox, stream = outbox_of(engine), Stream("orders", 1)
+    await outbox.register(stream, [Consumer("analytics")])
+    await outbox.append(stream, [Entry(id=bytes(16), key="7", partition=0, payload=b"{}", type="paid")])
+    later(clock, MINUTE)
+    assert [(one.noun, one.name) for one in (await admin.overview()).findings] == [("consumer", "orders / analytics")]
+
+
+@pytest.mark.spec("ADMIN-23")
+async def test_numbers_of_queues_come_in_the_order_asked(admin: Admin, app: Stoker) -> None:
+    await app.enqueue(app.draft("send", queue="mail"))
+    await app.enqueue(app.draft("send", queue="mail", delay=60))
+    await app.enqueue(app.draft("send"))
+    await end(app, await claim(app), Status.DEAD, "boom")
+    found = await admin.stats(["none", "mail"])
+    assert [(one.queue, one.due, one.delayed) for one in found.queues] == [("none", 0, 0), ("mail", 1, 1)]
+    assert found.dead == 1
+
+
+@pytest.mark.spec("ADMIN-24")
+async def test_an_admin_is_a_protocol(admin: Admin) -> None:
+    assert isinstance(admin, Operators)
+    assert (await admin.describe()).engine == (await admin.app.engine()).name
