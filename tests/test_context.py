@@ -11,7 +11,8 @@ from stoker.app import Stoker
 from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, current, running, waiting_for
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Draft, Options
+from stoker.model.job import LONGEST_LOG, Claim, Draft, Options, Settlement
+from stoker.model.lifecycle import PLAIN_RULES, Rules
 from stoker.model.time import SECOND
 
 
@@ -22,11 +23,20 @@ class Host:
         self.app = Stoker("memory://")
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
+        self.loop = asyncio.new_event_loop()
+        self.loop.close()
+        self.shares_store = True
         self.waited: list[tuple[bytes, bool]] = []
         self.notes: list[tuple[float | None, tuple[str, ...]]] = []
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         self.waited.append((job, over))
+
+    def rules_of(self, kind: str) -> Rules:
+        return PLAIN_RULES
+
+    def settled(self, claim: Claim, settlement: Settlement) -> None:
+        raise AssertionError
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         self.notes.append((progress, lines))

@@ -9,7 +9,6 @@ from stoker.codec.signature import Raw
 from stoker.context import Context, current
 from stoker.handle import JobHandle
 from stoker.hooks import FailedRun
-from stoker.limits import Limit
 from stoker.model.chunk import Chunk
 from stoker.model.errors import (
     Duplicate,
@@ -19,6 +18,7 @@ from stoker.model.errors import (
     InvalidInput,
     JobCanceled,
     JobFailed,
+    LostClaim,
     NotFound,
     ResultUnavailable,
     StokerError,
@@ -54,7 +54,6 @@ __all__ = [
     "Transition",
     "FailedRun",
     "Unique",
-    "Limit",
     "Rate",
     "Curve",
     "Exponential",
@@ -68,6 +67,7 @@ __all__ = [
     "StokerError",
     "JobFailed",
     "JobCanceled",
+    "LostClaim",
     "GroupFailed",
     "GroupClosed",
     "ResultUnavailable",

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar, Unpack, cast
 
 from stoker import records, sync
+from stoker.block import Factory, joined
 from stoker.codec.signature import Signature
 from stoker.context import Context
 from stoker.controls import BudgetHandle, Declarations, LockHandle, QueueHandle, tuning
@@ -61,7 +62,7 @@ class Stoker(Registry):
     `timeout` and `keep` are defaults for tasks. `router` maps a kind to a queue if neither call nor task names one;
     `tenant` supplies the tenant if the caller gives none. `namespace` prefixes the kinds and the default queue, so that
     several services can share a store: `billing.send` in `billing.default`. A name or queue that is given is used
-    unchanged.
+    unchanged. `transaction` opens the transactions of `current().transaction()`: a factory such as `Session.begin`.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Stoker(Registry):
         listeners: Iterable[Listener[Transition]] = (),
         mint: Callable[[], JobId] = mint,
         timeline: bool = True,
+        transaction: Factory[Any] | None = None,
         **options: Any,
     ) -> None:
         if namespace is not None:
@@ -98,6 +100,7 @@ class Stoker(Registry):
         self.errors: Listeners[FailedRun] = Listeners()
         self.tracing: Tracing | None = None
         self.services = Services()
+        self.transaction = transaction
         self.declarations = Declarations()
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
@@ -156,7 +159,6 @@ class Stoker(Registry):
         name: str,
         *,
         workers: int | None = None,
-        fair: bool | None = None,
         rate: Rate | None = None,
         keep_done: Seconds | None = None,
         keep_dead: Seconds | None = None,
@@ -164,12 +166,12 @@ class Stoker(Registry):
     ) -> QueueHandle:
         """A queue to pause and tune, for every process on the store. Settings that are given are declared.
 
-        `workers`: slots over all workers. `fair`: tenants take turns. `rate`: starts over all workers. `keep_done`,
-        `keep_dead`: retention. `curve`: waits before retries and after throttles. A worker stores declarations when it
-        starts; a setting that people changed meanwhile stays as they set it.
+        `workers`: slots over all workers. `rate`: starts over all workers. `keep_done`, `keep_dead`: retention.
+        `curve`: waits before retries and after throttles. A worker stores declarations when it starts; a setting that
+        people changed meanwhile stays as they set it.
         """
         handle = QueueHandle(self, name)
-        self.declarations.queue(name, tuning(workers, fair, rate, keep_done, keep_dead, curve))
+        self.declarations.queue(name, tuning(workers, rate, keep_done, keep_dead, curve))
         return handle
 
     def budget(self, name: str, rate: Rate | None = None) -> BudgetHandle:
@@ -264,10 +266,15 @@ class Stoker(Registry):
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
     ) -> JobHandle[Any]:
         """`enqueue_draft` without a loop; a synchronous `tx` of the user's needs no loop at all."""
-        if tx is None:
+        block = joined(self, tx)
+        if tx is None and block is None:
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
         with self._naming_the_holder():
-            [receipt] = self.drive(lambda engine: self._insert(engine, [draft], tx))
+            if block is None:
+                [receipt] = self.drive(lambda engine: self._insert(engine, [draft], tx))
+            else:
+                [receipt] = block.join_sync(lambda engine, tx: self._insert(engine, [draft], tx), wakes=[draft.queue])
+                block.inserted([draft], [receipt])
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     def drive(self, call: Callable[[Engine], Awaitable[T]]) -> T:
@@ -298,7 +305,17 @@ class Stoker(Registry):
     async def insert_drafts(
         self, drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None
     ) -> list[stored.Receipt]:
-        """Store drafts in one step, with a new group if there is one, and emit what became of them."""
+        """Store drafts in one step, with a new group if there is one, and emit what became of them.
+
+        Inside a block of this Task they join its transaction.
+        """
+        block = joined(self, tx)
+        if block is not None:
+            queues = {draft.queue for draft in drafts}
+            with self._naming_the_holder():
+                receipts = await block.join(lambda engine, tx: self._insert(engine, drafts, tx, group), wakes=queues)
+            block.inserted(drafts, receipts)
+            return receipts
         member = await self._pool.current()
         with self._naming_the_holder():
             receipts = await self._insert(member.engine, drafts, tx, group)
@@ -394,6 +411,10 @@ class Stoker(Registry):
     async def engine(self) -> Engine:
         """The opened engine of the running loop."""
         return (await self._pool.current()).engine
+
+    async def block_turn(self) -> asyncio.Lock:
+        """The lock of blocks on this loop, for stores with one writer."""
+        return (await self._pool.current()).turn
 
     def root(self) -> Engine:
         """The engine that all others of the app are made from; not opened here."""

@@ -16,15 +16,18 @@ from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
+from stoker.block import Block, Factory, OwnSyncTransaction, OwnTransaction
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
+from stoker.job_part import Commit, JobPart
 from stoker.model import ids
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, check_metadata
+from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, Settlement, check_metadata
+from stoker.model.lifecycle import Rules
 from stoker.model.origin import CORRELATION, origin
 from stoker.model.outcome import Snooze
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
@@ -33,6 +36,8 @@ from stoker.records import Grant
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+
+H = TypeVar("H")
 
 logger = logging.getLogger("stoker.job")
 
@@ -56,6 +61,18 @@ class Runtime(Protocol):
     app: Stoker
     states: dict[Any, Any]
     stopping: Stopping
+    loop: asyncio.AbstractEventLoop
+    """Where the engine lives that settles this run."""
+    shares_store: bool
+    """Is this the process that claimed the job?"""
+
+    def rules_of(self, kind: str) -> Rules:
+        """Return the rules by which jobs of this kind are settled."""
+        ...
+
+    def settled(self, claim: Claim, settlement: Settlement) -> None:
+        """Note that a block has settled the run's job; may be called from any thread."""
+        ...
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Write to the job's record soon; may be called from any thread."""
@@ -170,7 +187,7 @@ class Context:
     """One run of one job, seen from inside its handler."""
 
     __slots__ = (
-        *("_correlation", "_metadata", "awaited", "began", "call", "cancel", "claim", "followups", "limit"),
+        *("_correlation", "_metadata", "awaited", "began", "call", "cancel", "claim", "commit", "followups", "limit"),
         *("result_warning", "runtime", "trace"),
     )
 
@@ -185,6 +202,7 @@ class Context:
         self.result_warning: str | None = None
         self.awaited: tuple[JobId, ...] = ()
         self.trace: Any = None
+        self.commit: Commit | None = None
         self._metadata: RunMetadata | None = None
         self._correlation: str | None = _UNREAD
 
@@ -375,6 +393,28 @@ class Context:
         for draft in drafts:
             self.followups.extend(into_group(group, [draft] if isinstance(draft, Draft) else draft))
 
+    @overload
+    def transaction(self, factory: Factory[H]) -> Block[H, H]: ...
+
+    @overload
+    def transaction(self, factory: None = None) -> Block[OwnTransaction, OwnSyncTransaction]: ...
+
+    def transaction(self, factory: Factory[Any] | None = None) -> Block[Any, Any]:
+        """A block whose writes are committed together with this job's success, or not at all.
+
+        `async with current().transaction(Session.begin) as session:`, or `with` in a plain handler. `factory` opens
+        the transaction: a callable that returns a context manager which yields a handle that `tx=` accepts and commits
+        at its end. Without one it is the app's (`Stoker(transaction=...)`), else the engine's own, with
+        `tx.execute(sql, *values)`. Jobs enqueued and messages appended in it join it; `result(value)` of the block
+        sets the job's result. When the block ends well the job is done: what the handler does afterwards changes
+        nothing, and a second block is refused. `LostClaim`: the job is no longer this run's, nothing was stored.
+        """
+        app, runtime = self.runtime.app, self.runtime
+        self.commit = commit = self.commit or Commit()
+        commit.check(f"job {self.id} ({self.kind})")
+        commit.block = Block(app, JobPart(self, commit), factory or app.transaction, loop=runtime.loop)
+        return commit.block
+
     async def spend(self, budget: str, n: int = 1) -> None:
         """Take `n` tokens from a budget, or end this run: the job runs again later, without using an attempt.
 
@@ -457,7 +497,7 @@ def _refused(name: str) -> property:
 
 OF_ONE_JOB = (
     *("id", "tenant", "correlation", "attempt", "is_retry", "token", "previous_error", "metadata"),
-    *("parent", "group", "schedule", "occurrence", "follow_up", "join"),
+    *("parent", "group", "schedule", "occurrence", "follow_up", "join", "transaction"),
 )
 for _name in OF_ONE_JOB:
     setattr(ChunkContext, _name, _refused(_name))

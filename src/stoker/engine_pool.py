@@ -22,9 +22,9 @@ logger = logging.getLogger("stoker.app")
 
 
 class LoopEngine:
-    """The engine of one loop, and the timer that flushes the event buffer."""
+    """The engine of one loop, and the timer that flushes the event buffer. `turn`: held by an open block."""
 
-    __slots__ = ("_flushing", "_opening", "_timer", "_warned", "engine", "is_open", "loop")
+    __slots__ = ("_flushing", "_opening", "_timer", "_warned", "engine", "is_open", "loop", "turn")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
         self.loop = loop
@@ -32,6 +32,7 @@ class LoopEngine:
         self.is_open = False
         self._warned = False
         self._opening = asyncio.Lock()
+        self.turn = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
 

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from stoker import records
+from stoker.block import joined
 from stoker.codec.error_text import text_of
 from stoker.engines.base import Transaction
 from stoker.engines.shared.ends import FIRST_PAUSE, LAST_PAUSE
@@ -187,7 +188,7 @@ class NewGroup:
         engine = await self._app.engine()
         members = into_group(self._group.id, _drafts((self._drafts,)))
         first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]
-        group = self._group if rest and self._tx is None else self._group.seal(abandoned=False)
+        group = self._group if rest and not self._joins else self._group.seal(abandoned=False)
         await self._app.insert_drafts(members[: first.stop], self._tx, group)
         try:
             for portion in rest:
@@ -199,17 +200,22 @@ class NewGroup:
             await self._end(abandoned=False)
         return GroupHandle(self._app, group.id)
 
+    @property
+    def _joins(self) -> bool:
+        """Is it stored in a transaction that somebody else ends?"""
+        return self._tx is not None or joined(self._app, None) is not None
+
     async def _end(self, *, abandoned: bool) -> None:
         """Seal the group; one that was stored with no member yet is stored now, to be closed at once."""
         engine = await self._app.engine()
-        if self._tx is None and not await engine.seal(self._group.id, abandoned=abandoned):
+        if not self._joins and not await engine.seal(self._group.id, abandoned=abandoned):
             await self._app.insert_drafts([], None, self._group.seal(abandoned=abandoned))
 
     # --- a block ------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> GroupHandle:
         self._use()
-        if self._tx is not None:
+        if self._joins:
             raise InvalidInput("tx", self._tx, "cannot hold a block; write `await jobs.group([...], tx=tx)`")
         if self._drafts is not None:
             try:

@@ -63,7 +63,7 @@ SHARED = {
     *("about", "began", "call", "cancel", "canceled", "claim", "elapsed", "executed", "followups", "host", "items"),
     *("kind", "limit", "log", "logger", "noted", "progress", "queue", "remaining", "result_warning", "runtime"),
     *("awaited", "drain", "drain_sync", "spend", "spend_sync", "started_at", "state", "stopping", "worker"),
-    "trace",
+    *("commit", "trace"),
 }
 """What a call for many jobs has as well: attributes of the call, and those that Stoker itself reads."""
 

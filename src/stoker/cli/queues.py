@@ -103,7 +103,6 @@ def resume(queue: str, path: str | None, url: str | None) -> None:
 @queues.command(epilog=EXIT_CODES)
 @click.argument("queue")
 @click.option("--workers", type=click.IntRange(0), metavar="N", help="At most N jobs at once, over all workers.")
-@click.option("--fair/--not-fair", "fair", default=None, help="Whether tenants take turns.")
 @click.option("--rate", metavar="N/TIME", help="At most N starts per time, as in 100/1m.")
 @click.option("--keep-done", metavar="TIME", help="How long done jobs are kept, as in 2d.")
 @click.option("--keep-dead", metavar="TIME", help="How long dead jobs are kept.")
@@ -112,7 +111,6 @@ def resume(queue: str, path: str | None, url: str | None) -> None:
 def tune(
     queue: str,
     workers: int | None,
-    fair: bool | None,
     rate: str | None,
     keep_done: str | None,
     keep_dead: str | None,
@@ -123,7 +121,6 @@ def tune(
     """Change settings of a queue; what is not named stays as it is."""
     tuning = _tuning(
         workers=workers,
-        fair=fair,
         rate=None if rate is None else _rate(rate),
         keep_done=None if keep_done is None else _span("--keep-done", keep_done),
         keep_dead=None if keep_dead is None else _span("--keep-dead", keep_dead),

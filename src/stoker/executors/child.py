@@ -18,6 +18,8 @@ from contextlib import AsyncExitStack
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from stoker.app_path import load
 from stoker.codec.error_text import describe_error, text_of
 from stoker.codec.signature import call_of_chunk
@@ -29,9 +31,10 @@ from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.chunk import answers
 from stoker.model.ids import JobId
-from stoker.model.job import Claim
+from stoker.model.job import Claim, Settlement
+from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, Span
 from stoker.subprocesses import Parent
 
 if TYPE_CHECKING:
@@ -49,7 +52,9 @@ class Child:
         self._parent = parent
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
-        self._loop = asyncio.new_event_loop()
+        self.shares_store = False
+        self.loop = self._loop = asyncio.new_event_loop()
+        self._keep: Span | None = None
         self._orders: asyncio.Queue[messages.Run | messages.Leave] = asyncio.Queue()
         self._threads = Threads()
         self._home = _here()
@@ -112,6 +117,7 @@ class Child:
             self._ready = True
             self._parent.send(messages.encode(messages.Ready()))
             while isinstance(order := await self._orders.get(), messages.Run):
+                self._keep = order.keep
                 self._task = asyncio.create_task(self._one(order.claim, order.trace))
                 await asyncio.wait({self._task})
                 self._task.result()
@@ -195,12 +201,22 @@ class Child:
             metadata = dict(context.noted) if context is not None and context.executed() else None
         except Exception:  # noqa: BLE001, S110 - the handler's notes are no text; its outcome says so
             pass
-        self._parent.send(messages.ended(outcome, metadata, tired=tired))
+        commit = None if context is None else context.commit
+        doubt = None if commit is None else commit.doubt
+        self._parent.send(messages.ended(outcome, metadata, tired=tired, moved=commit is not None, doubt=doubt))
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:  # noqa: ARG002
         """Pass on what the handler said; any thread."""
         said = messages.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
         self._parent.send(messages.encode(said))
+
+    def rules_of(self, kind: str) -> Rules:  # noqa: ARG002 - there is one run at a time
+        """Return rules with what the worker knows of the job's retention."""
+        return Rules(keep=self._keep)
+
+    def settled(self, claim: Claim, settlement: Settlement) -> None:  # noqa: ARG002
+        """Tell the worker at once that a block has settled the job; any thread."""
+        self._parent.send(messages.encode(messages.Settled(msgspec.structs.replace(settlement, ref=None))))
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:  # noqa: ARG002
         """Pass on that the handler waits for another job; any thread."""

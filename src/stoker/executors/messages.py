@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from stoker.model.ids import JobId
-from stoker.model.job import Claim
+from stoker.model.job import Claim, Settlement
 from stoker.model.outcome import Outcome
+from stoker.model.time import Span
 
 # --- to the child -----------------------------------------------------------------------------------------------
 
@@ -25,10 +26,14 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Run(msgspec.Struct, tag="run"):
-    """Run this claim's handler. `trace` is what its spans go on from, where the app traces."""
+    """Run this claim's handler. `trace` is what its spans go on from, where the app traces.
+
+    `keep`: how long the job stays when it is done, for a block that settles it.
+    """
 
     claim: Claim
     trace: dict[str, str] | None = None
+    keep: Span | None = None
 
 
 class Stop(msgspec.Struct, tag="stop"):
@@ -84,13 +89,24 @@ class Logged(msgspec.Struct, tag="logged"):
     text: str
 
 
+class Settled(msgspec.Struct, tag="settled"):
+    """A block of the handler has settled the job, in the commit of its writes."""
+
+    settlement: Settlement
+
+
 class Ended(msgspec.Struct, tag="ended"):
-    """The run is over. `tired`: the child should not be used again."""
+    """The run is over. `tired`: the child should not be used again.
+
+    `moved`: a block may have moved the claim. `doubt`: nobody knows whether the block's commit happened.
+    """
 
     kind: str
     outcome: msgspec.Raw
     metadata: dict[str, str] | None = None
     tired: bool = False
+    moved: bool = False
+    doubt: str | None = None
 
     def read(self) -> Outcome:
         """The outcome itself."""
@@ -102,13 +118,20 @@ OUTCOMES: dict[str, Any] = {cls.__name__: cls for cls in get_args(Outcome)}
 """Every outcome there is, so that a new one reaches the worker from a child process too."""
 
 ToChild: TypeAlias = Hello | Run | Stop | Stopping | Leave
-FromChild: TypeAlias = Ready | Broken | Began | Said | Waits | Logged | Ended
+FromChild: TypeAlias = Ready | Broken | Began | Said | Waits | Logged | Settled | Ended
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToChild).decode
 read_report = msgspec.json.Decoder(FromChild).decode
 
 
-def ended(outcome: Outcome, metadata: dict[str, str] | None, *, tired: bool) -> bytes:
+def ended(
+    outcome: Outcome,
+    metadata: dict[str, str] | None,
+    *,
+    tired: bool,
+    moved: bool = False,
+    doubt: str | None = None,
+) -> bytes:
     """The last message of a run."""
-    return encode(Ended(type(outcome).__name__, msgspec.Raw(encode(outcome)), metadata, tired))
+    return encode(Ended(type(outcome).__name__, msgspec.Raw(encode(outcome)), metadata, tired, moved, doubt))

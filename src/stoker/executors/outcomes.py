@@ -99,6 +99,16 @@ def _forget_own_frames(error: BaseException) -> None:
         error.__traceback__ = trace
 
 
+def outcome_after_block(context: Context, outcome: Outcome) -> Outcome:
+    """The outcome of a run that opened a block and is not settled by it.
+
+    A commit that may have happened is never a success: if it happened, this outcome is refused by the store, and if
+    not, the job runs again.
+    """
+    doubt = None if context.commit is None else context.commit.doubt
+    return outcome if doubt is None else ends.Failed(doubt)
+
+
 def outcome_of_interruption(
     cause: Cause, limit: float | None, task: Task[..., Any] | None, why: str | None = None
 ) -> Outcome:

@@ -18,8 +18,10 @@ from stoker.context import CancelToken, Context
 from stoker.engines.base import Feature
 from stoker.executors import messages
 from stoker.executors.outcomes import DecidedInChild, ProcessDied
+from stoker.job_part import relocate
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
+from stoker.model.lifecycle import kept_as_done
 from stoker.model.outcome import Outcome
 from stoker.subprocesses import ChildProcess
 
@@ -59,6 +61,8 @@ class Processes:
         for _ in range(MOST_CHILDREN):
             if (ended := await self._attempt(hello, context)) is not None:
                 context.metadata.update(ended.metadata or {})
+                if ended.moved:
+                    relocate(context).doubt = ended.doubt
                 return _conclusion(ended.read(), task, context)
         raise ProcessDied(f"{MOST_CHILDREN} child processes died before they could begin")
 
@@ -68,6 +72,7 @@ class Processes:
         try:
             ended = await child.converse(context)
         except BaseException:
+            relocate(context)  # the child may have opened a block
             self._alive.discard(child)
             self.warm(hello)
             await child.process.end()
@@ -207,7 +212,8 @@ class _Child:
             self.process.send(messages.encode(messages.Stopping()))
         tracing = context.runtime.app.tracing
         trace = None if tracing is None else tracing.carrier()
-        run = messages.Run(msgspec.structs.replace(context.claim, ref=None), trace)
+        keep = kept_as_done(context.claim, context.runtime.rules_of(context.kind))
+        run = messages.Run(msgspec.structs.replace(context.claim, ref=None), trace, keep)
         self.process.send(messages.encode(run))
         try:
             while not isinstance(report := await self._report(), messages.Ended):
@@ -217,6 +223,10 @@ class _Child:
                     context.runtime.note(context.claim, report.progress, report.lines)
                 elif isinstance(report, messages.Waits):
                     context.runtime.waits(context.claim, report.job, over=report.over)
+                elif isinstance(report, messages.Settled):
+                    commit = relocate(context)
+                    commit.committing, commit.settled = True, report.settlement
+                    context.runtime.settled(context.claim, report.settlement)
                 elif isinstance(report, messages.Broken):
                     raise StokerError(f"a child process cannot run the task: {report.why}")
                 elif report is None:

@@ -225,6 +225,16 @@ class ResultUnavailable(StokerError):
         super().__init__(f"job {job_id} ({kind}) is done, but its result could not be stored: {why}")
 
 
+class LostClaim(StokerError):
+    """The work of a block passed to another worker, or was taken away; nothing of the block was stored."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is no longer this worker's: its lease lapsed and another worker has it, or it was canceled by "
+            "force. Nothing of this block was stored."
+        )
+
+
 class GroupFailed(StokerError):
     """`wait()` of a group that closed with members dead or canceled, or that its maker abandoned.
 

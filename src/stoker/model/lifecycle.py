@@ -155,6 +155,13 @@ def due_again(settlement: Settlement, now: Instant) -> Instant:
     return now + settlement.after if settlement.due is None else settlement.due
 
 
+def kept_as_done(claim: Claim, rules: Rules) -> Span | None:
+    """How long a job stays when it is done: its own wish, else its task's, else the app's; None: as its queue says."""
+    if claim.options.keep is not None:
+        return claim.options.keep
+    return rules.keeps.get(claim.queue) if rules.keep is None else rules.keep
+
+
 def deletes(settlement: Settlement) -> bool:
     """Whether this settlement removes the job instead of finishing it."""
     return settlement.status is Status.DONE and settlement.keep == 0
@@ -164,9 +171,7 @@ def deletes(settlement: Settlement) -> bool:
 
 
 def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
-    keep = claim.options.keep
-    if keep is None:
-        keep = rules.keeps.get(claim.queue) if rules.keep is None else rules.keep
+    keep = kept_as_done(claim, rules)
     if outcome.warning is not None:
         metadata = {**(metadata or {}), RESULT_WARNING: outcome.warning}
     return Settlement(

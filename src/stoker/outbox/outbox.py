@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
-from stoker.engines.base import Transaction, outbox_of
+from stoker.block import joined
+from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.model.errors import InvalidOption
 from stoker.model.ids import text
 from stoker.model.outbox.stream import Entry, Stream, check_entries, topic
@@ -85,9 +86,10 @@ class Outbox(Generic[T]):
     ) -> str:
         """Append a message and return its id. It exists if and only if the transaction `tx` commits.
 
-        Without `tx` the append is a transaction of its own. Bytes are stored as they are, anything else as JSON of at
-        most 64 KiB; `type` is by default the name of the body's class. Messages of one key keep their order; with
-        `partition` the order holds inside that partition. A stream that is not stored yet is stored with the message.
+        Without `tx` the append is a transaction of its own, or joins the block that this Task or thread is in. Bytes
+        are stored as they are, anything else as JSON of at most 64 KiB; `type` is by default the name of the body's
+        class. Messages of one key keep their order; with `partition` the order holds inside that partition. A stream
+        that is not stored yet is stored with the message.
         """
         made = self.entry(key, body, type=type, headers=headers, partition=partition)
         await self._store([made], tx)
@@ -153,16 +155,28 @@ class Outbox(Generic[T]):
 
     async def _store(self, entries: Sequence[Entry], tx: Transaction | None) -> None:
         check_entries(self.stream, entries)
-        if entries:
-            await outbox_of(await self.app.engine()).append(self.stream, entries, tx=tx)
+        if not entries:
+            return
+        block = joined(self.app, tx)
+        if block is not None:
+            await block.join(self._appending(entries), wakes=[topic(self.stream.name)])
+        else:
+            await self._appending(entries)(await self.app.engine(), tx)
 
     def _store_sync(self, entries: Sequence[Entry], tx: Transaction | None, call: str) -> None:
-        if tx is None:
-            self.app.run(self._store(entries, None), instead=f"`await outbox.{call}`")
-            return
         check_entries(self.stream, entries)
-        if entries:
-            self.app.drive(lambda engine: outbox_of(engine).append(self.stream, entries, tx=tx))
+        block = joined(self.app, tx)
+        if not entries:
+            return
+        if block is not None:
+            block.join_sync(self._appending(entries), wakes=[topic(self.stream.name)])
+        elif tx is None:
+            self.app.run(self._store(entries, None), instead=f"`await outbox.{call}`")
+        else:
+            self.app.drive(lambda engine: self._appending(entries)(engine, tx))
+
+    def _appending(self, entries: Sequence[Entry]) -> Callable[[Engine, Transaction | None], Awaitable[None]]:
+        return lambda engine, tx: outbox_of(engine).append(self.stream, entries, tx=tx)
 
     # --- delivering ---------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class ChunkRunner(Runner):
         """Run claims that a lane gave out together, and settle them."""
         if claims[0].kind != lane.kind:  # a job of another kind was enqueued into this queue, or moved there
             settlement = await self._run(slot, lane, claims[0])
-            if not slot.abandoned:
+            if not slot.abandoned and settlement is not None:
                 self._store_loop.finished(claims[0], settlement, last=True)
             return
         plan = self._plans.get(lane.kind)
@@ -91,6 +91,9 @@ class ChunkRunner(Runner):
         for item, outcome in zip(items, outcomes, strict=True):
             rules = msgspec.structs.replace(plan.rules, roll=random())
             item.trace = context.trace
+            if item.commit is not None:
+                await self._after_block(slot, item, item.commit, outcome, rules)
+                continue
             settlement = self._traced(item, conclude(item.claim, outcome, rules, item.executed()))
             self._store_loop.finished(item.claim, settlement, last=item is items[-1])
 

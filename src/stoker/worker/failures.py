@@ -17,6 +17,7 @@ from stoker.model import ids
 from stoker.model.failure_report import FailureReport, failure_report, in_words
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Status, Verdict
+from stoker.model.outcome import Done, Outcome
 
 logger = logging.getLogger("stoker.worker")
 
@@ -51,6 +52,7 @@ class FailureLog:
         self._clock = clock
         self._windows: dict[str, _Window] = {}
         self._raised: dict[JobId, BaseException] = {}
+        self._returned: set[str] = set()
 
     def raised(self, claim: Claim, error: BaseException) -> None:
         """Keep what a run raised until its outcome is settled, where a hook wants it."""
@@ -75,6 +77,23 @@ class FailureLog:
             _log(claim, failure)
         if failure is not None and self._hooks and settlement.status in FAILURES:
             self._hooks.emit(_failed_run(claim, failure, exception))
+
+    def after_block(self, claim: Claim, outcome: Outcome) -> None:
+        """Log what a handler still did after its block had settled the job: an error, or, once, a lost result."""
+        self.lost(claim)
+        if not isinstance(outcome, Done):
+            error = str(getattr(outcome, "error", None) or getattr(outcome, "why", None) or type(outcome).__name__)
+            if self._admits(claim.kind, dead=False):
+                event = "ended otherwise after its transaction was committed"
+                _log(claim, FailureReport(False, event, error, "It is done all the same, and does not run again."))
+        elif outcome.result is not None and claim.kind not in self._returned:
+            self._returned.add(claim.kind)
+            logger.warning(
+                "the value that %s returned for job %s is not stored: the job was settled by its transaction before. "
+                "Give the value to result(...) of the block. This is logged once per task.",
+                claim.kind,
+                ids.text(claim.id),
+            )
 
     def put_back(self, claim: Claim, why: str, settlement: Settlement) -> None:
         """Log a job that cannot run in this worker and waits for another one."""

@@ -61,7 +61,8 @@ class LeaseReports:
         self._answers()
         in_flight = self._store_loop.in_flight
         for job, token in renewal.lost:
-            if job not in in_flight and self._claims.tokens.get(job) == token:
+            committing = job in in_flight or self._running_jobs.commits(job)
+            if not committing and self._claims.tokens.get(job) == token:
                 self.drop(job, Cause.LOST, "its claim was lost")
         for job, token in renewal.canceling:
             if self._claims.tokens.get(job) == token:

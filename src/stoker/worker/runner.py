@@ -21,13 +21,15 @@ from stoker.executors.outcomes import (
     Cause,
     DecidedInChild,
     ProcessDied,
+    outcome_after_block,
     outcome_of_error,
     outcome_of_result,
     outcome_of_unfit,
 )
+from stoker.job_part import Commit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
-from stoker.model.lifecycle import conclude, expired
+from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import claims as held_claims
@@ -109,7 +111,7 @@ class Runner:
             if slot.abandoned:
                 return
             lane.busy -= 1
-            full = store_loop.finished(claim, settlement, last=not buffer)
+            full = settlement is not None and store_loop.finished(claim, settlement, last=not buffer)
             if slot.shaken:
                 await slot.calm_down()
             if full or clock() - yielded_at > QUANTUM:
@@ -125,8 +127,8 @@ class Runner:
                 raise
             slot.recover()
 
-    async def _run(self, slot: Slot, lane: Lane, claim: Claim) -> Settlement:
-        """Run one job, from claim to settlement."""
+    async def _run(self, slot: Slot, lane: Lane, claim: Claim) -> Settlement | None:
+        """Run one job, from claim to settlement; None when that is handed over already."""
         options = claim.options
         if options.expires is not None and expired(claim):
             return conclude(claim, Expired())
@@ -168,6 +170,9 @@ class Runner:
             slot.context = None
             if slot.task.cancelling():
                 slot.recover()
+        if context.commit is not None:
+            await self._after_block(slot, context, context.commit, outcome, rules)
+            return None
         settlement = conclude(claim, outcome, rules, context.executed())
         return self._traced(context, settlement) if settlement.followups else settlement
 
@@ -180,8 +185,20 @@ class Runner:
 
     def _raised(self, context: Context, error: BaseException) -> None:
         """Keep an exception for the error hooks; of another process there is only its text."""
-        if not isinstance(error, DecidedInChild | ProcessDied):
+        if not issubclass(type(error), (DecidedInChild, ProcessDied)):  # its `__class__` may raise
             self._failures.raised(context.claim, error)
+
+    async def _after_block(self, slot: Slot, context: Context, commit: Commit, outcome: Outcome, rules: Rules) -> None:
+        """Hand over a run that opened a block: the block may have settled its job, or moved its claim."""
+        if slot.abandoned:
+            return
+        if commit.settled is not None:
+            self._failures.after_block(context.claim, outcome)
+            await self._store_loop.settled_already(context.claim, commit.settled)
+            return
+        settlement = conclude(context.claim, outcome_after_block(context, outcome), rules, context.executed())
+        settlement = self._traced(context, settlement)
+        self._store_loop.finished(context.claim, settlement, last=True)
 
     def _outcome(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
         cause = slot.cause_of(context)

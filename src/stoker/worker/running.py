@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stoker.codec.error_text import describe_error
 from stoker.context import Context
-from stoker.executors.outcomes import Cause, outcome_of_interruption
+from stoker.executors.outcomes import Cause, outcome_after_block, outcome_of_interruption
 from stoker.model import ids
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement
@@ -24,8 +24,9 @@ from stoker.model.outcome import Outcome, Panicked
 if TYPE_CHECKING:
     from stoker.task import Task
 
-ReplaceSlot: TypeAlias = Callable[[Sequence[tuple[Claim, Settlement]]], None]
-"""Settles the jobs of a slot that was abandoned, and starts another slot."""
+Ended: TypeAlias = Sequence[tuple[Claim, Settlement]]
+ReplaceSlot: TypeAlias = Callable[[Ended, Ended], None]
+"""Settles the jobs of a slot that was abandoned, but for those that blocks have settled, and starts another slot."""
 
 
 AGAIN_AFTER = 1.0
@@ -193,6 +194,14 @@ class RunningJobs:
             self.interrupt(slot, cause, reason)
         return True
 
+    def commits(self, job: JobId) -> bool:
+        """Is a block of this job's run committing, or committed?"""
+        slot = self.runs.get(job)
+        context = None if slot is None else slot.context
+        if context is None:
+            return False
+        return any(item.commit is not None and item.commit.committing for item in context.items if item.claim.id == job)
+
     def abandon(self, slot: Slot) -> None:
         """Settle the jobs of a handler that ignores every interruption."""
         context = slot.context
@@ -217,10 +226,15 @@ class RunningJobs:
     def _end(self, slot: Slot, context: Context, outcome_of: Callable[[Context], Outcome]) -> None:
         slot.abandoned = True
         rules = self._rules_of(context.kind)
-        ended = [(item.claim, conclude(item.claim, outcome_of(item), rules)) for item in context.items]
-        for claim, _ in ended:
+        ended, settled = [], []
+        for item in context.items:
+            if item.commit is not None and item.commit.settled is not None:
+                settled.append((item.claim, item.commit.settled))
+            else:
+                ended.append((item.claim, conclude(item.claim, outcome_after_block(item, outcome_of(item)), rules)))
+        for claim, _ in (*ended, *settled):
             self.runs.pop(claim.id, None)
-        self._replace_slot(ended)
+        self._replace_slot(ended, settled)
 
     def end_as_panic(self, slot: Slot, error: BaseException) -> None:
         """End a run as a panic: a task that it left behind tried to end the worker."""

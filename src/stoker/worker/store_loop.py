@@ -156,6 +156,11 @@ class StoreLoop:
             asyncio.get_running_loop().call_later(FLUSH_AFTER, self._wake_late)
         return full and self._calls < self._parallel_calls
 
+    async def settled_already(self, claim: Claim, settlement: Settlement) -> None:
+        """Take over a job that its handler has settled in a transaction of its own: nothing is written any more."""
+        await self._settled([claim], [settlement], [_APPLIED])
+        self.wakeup.set()
+
     def _wake_late(self) -> None:
         self._armed = False
         self.wakeup.set()

@@ -45,7 +45,7 @@ from stoker.worker.plans import Plans
 from stoker.worker.presence import presence, version
 from stoker.worker.publisher import Publisher
 from stoker.worker.rollup import RollUp
-from stoker.worker.running import RunningJobs
+from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
 from stoker.worker.state import WorkerState
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
@@ -83,10 +83,11 @@ class Worker:
         self._state = WorkerState(draining=drain)
         self.states: dict[Any, Any] = {}
         self.stopping = Stopping()
+        self.shares_store = True
         self.failures = FailureLog(app.errors)
         self.outage = Outage()
         self.claims = HeldClaims()
-        self.running_jobs = RunningJobs(app.find_task, self._rules_of, self._replace_slot)
+        self.running_jobs = RunningJobs(app.find_task, self.rules_of, self._replace_slot)
         self.limits = QueueLimits(self.running_jobs.count)
         self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.limits)
         self.lanes = self.fetcher.lanes
@@ -166,6 +167,7 @@ class Worker:
         if self.state not in ("new", "stopped"):
             raise StokerError(f"this worker is {self.state} already; make another one")
         before, self._state.phase = self.state, "starting"
+        self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._stop_asked = False
         try:
@@ -455,15 +457,14 @@ class Worker:
 
     # --- slots --------------------------------------------------------------------------------------------------
 
-    def _rules_of(self, kind: str) -> Rules:
-        return self.plans.rules_of(kind)
-
-    def _replace_slot(self, ended: Sequence[tuple[Claim, Settlement]]) -> None:
-        """Settle the jobs of an abandoned slot and start a new slot."""
-        lane = self.fetcher.lane_of(ended[0][0].queue)
+    def _replace_slot(self, ended: Ended, settled: Ended) -> None:
+        """Settle the jobs of an abandoned slot, but for those that blocks have settled, and start a new slot."""
+        lane = self.fetcher.lane_of((*ended, *settled)[0][0].queue)
         lane.busy -= 1
         for claim, settlement in ended:
             self.store_loop.finished(claim, settlement, last=True)
+        for claim, settlement in settled:
+            self._spawn(self.store_loop.settled_already(claim, settlement), "settled")
         if self.state == "running":
             self._start_slot(lane)
 
@@ -476,6 +477,15 @@ class Worker:
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Keep progress and log lines of a handler until they are written."""
         self.notes.put(claim, progress, lines)
+
+    def rules_of(self, kind: str) -> Rules:
+        """Return the rules by which jobs of this kind are settled."""
+        return self.plans.rules_of(kind)
+
+    def settled(self, claim: Claim, settlement: Settlement) -> None:  # noqa: ARG002 - the slot hands it over
+        """Note that a block has settled a running job: a renewal must not take it for lost."""
+        if self.claims.tokens.get(claim.id) == claim.token:
+            self.claims.tokens.pop(claim.id, None)
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Note that a handler begins or ends to wait for another job."""

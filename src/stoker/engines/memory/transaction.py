@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from stoker.engines.memory import outbox, unit_of_work
 from stoker.engines.memory.store import Store
@@ -76,6 +76,15 @@ class MemoryTransaction:
         """Return the claim if it holds; it must hold at the end as well."""
         return self._rehearse(partial(outbox.hold, claim=claim), now)
 
+    @property
+    def raw(self) -> NoReturn:
+        """Refuse: there is no connection."""
+        raise _without_sql()
+
+    async def execute(self, statement: str, values: Sequence[Any]) -> NoReturn:  # noqa: ARG002 - as the others have it
+        """Refuse: there is no SQL."""
+        raise _without_sql()
+
     def perform(self, now: Instant) -> None:
         """Write everything at once, or nothing."""
         self._ended = True
@@ -124,6 +133,10 @@ class MemoryTransaction:
             and ids.isdisjoint(self._store.jobs)
             and before.isdisjoint(ids)
         )
+
+
+def _without_sql() -> EngineRefused:
+    return EngineRefused("memory:// has no connection and no SQL. Its transaction holds jobs and messages only")
 
 
 def own(tx: object, store: Store) -> MemoryTransaction:

@@ -146,15 +146,25 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, url: str, where: str, *, settings: dict[str, str] | None, pooler: Pooler, patience: float
+        cls,
+        url: str,
+        where: str,
+        *,
+        settings: dict[str, str] | None,
+        pooler: Pooler,
+        patience: float,
+        ids: bool = True,
     ) -> Connection:
-        """Connect. `settings` are the session's, where there is one of our own."""
+        """Connect. `settings` are the session's, where there is one of our own; `ids`: a uuid is sixteen bytes."""
         try:
             link = None if pooler == "transaction" else await _direct(url, settings, pooler, patience)
             pooled = link is None
             if link is None:
                 link = await _connect(url, None, 0, patience)
             strict = pooled and await _default_level(link, patience) != LEVEL
+            if not ids:
+                async with _unless_it_fails(link, patience):
+                    await link.reset_type_codec("uuid", schema="pg_catalog")
         except (*DriverError, TimeoutError) as error:
             raise translated(error, where) from error
         return cls(link, where, pooled=pooled, strict=strict)

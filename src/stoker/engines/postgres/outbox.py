@@ -261,4 +261,4 @@ def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[li
 def hold(claim: Claim) -> Steps[Claim | None]:
     """Return the claim while it is still its worker's, with where it is stored now."""
     refs = yield from found_refs([(claim.worker, claim.token, claim.id)])
-    return msgspec.structs.replace(claim, ref=refs[0]) if refs else None
+    return msgspec.structs.replace(claim, ref=refs[0]._replace(group=claim.options.group)) if refs else None

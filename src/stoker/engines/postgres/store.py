@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,7 +19,7 @@ import msgspec
 
 from stoker.engines.base import Clock
 from stoker.engines.postgres import schema
-from stoker.engines.postgres.connection import BEGIN, DESK, DOORS, Connection, Pooler, Retriable
+from stoker.engines.postgres.connection import BEGIN, COMMON, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.groups import Looks
 from stoker.engines.postgres.statements import sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
@@ -41,8 +41,8 @@ Inserts with unique keys may wait for the lock of another transaction: neither p
 them.
 """
 
-KINDS = {"doors": DOORS, "streams": DOORS, "desk": DESK}
-"""Settings of the connections of each kind."""
+KINDS = {"doors": DOORS, "streams": DOORS, "desk": DESK, "transaction": COMMON}
+"""Settings of the connections of each kind. In a transaction users run statements of their own."""
 
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -139,7 +139,12 @@ class Store:
         limit = {"lock_timeout": str(int(options.patience * 900))}
         settings = {**KINDS[kind], **limit}
         return await Connection.open(
-            options.url, options.where, settings=settings, pooler=self._pooler, patience=options.patience
+            options.url,
+            options.where,
+            settings=settings,
+            pooler=self._pooler,
+            patience=options.patience,
+            ids=kind != "transaction",
         )
 
     @property
@@ -322,6 +327,17 @@ class Store:
         with suppress(RuntimeError):
             home[1].call_soon_threadsafe(home[1].call_later, delay, run)
 
+    async def at_home(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run on the engine's own loop; a synchronous caller in another thread is blocked meanwhile."""
+        home = self._home
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not None or home is None:
+            return await make()
+        return asyncio.run_coroutine_threadsafe(make(), home[1]).result()
+
     def _gave_up(self, error: BaseException) -> EngineBusy:
         return EngineBusy(
             f"{self.options.where} aborted this transaction {TRIES} times because of others ({error}). Nothing "
@@ -330,7 +346,7 @@ class Store:
 
 
 def _kind(lane: str) -> str:
-    return {"desk": "desk", "stream": "streams"}.get(lane, "doors")
+    return {"desk": "desk", "stream": "streams", "transaction": "transaction"}.get(lane, "doors")
 
 
 async def breather(turn: int) -> None:

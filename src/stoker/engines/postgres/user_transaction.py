@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -60,7 +61,7 @@ async def hold(store: Store, claimer: Claimer, tx: Any, claim: Claim) -> Claim |
     if not isinstance(tx, Own) and handles.dialect_of(tx) == "postgresql":
         [(level,)] = await handles.run(tx, "SHOW transaction_isolation")
         if level != LEVEL:
-            await store.once("write", _SET_APART, (claim.worker, claim.token, claim.id))
+            await store.at_home(lambda: store.once("write", _SET_APART, (claim.worker, claim.token, claim.id)))
     return await join(store, claimer, tx, lambda _: outbox.hold(claim))
 
 
@@ -99,21 +100,45 @@ class Own:
         if now is None:
             [(now,)] = await connection.run(store.texts[_NOW], (), store.options.patience)
         unit = Unit(now)
+        patience = store.options.patience
         try:
-            answer = await store.play(connection, _whole(unit, make(unit)))
+            answer = await _play(
+                store,
+                _whole(unit, make(unit)),
+                lambda text, values: connection.run(text, values, patience),
+                lambda text, values: connection.touch(text, values, patience),
+            )
         except Retriable as error:
-            raise EngineBusy(
-                f"{store.options.where} aborted this transaction because of another one ({error}). Nothing of it is "
-                "stored; begin it again"
-            ) from error
+            raise self.aborted(error) from error
         self.woken |= unit.woken
         self.touched_groups |= unit.touched_groups
         return answer
 
+    @property
+    def raw(self) -> Any:
+        """The driver's connection."""
+        if self.connection is None:
+            raise EngineClosed("this transaction is over")
+        return self.connection.link
+
+    async def execute(self, statement: str, values: Sequence[Any]) -> list[Row]:
+        """Run a statement of the user's own; returns its rows. Raises what the driver raises."""
+        return [tuple(row) for row in await self.raw.fetch(statement, *values)]
+
+    def aborted(self, error: Retriable) -> EngineBusy:
+        """The error of a transaction that the server gave up."""
+        return EngineBusy(
+            f"{self.store.options.where} aborted this transaction because of another one ({error}). Nothing of it is "
+            "stored; begin it again"
+        )
+
 
 @asynccontextmanager
 async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]:
-    """A transaction of the engine's own: commits when the block ends, rolls back if it raises."""
+    """A transaction of the engine's own: commits when the block ends, rolls back if it raises.
+
+    Users run statements of their own in it, so its session has neither the planner settings nor the types of ours.
+    """
     patience = store.options.patience
     async with store.lend("transaction") as connection:
         await connection.command(BEGIN, patience)
@@ -121,7 +146,14 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
         try:
             yield tx
             tx.connection = None
+            if not connection.link.is_in_transaction():
+                raise EngineRefused(
+                    "this transaction was committed or rolled back inside its block. Leave the commit to the block"
+                )
             await connection.command("COMMIT", patience)
+        except Retriable as error:
+            tx.connection = None
+            raise tx.aborted(error) from error
         except BaseException:
             tx.connection = None
             if connection.usable:
@@ -148,7 +180,9 @@ async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable
         await _check(store, handle, row)
         now = store.now()
         unit = Unit(row[3] if now is None else now)
-        answer = await _play(store, handle, _whole(unit, make(unit)))
+        answer = await _play(
+            store, _whole(unit, make(unit)), partial(handles.run, handle), partial(handles.touch, handle)
+        )
     except StokerError:
         raise
     except Exception as error:
@@ -209,7 +243,13 @@ def _beside_the_loop(asking: Coroutine[Any, Any, T]) -> T:
         return thread.submit(asyncio.run, asking).result()
 
 
-async def _play(store: Store, handle: Any, steps: Steps[T]) -> T:
+async def _play(
+    store: Store,
+    steps: Steps[T],
+    run: Callable[[str, Row], Awaitable[list[Row]]],
+    touch: Callable[[str, Row], Awaitable[int]],
+) -> T:
+    """Run the statements of steps in a session that has its driver's own types."""
     send: Callable[[Any], Any] = steps.send
     answer: Any = None
     try:
@@ -220,9 +260,9 @@ async def _play(store: Store, handle: Any, steps: Steps[T]) -> T:
             outward = tuple(map(_outward, values))
             try:
                 if isinstance(step, Touch):
-                    answer = await handles.touch(handle, store.texts[name], outward)
+                    answer = await touch(store.texts[name], outward)
                     continue
-                rows = await handles.run(handle, store.texts[name], outward)
+                rows = await run(store.texts[name], outward)
                 answer = [tuple(map(_inward, row)) for row in rows]
             except Exception as error:  # noqa: BLE001 - the steps may undo something first
                 send, answer = steps.throw, error

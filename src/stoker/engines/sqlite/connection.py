@@ -104,6 +104,11 @@ class Connection:
             else:
                 return str(self.pragma("journal_mode"))
 
+    @property
+    def raw(self) -> sqlite3.Connection:
+        """The driver's connection, for statements of the user's own."""
+        return self._raw
+
     def pragma(self, name: str, value: Any = None) -> Any:
         """Set a pragma, and return its value as read back."""
         if value is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoker.engines.sql.steps import Many, Steps
+from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sql.user_handles import handles
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import Connection, DriverError, translated
@@ -92,12 +92,28 @@ class Own:
         self.woken |= unit.woken
         return result
 
+    @property
+    def raw(self) -> Any:
+        """The driver's connection."""
+        if self.connection is None:
+            raise EngineClosed("this transaction is over")
+        return self.connection.raw
+
+    async def execute(self, statement: str, values: Sequence[Any]) -> list[Row]:
+        """Run a statement of the user's own; returns its rows. Raises what the driver raises."""
+        found: list[Row] = self.raw.execute(statement, values).fetchall()
+        return found
+
     async def end(self, *, keep: bool) -> None:
         """Commit in a thread, or roll back, and close the connection."""
         connection, self.connection = self.connection, None
         assert connection is not None
         try:
             if keep:
+                if not connection.raw.in_transaction:
+                    raise EngineRefused(
+                        "this transaction was committed or rolled back inside its block. Leave the commit to the block"
+                    )
                 await asyncio.to_thread(commit, connection, self._patience)
             else:
                 connection.rollback()

@@ -11,7 +11,7 @@ without suspending, so that `drive` needs no loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from stoker.engines.sql.user_handles.django import Django
@@ -28,7 +28,19 @@ from stoker.engines.sql.user_handles.drivers import (
 from stoker.engines.sql.user_handles.sqlalchemy import Alchemy, AlchemySession, AsyncAlchemy, AsyncAlchemySession
 from stoker.model.errors import EngineRefused
 
-__all__ = ["describe_handle", "dialect_of", "drive", "run", "run_many", "sqlite_file", "suspends", "touch"]
+__all__ = [
+    "describe_handle",
+    "dialect_of",
+    "drive",
+    "is_over",
+    "is_rolled_back",
+    "known",
+    "run",
+    "run_many",
+    "sqlite_file",
+    "suspends",
+    "touch",
+]
 
 T = TypeVar("T")
 ACCEPTED = (
@@ -88,6 +100,27 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         "this call came without an event loop, but its transaction handle is asynchronous. Nothing of the call may be "
         "relied upon: roll back, and await the asynchronous form inside the handle's own loop"
     )
+
+
+def is_rolled_back(error: BaseException) -> bool:
+    """Whether a commit that raised this certainly did not happen: the server aborted it and said why."""
+    return any(state[:2] in ("40", "23") for state in _states(error))
+
+
+def is_over(error: BaseException) -> bool:
+    """Whether a statement about a savepoint failed because its transaction was ended."""
+    if isinstance(error, EngineRefused) or any(state in ("3B001", "25P01") for state in _states(error)):
+        return True
+    return "no such savepoint" in str(error)
+
+
+def _states(error: BaseException) -> Iterator[str]:
+    """The SQLSTATEs of an error and of what caused it."""
+    found: BaseException | None = error
+    while found is not None:
+        yield str(getattr(found, "sqlstate", None) or "")
+        original = getattr(found, "orig", None)
+        found = original if isinstance(original, BaseException) else found.__cause__
 
 
 def adapt(handle: Any) -> Adapter:

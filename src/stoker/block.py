@@ -1,0 +1,612 @@
+"""Blocks: the user's writes and what Stoker stores for them, in one commit.
+
+A block is one transaction of the user's or of the engine. A `Part` says what belongs to it beside the user's writes:
+`begin` is the fence and comes first, `end` comes last, then the transaction commits. So the writes and the end of the
+work exist together or not at all. `current().transaction()` makes a block whose part is the run's job; a delivery of
+the outbox makes one with `AdvanceAtEnd`:
+
+    part = AdvanceAtEnd("a turn of consumer publish", lambda: conclude_batch(...))
+    async with Block(app, part, factory) as handle:   # a sync handler in its thread: `with Block(..., loop=loop)`
+        await handler(batch, handle)
+    if part.doubt is None: ...                        # committed; see `Part` for what else may have happened
+
+Whatever the same Task or thread enqueues or appends inside the block joins it: calls that take `tx=` ask `joined`
+first. A Task or thread that was started inside is refused, because nothing says when it is done.
+
+If the commit raises, nobody knows whether it happened: the part is told so (`in_doubt`) and must never report success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+from stoker.engines.base import Engine, Feature, Transaction, outbox_of
+from stoker.engines.sql.user_handles import handles
+from stoker.model.errors import EngineBusy, EngineRefused, LostClaim, StokerError
+
+if TYPE_CHECKING:
+    from stoker.app import Stoker
+    from stoker.model.job import Draft, Receipt
+    from stoker.model.outbox.delivery import Advance
+
+logger = logging.getLogger("stoker.block")
+
+T = TypeVar("T")
+H = TypeVar("H")
+AsyncT = TypeVar("AsyncT")
+SyncT = TypeVar("SyncT")
+
+Factory: TypeAlias = Callable[[], AbstractAsyncContextManager[H] | AbstractContextManager[H]]
+"""Opens a transaction: a context manager, sync or async, that yields a handle which `tx=` accepts, commits at its end
+and rolls back if it raises. `Session.begin` is one."""
+
+LONG = 5.0
+"""Seconds after which an open block is named in the log where it keeps all other writers waiting."""
+
+MARK = "SAVEPOINT stoker_block"
+UNMARK = "RELEASE SAVEPOINT stoker_block"
+"""A handle that the user committed inside the block does not know the savepoint any more."""
+
+
+class Part(Protocol):
+    """What Stoker does in a block beside the user's writes.
+
+    The block calls `begin` and `end` inside the transaction, `committing` before the commit, and at last one of
+    `committed`, `rolled_back` and `in_doubt`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Names the work in messages: "job 0190… (charge)"."""
+        ...
+
+    async def begin(self, engine: Engine, tx: Transaction) -> bool:
+        """Fence the work: return whether it is still this process's."""
+        ...
+
+    async def end(self, engine: Engine, tx: Transaction) -> bool:
+        """Store the end of the work: return whether that applied."""
+        ...
+
+    def committing(self) -> None:
+        """Note that everything is written and the commit begins."""
+        ...
+
+    def committed(self) -> None:
+        """Note that the transaction is committed."""
+        ...
+
+    def rolled_back(self) -> None:
+        """Note that nothing was stored."""
+        ...
+
+    def in_doubt(self, why: str) -> None:
+        """Note that nobody knows whether the transaction is committed."""
+        ...
+
+    async def is_stored(self, engine: Engine) -> bool:
+        """Ask the store whether `end` is committed; called after a transaction that the user's factory ended."""
+        ...
+
+
+class AdvanceAtEnd:
+    """The part of a delivery: the cursor advances in the commit of the handler's writes.
+
+    It needs no fence: the advance applies only under the turn's lease. After the block exactly one of these holds:
+    `advanced` (committed), `doubt` is a text (unknown: do not repeat the advance, the next lease shows the truth), or
+    neither (nothing was stored; the block raised).
+    """
+
+    def __init__(self, name: str, advance: Callable[[], Advance]) -> None:
+        self.name = name
+        self.advanced = False
+        self.doubt: str | None = None
+        self._advance = advance
+        self._written: Advance | None = None
+
+    async def begin(self, engine: Engine, tx: Transaction) -> bool:  # noqa: ARG002 - the signature of all parts
+        """Return True: nobody else writes the cursor of a leased partition."""
+        return True
+
+    async def end(self, engine: Engine, tx: Transaction) -> bool:
+        """Advance; `advance()` is asked only now, after the handler."""
+        self._written = self._advance()
+        return (await outbox_of(engine).advance(self._written, tx=tx)).applied
+
+    def committing(self) -> None:
+        """Nothing to note."""
+
+    def committed(self) -> None:
+        """Note that the cursor has advanced."""
+        self.advanced = True
+
+    def rolled_back(self) -> None:
+        """Nothing to note."""
+
+    def in_doubt(self, why: str) -> None:
+        """Note that it is not known whether the cursor has advanced."""
+        self.doubt = why
+
+    async def is_stored(self, engine: Engine) -> bool:
+        """Return whether the turn's lease is gone. Asked until a factory has committed once: it costs a look at all."""
+        done = self._written
+        assert done is not None
+        consumer = (done.stream, done.consumer)
+        if consumer in _committing_consumers:
+            return True
+        for state in await outbox_of(engine).streams([done.stream]):
+            for one in state.cursors:
+                cursor = one.cursor
+                turn = (cursor.consumer, cursor.partition, cursor.holder, cursor.token)
+                if turn == (done.consumer, done.partition, done.holder, done.token):
+                    return False
+        _committing_consumers.add(consumer)
+        return True
+
+
+_committing_consumers: set[tuple[str, str]] = set()
+"""Consumers of this process whose factory is known to commit."""
+
+
+# --- what users hold ----------------------------------------------------------------------------------------------
+
+
+class OwnTransaction:
+    """The engine's own transaction, in an async handler."""
+
+    def __init__(self, block: Block[Any, Any], tx: Any) -> None:
+        self.block = block
+        self._tx = tx
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection: asyncpg's or sqlite3's. Do not commit on it."""
+        return self._tx.raw
+
+    async def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement with the driver's placeholders (`$1` on Postgres, `?` on SQLite); returns its rows."""
+        rows: list[tuple[Any, ...]] = await self._tx.execute(statement, values)
+        return rows
+
+    def result(self, value: Any) -> None:
+        """Store this value as the job's result, with the commit."""
+        self.block.result(value)
+
+
+class OwnSyncTransaction:
+    """The engine's own transaction, in a plain handler. Its statements run on the worker's loop."""
+
+    def __init__(self, block: Block[Any, Any], tx: Any) -> None:
+        self.block = block
+        self._tx = tx
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection: asyncpg's, which belongs to the worker's loop, or sqlite3's."""
+        return self._tx.raw
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement with the driver's placeholders (`$1` on Postgres, `?` on SQLite); returns its rows."""
+        rows: list[tuple[Any, ...]] = self.block.on_loop(self._tx.execute(statement, values))
+        return rows
+
+    def result(self, value: Any) -> None:
+        """Store this value as the job's result, with the commit."""
+        self.block.result(value)
+
+
+_inside: ContextVar[Block[Any, Any] | None] = ContextVar("stoker.block", default=None)
+
+
+def joined(app: Stoker, tx: Transaction | None) -> Block[Any, Any] | None:
+    """The block that a call with this `tx=` joins; None when there is none, or `tx` is a handle of its own.
+
+    Without `tx` it is the open block of this Task or thread on the same app. In a Task or thread that was started
+    inside the block the call is refused.
+    """
+    if isinstance(tx, OwnTransaction | OwnSyncTransaction):
+        block: Block[Any, Any] | None = tx.block
+    elif tx is None:
+        block = _inside.get()
+    else:
+        return None
+    if block is None or block.app is not app:
+        return None
+    if not block.is_open:
+        if tx is None:
+            return None
+        raise EngineRefused(f"tx= is the transaction of {block.name}, which is over. Nothing was stored.")
+    if block.owner != _me():
+        raise EngineRefused(
+            f"this call comes from another Task or thread than the open transaction of {block.name}, which it was "
+            "started in. Nothing was stored: it would be unclear whether the commit waits for it. Make the call where "
+            "the block is, or after it."
+        )
+    return block
+
+
+def _me() -> object:
+    """This Task, or this thread where no loop runs."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident()
+
+
+class Block(Generic[AsyncT, SyncT]):
+    """One transaction with its part. Used once, as an async context manager or, in a thread, as a sync one.
+
+    `factory` opens the transaction; None: the engine's own. `loop` is where the app's engine lives, for threads.
+    """
+
+    def __init__(
+        self, app: Stoker, part: Part, factory: Factory[Any] | None, *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self.app = app
+        self.owner: object = None
+        self.is_open = False
+        self._part = part
+        self._factory = factory
+        self._loop = loop
+        self._used = False
+        self._threaded = False
+        self._outer: Block[Any, Any] | None = None
+        self._host: _Host | None = None
+        self._manager: Any = None
+        self._handle: Any = None
+        self._turn: asyncio.Lock | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._topics: set[str] = set()
+        self._inserted: list[tuple[Sequence[Draft], Sequence[Receipt]]] = []
+        self._engine: Engine
+
+    @property
+    def name(self) -> str:
+        """Names the block's work in messages."""
+        return self._part.name
+
+    @property
+    def _is_theirs(self) -> bool:
+        """Is the handle one of a driver or library, which the user could commit?"""
+        return self._factory is not None and handles.known(self._handle) is not None
+
+    def result(self, value: Any) -> None:
+        """Store this value as the job's result, with the commit."""
+        store = getattr(self._part, "result", None)
+        if store is None:
+            raise StokerError(f"{self.name} has no result that could be stored; return it from the handler")
+        store(value)
+
+    # --- as a context manager -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> AsyncT:
+        self._loop = asyncio.get_running_loop()
+        handle: AsyncT = await self._enter()
+        return handle
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(error)
+
+    def __enter__(self) -> SyncT:
+        if _running_loop() is not None:
+            raise EngineRefused(
+                f"{self.name} opens a transaction with `with` in a thread that runs an event loop, which it would "
+                "block. Nothing was stored. Write `async with current().transaction(...)` in an async handler."
+            )
+        if self._loop is None or not self._loop.is_running():
+            raise EngineRefused(f"{self.name} opens a transaction outside of a running worker. Nothing was stored.")
+        self._threaded = True
+        handle: SyncT = handles.drive(self._enter())
+        return handle
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        handles.drive(self._leave(error))
+
+    # --- for calls that join ------------------------------------------------------------------------------------
+
+    async def join(self, call: Callable[[Engine, Transaction], Awaitable[T]], *, wakes: Iterable[str] = ()) -> T:
+        """Make an engine's call inside the transaction. `wakes`: topics to wake after the commit."""
+        answer = await self._on_handle(_awaited(call(self._engine, self._handle)))
+        self._topics.update(wakes)
+        return answer
+
+    def join_sync(self, call: Callable[[Engine, Transaction], Awaitable[T]], *, wakes: Iterable[str] = ()) -> T:
+        """`join` in the thread of a sync block."""
+        return handles.drive(self.join(call, wakes=wakes))
+
+    def inserted(self, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> None:
+        """Note jobs that exist when the block commits: timeline and listeners hear of them then."""
+        self._inserted.append((drafts, receipts))
+
+    def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the app's loop, from this thread, and wait for it."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # --- the steps ----------------------------------------------------------------------------------------------
+
+    async def _enter(self) -> Any:
+        """Open the transaction and fence the work."""
+        if self._used:
+            raise EngineRefused(f"this block of {self.name} was used before; make another with transaction()")
+        outer = _inside.get()
+        if outer is not None and outer.is_open and outer.app is self.app:
+            raise EngineRefused(
+                f"{outer.name} has an open transaction already; a block inside a block would be committed before it. "
+                "Nothing was stored. Use the outer one."
+            )
+        self._used = True
+        self._engine = engine = await self._elsewhere(self.app.engine())
+        if Feature.OUTBOX not in engine.features:
+            raise EngineRefused(
+                f"{engine.name} cannot join a transaction of your data, so {self.name} cannot be settled in one. "
+                "Nothing was stored. Keep the jobs in the database that holds your data."
+            )
+        await self._take_turn(engine)
+        try:
+            handle = await self._open(engine)
+        except BaseException:
+            self._release_turn()
+            raise
+        try:
+            lost = not await self._on_handle(self._part.begin(engine, self._handle))
+            if lost:
+                raise LostClaim(self.name)
+            if self._is_theirs:
+                await handles.run(self._handle, MARK)
+        except BaseException as error:
+            await self._roll_back(error)
+            raise
+        self.owner, self.is_open, self._outer = _me(), True, outer
+        _inside.set(self)
+        return handle
+
+    async def _open(self, engine: Engine) -> Any:
+        """Begin the transaction; returns what the user gets."""
+        manager: Any = engine.transaction() if self._factory is None else self._factory()
+        if self._factory is None or (hasattr(manager, "__aenter__") and not self._threaded):
+            self._host = _Host(manager)
+            self._handle = await self._elsewhere(self._host.enter())
+        elif hasattr(manager, "__enter__"):
+            self._manager = manager
+            self._handle = manager.__enter__()
+        else:
+            what = handles.describe_handle(manager)
+            hint = "an async context manager, which a plain handler cannot use" if self._threaded else what
+            raise EngineRefused(
+                f"the transaction factory of {self.name} returned {hint}. Nothing was stored. It must return a context "
+                "manager that yields a transaction's handle and commits at its end, as Session.begin does."
+            )
+        if self._factory is not None:
+            return self._handle
+        return OwnSyncTransaction(self, self._handle) if self._threaded else OwnTransaction(self, self._handle)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Store the end of the work and commit, or roll back."""
+        self.is_open = False
+        _inside.set(self._outer)
+        if error is not None:
+            await self._roll_back(error)
+            return
+        try:
+            await self._check_uncommitted()
+            if not await self._on_handle(self._part.end(self._engine, self._handle)):
+                raise LostClaim(self.name)
+        except BaseException as raised:
+            await self._roll_back(raised)
+            raise
+        await self._commit()
+
+    async def _check_uncommitted(self) -> None:
+        """Refuse to go on in a transaction that is not the one the work was fenced in."""
+        if not self._is_theirs:
+            return
+        try:
+            await handles.run(self._handle, UNMARK)
+        except Exception as error:
+            if not handles.is_over(error):
+                raise
+            raise EngineRefused(
+                f"the transaction of {self.name} was committed or rolled back inside its block. What was committed "
+                "there stays, and the work is not done: it will be tried again. Leave the commit to the block."
+            ) from error
+
+    async def _roll_back(self, error: BaseException) -> None:
+        canceled: asyncio.CancelledError | None = None
+        try:
+            if self._host is not None:
+                canceled = await self._to_the_end(self._host.leave(error))
+            else:
+                self._manager.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:  # noqa: BLE001 - the first error is the one to tell
+            if raised is not error:
+                logger.debug("rolling back the transaction of %s raised %r", self.name, raised)
+        finally:
+            self._part.rolled_back()
+            self._release_turn()
+        if canceled is not None:
+            raise canceled
+
+    async def _commit(self) -> None:
+        """Commit, whatever cancels this Task meanwhile; the cancel is raised afterwards."""
+        self._part.committing()
+        canceled: asyncio.CancelledError | None = None
+        try:
+            if self._manager is not None:
+                self._manager.__exit__(None, None, None)
+            canceled = await self._to_the_end(self._finish())
+        except EngineRefused as error:
+            self._part.in_doubt(str(error))
+            raise
+        except BaseException as error:
+            if handles.is_rolled_back(error) or isinstance(error, EngineBusy):
+                self._part.rolled_back()
+            else:
+                self._part.in_doubt(f"the outcome of its commit is not known: {type(error).__name__}: {error}")
+            raise
+        finally:
+            self._release_turn()
+        self._part.committed()
+        with suppress(StokerError):  # a hint, and the timeline: neither changes what is committed
+            await self._elsewhere(self._tell())
+        if canceled is not None:
+            raise canceled
+
+    async def _finish(self) -> None:
+        """Commit what lives on the loop. Then ask the store, where a factory of the user's was to commit."""
+        if self._host is not None:
+            await self._host.leave(None)
+        if self._factory is not None and not await self._part.is_stored(self._engine):
+            raise EngineRefused(
+                f"the transaction factory of {self.name} ({_described(self._factory)}) did not commit when its block "
+                "ended. Nothing was stored, and the job is not done. Give a factory that commits, such as "
+                "Session.begin."
+            )
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> asyncio.CancelledError | None:
+        """Run to the end in a Task of its own; returns a cancel that came meanwhile."""
+        if self._threaded:
+            self.on_loop(work)
+            return None
+        task = asyncio.ensure_future(work)
+        canceled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                canceled = error
+        task.result()
+        return canceled
+
+    async def _tell(self) -> None:
+        """After the commit: wake who waits for what it brought, and emit the jobs."""
+        for drafts, receipts in self._inserted:
+            await self.app.emit_inserted(drafts, receipts)
+        if self._topics:
+            await self._engine.wake(sorted(self._topics))
+
+    # --- where calls run ----------------------------------------------------------------------------------------
+
+    async def _elsewhere(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the app's loop."""
+        return self.on_loop(work) if self._threaded else await work
+
+    async def _on_handle(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run statements on the handle: a thread runs those of its own handle itself."""
+        if self._threaded and self._host is not None:
+            return self.on_loop(work)
+        return await work
+
+    # --- one writer at a time -----------------------------------------------------------------------------------
+
+    async def _take_turn(self, engine: Engine) -> None:
+        """Wait for other blocks of this loop where a store has one writer: waiting in SQLite may block the loop."""
+        if Feature.BESIDE_TRANSACTIONS in engine.features:
+            return
+        turn = await self._elsewhere(self.app.block_turn())
+        await self._elsewhere(_acquired(turn))
+        self._turn = turn
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._watch)
+
+    def _watch(self) -> None:
+        assert self._loop is not None
+        if self._turn is not None:
+            self._timer = self._loop.call_later(LONG, self._warn)
+
+    def _warn(self) -> None:
+        logger.warning(
+            "the transaction of %s has been open for more than %g s. On %s every other write waits for it meanwhile: "
+            "claims, settlements, enqueues. Do slow work, such as calls over the network, before the block.",
+            self.name,
+            LONG,
+            self._engine.name,
+        )
+
+    def _release_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        assert self._loop is not None
+        if self._threaded:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._free, turn)
+        else:
+            self._free(turn)
+
+    def _free(self, turn: asyncio.Lock) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        turn.release()
+
+
+class _Host:
+    """Enters and leaves an async context manager in a Task of its own, which no cancel of the handler reaches."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self) -> Any:
+        loop = asyncio.get_running_loop()
+        self._entered: asyncio.Future[Any] = loop.create_future()
+        self._left: asyncio.Future[BaseException | None] = loop.create_future()
+        self._task = loop.create_task(self._live(), name="stoker-block")
+        try:
+            await asyncio.wait([self._entered, self._task], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.exception()
+            raise
+        if not self._entered.done():
+            self._task.result()
+        return self._entered.result()
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave it, with an error or without; raises what leaving raises."""
+        assert self._task is not None
+        if not self._left.done():
+            self._left.set_result(error)
+        await asyncio.wait([self._task])
+        self._task.result()
+
+    async def _live(self) -> None:
+        handle = await self._manager.__aenter__()
+        self._entered.set_result(handle)
+        error = await self._left
+        if error is None:
+            await self._manager.__aexit__(None, None, None)
+        else:
+            await self._manager.__aexit__(type(error), error, error.__traceback__)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _acquired(lock: asyncio.Lock) -> None:
+    await lock.acquire()
+
+
+def _described(factory: Any) -> str:
+    return str(getattr(factory, "__qualname__", None) or type(factory).__qualname__)
