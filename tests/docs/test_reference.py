@@ -108,7 +108,7 @@ def test_there_are_no_other_settings() -> None:
 
 
 def test_every_option_of_the_command_line_is_in_the_reference() -> None:
-    page = read("reference/cli.md") + read("reference/operator-commands.md")
+    page = "".join(read(f"reference/{name}.md") for name in ("cli", "operator-commands", "dashboard"))
     for name, (where, _) in COMMANDS.items():
         module, _, attribute = where.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)

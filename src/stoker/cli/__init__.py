@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
     "cron": ("stoker.cli.cron:cron", "List schedules; pause, resume, run, reset or drop one"),
+    "serve": ("stoker.cli.serve:serve", "Serve the dashboard and the REST API: stoker serve app:jobs"),
+    "tokens": ("stoker.cli.tokens:tokens", "Make, list and revoke tokens for the dashboard and the REST API"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""

@@ -9,18 +9,7 @@ from stoker.outbox.inbox import Inbox
 from stoker.outbox.message import Message
 from stoker.outbox.outbox import Outbox
 from stoker.outbox.pace import Pace
-from stoker.outbox.relays import (
-    JoiningRelay,
-    Partial,
-    Relay,
-    To,
-    ToNats,
-    ToRabbit,
-    ToRedisStream,
-    ToTask,
-    ToWebhook,
-    verify_webhook,
-)
+from stoker.outbox.relays.base import JoiningRelay, Partial, Relay
 
 __all__ = [
     "Batch",
@@ -33,11 +22,4 @@ __all__ = [
     "Pace",
     "Partial",
     "Relay",
-    "To",
-    "ToNats",
-    "ToRabbit",
-    "ToRedisStream",
-    "ToTask",
-    "ToWebhook",
-    "verify_webhook",
 ]

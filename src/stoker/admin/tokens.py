@@ -1,0 +1,63 @@
+"""Access tokens for operators: make one, list them, revoke one. The secret is shown once and never stored."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+import msgspec
+
+from stoker.app import Stoker
+from stoker.model.access import Role
+from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.time import Seconds, span
+from stoker.model.tokens import AccessToken, digest
+
+PREFIX = "stk_"
+"""Tokens begin with it, so that scanners find one that leaked."""
+
+ENTROPY = 32
+"""Random bytes of a token."""
+
+
+class TokensAdmin:
+    """Who may sign in to the dashboard and the REST API."""
+
+    def __init__(self, app: Stoker) -> None:
+        self._app = app
+
+    async def create(
+        self, name: str, role: Role = "read", *, queues: Iterable[str] = (), expires: Seconds | None = None
+    ) -> str:
+        """Make a token and return its secret, which nobody can read again. A name that is taken is refused."""
+        engine = await self._app.engine()
+        now = await engine.now()
+        secret = PREFIX + secrets.token_urlsafe(ENTROPY)
+        token = AccessToken(
+            name=name,
+            sha256=digest(secret),
+            role=role,
+            queues=tuple(queues),
+            created=now,
+            expires=None if expires is None else now + span(expires, "expires"),
+        )
+        if not await engine.put_token(token):
+            raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
+        return secret
+
+    async def list(self) -> list[AccessToken]:
+        """Every token, also those that expired or were revoked, by name."""
+        return await (await self._app.engine()).tokens()
+
+    async def revoke(self, name: str) -> None:
+        """End a token; one that is revoked stays so. Raises `NotFound`."""
+        engine = await self._app.engine()
+        while True:
+            found = next((token for token in await engine.tokens() if token.name == name), None)
+            if found is None:
+                raise NotFound(f"there is no token {name!r}")
+            if found.revoked is not None:
+                return
+            revoked = msgspec.structs.replace(found, revoked=await engine.now())
+            if await engine.put_token(revoked, before=found):
+                return

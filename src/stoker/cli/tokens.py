@@ -1,0 +1,81 @@
+"""`stoker tokens …`: who may sign in to the dashboard and the REST API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from stoker.admin.tokens import TokensAdmin
+from stoker.cli.store import EXIT_CODES, on_store, run, show
+from stoker.model.access import ROLES
+from stoker.model.time import SECOND, Instant, moment
+from stoker.settings import read_span
+
+COLUMNS = ("name", "role", "queues", "created", "expires", "state")
+
+
+@click.group()
+def tokens() -> None:
+    """Make, list and revoke tokens for the dashboard and the REST API."""
+
+
+@tokens.command(epilog=EXIT_CODES)
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), default="read", show_default=True, help="What it may do.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Limit changes to this queue; repeatable.")
+@click.option("--expires", metavar="TIME", help="As in 90d; without it the token lasts until it is revoked.")
+@on_store
+def create(
+    name: str, role: Any, queues: tuple[str, ...], expires: str | None, path: str | None, url: str | None
+) -> None:
+    """Make a token and print it. It is shown once: the store keeps only its hash."""
+    try:
+        lasts = None if expires is None else read_span(expires) / SECOND
+    except ValueError as error:
+        raise click.UsageError(f"--expires {error}") from None
+    secret = run(path, url, lambda app: TokensAdmin(app).create(name, role, queues=queues, expires=lasts))
+    click.echo(secret)
+    click.echo("Keep it now: it cannot be shown again.", err=True)
+
+
+@tokens.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@on_store
+def list_(as_json: bool, path: str | None, url: str | None) -> None:
+    """List tokens; what they are is not stored."""
+    found = run(path, url, lambda app: TokensAdmin(app).list())
+    rows = [
+        (
+            one.name,
+            one.role,
+            ", ".join(one.queues) or "all",
+            moment(one.created),
+            None if one.expires is None else moment(one.expires),
+            "revoked" if one.revoked is not None else "valid",
+        )
+        for one in found
+    ]
+    if as_json:
+        for one in found:
+            click.echo(json.dumps(_public(one)))
+    else:
+        show(COLUMNS, rows)
+
+
+def _public(one: Any) -> dict[str, Any]:
+    def text(at: Instant | None) -> str | None:
+        return None if at is None else moment(at).isoformat()
+
+    times = {name: text(getattr(one, name)) for name in ("created", "expires", "revoked")}
+    return {"name": one.name, "role": one.role, "queues": list(one.queues), **times}
+
+
+@tokens.command(epilog=EXIT_CODES)
+@click.argument("name")
+@on_store
+def revoke(name: str, path: str | None, url: str | None) -> None:
+    """End a token. Dashboards notice within seconds."""
+    run(path, url, lambda app: TokensAdmin(app).revoke(name))
+    click.echo(f"{name} is revoked")

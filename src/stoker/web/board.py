@@ -1,0 +1,426 @@
+"""The dashboard as an ASGI app: doors first, then the page, the action or the API call.
+
+Every request passes the same doors in this order: number of requests, host, who it is, method and read-only mode,
+cross-site forgery, size, role. A route that names no role does not exist. What goes wrong becomes a page or problem
+details with a request id, and nothing of a driver's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+from urllib.parse import parse_qsl, quote
+
+from starlette._utils import get_route_path
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import compile_path
+from starlette.types import Message, Receive, Scope, Send
+
+from stoker.admin import Admin
+from stoker.admin.history import RECENT
+from stoker.app import Stoker
+from stoker.model.access import Identity, Role
+from stoker.model.errors import InvalidInput
+from stoker.model.events import Point
+from stoker.model.redact import Redaction
+from stoker.model.time import MINUTE
+from stoker.web import charts, problems
+from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask, is_loopback
+from stoker.web.background import Background
+from stoker.web.hub import LIMIT, Flow, Hub
+from stoker.web.problems import Problem
+from stoker.web.tokens import KnownTokens, identify
+from stoker.web.visit import CSRF_COOKIE, Visit
+
+logger = logging.getLogger("stoker.web")
+
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+SAFE = frozenset({"GET", "HEAD"})
+COLORS = ("red", "amber", "green", "blue", "grey")
+ACTION_LIMIT = 10.0
+"""Seconds for a change, whose outcome is not known when it is given up."""
+
+Call: TypeAlias = Callable[[Visit], Awaitable[Response]]
+Kind: TypeAlias = Literal["page", "action", "api", "open"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what a client may ask for; everything else is refused."""
+
+    body: int = 1 << 20
+    requests: int = 64
+    streams: int = 100
+    streams_each: int = 10
+    stream_seconds: float = 300
+    enqueued_per_minute: int = 6_000
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method and a path, who may go there, and what happens then."""
+
+    method: str
+    path: str
+    role: Role
+    call: Call
+    kind: Kind = "page"
+
+    @property
+    def changes(self) -> bool:
+        """Is it meant to change something?"""
+        return self.method not in SAFE
+
+    def pattern(self) -> re.Pattern[str]:
+        """What the path matches."""
+        return compile_path(self.path)[0]
+
+
+class Dashboard:
+    """An ASGI app that can be served by itself or mounted below any path."""
+
+    def __init__(
+        self,
+        jobs: Stoker,
+        *,
+        auth: Auth | None = None,
+        env: str | None = None,
+        color: str = "grey",
+        read_only: bool = False,
+        hosts: Iterable[str] | None = None,
+        limits: Limits | None = None,
+        late_after: float = 60.0,
+        redact: Redaction | None = None,
+    ) -> None:
+        if not isinstance(jobs, Stoker):
+            raise InvalidInput("jobs", jobs, "must be your app, jobs = Stoker(...)")
+        if color not in COLORS:
+            raise InvalidInput("color", color, f"must be one of {', '.join(COLORS)}")
+        self.jobs = jobs
+        self.auth: Auth = Tokens() if auth is None else auth
+        self.env = env
+        self.color = color
+        self.read_only = read_only
+        self.limits = limits or Limits()
+        self.late_after = late_after
+        self.redact = redact or Redaction()
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        if isinstance(self.auth, Open):
+            self._hosts = LOOPBACK_NAMES | (self._hosts or frozenset())
+        # Connections of its own: a flood of pages must not take those that the app around it enqueues with.
+        self.store = Stoker(jobs.root().for_loop(), mint=jobs.mint)
+        self.store.listeners = jobs.listeners
+        self.hub = Hub(self.store)
+        self._requests = 0
+        self.minute: Flow | None = None
+        self._sparks: dict[str, dict[str, list[float]]] = {}
+        self.streams: dict[str, int] = {}
+        self.recent: Sequence[Point] = ()
+        self.work = Background()
+        self.known_tokens = KnownTokens()
+        from stoker.web.routes import ways
+
+        self.ways = ways()
+        self._compiled = [(way.pattern(), way) for way in self.ways]
+
+    def __repr__(self) -> str:
+        return f"<Dashboard {self.store.root().name}>"
+
+    def admin_for(self, who: Identity | None, way: str) -> Admin:
+        """The operator's questions and actions, under a visitor's name."""
+        return Admin(self.store, by=None if who is None else who.name, way=way, redact=self.redact)
+
+    @property
+    def signs_in(self) -> bool:
+        """Do people sign in here?"""
+        return isinstance(self.auth, Tokens)
+
+    def remember(self, drawn: charts.Range, points: Sequence[Point]) -> None:
+        """Keep the bars of each queue for live pages, which read no points."""
+        self._sparks[drawn.name] = charts.sparks(points, drawn)
+        since = drawn.until - RECENT * MINUTE
+        self.recent = [one for one in points if one.bucket >= since]
+        newest = max((one.bucket for one in points), default=0)
+        last = [one for one in points if one.bucket == newest]
+        self.minute = Flow(*(float(charts.total(last, name, 0)) for name in Flow._fields))
+
+    def sparks(self, name: str) -> dict[str, list[float]]:
+        """The bars of each queue over a range, as they were read last."""
+        return self._sparks.get(name, {})
+
+    async def close(self) -> None:
+        """End the live streams and close the dashboard's own connections."""
+        await self.work.close()
+        await self.hub.close()
+        await self.store.close()
+
+    # --- ASGI -------------------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        csrf = request.cookies.get(CSRF_COOKIE, "")
+        known = re.fullmatch(r"[\w-]{43}", csrf) is not None
+        visit = Visit(
+            board=self,
+            request=request,
+            id=secrets.token_hex(4),
+            root=str(scope.get("root_path", "")).rstrip("/"),
+            csrf=csrf if known else secrets.token_urlsafe(32),
+        )
+        sent = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal sent
+            if message["type"] == "http.response.start":
+                sent = True
+                self._dress(visit, message, fresh=not known)
+            await send(message)
+
+        self._requests += 1
+        try:
+            response = await self._answer(visit)
+            await response(scope, receive, guarded)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if sent:
+                raise
+            await (await self._failed(visit, error))(scope, receive, guarded)
+        finally:
+            self._requests -= 1
+
+    def _dress(self, visit: Visit, message: Message, *, fresh: bool) -> None:
+        headers = MutableHeaders(scope=message)
+        for name, value in HEADERS.items():
+            headers[name] = value
+        headers.setdefault("cache-control", "no-store")
+        headers["x-request-id"] = visit.id
+        if fresh and headers.get("content-type", "").startswith("text/html"):
+            headers.append("set-cookie", self.cookie(visit, CSRF_COOKIE, visit.csrf))
+
+    def cookie(self, visit: Visit, name: str, value: str, *, age: int | None = None) -> str:
+        """A cookie that scripts cannot read and other sites cannot send."""
+        secure = "; Secure" if visit.request.url.scheme == "https" else ""
+        lasts = "" if age is None else f"; Max-Age={age}"
+        return f"{name}={quote(value, safe='')}; Path={visit.root or '/'}; HttpOnly; SameSite=Strict{secure}{lasts}"
+
+    # --- doors ------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, visit: Visit) -> Response:
+        request = visit.request
+        if self._requests > self.limits.requests:
+            raise Problem(503, "busy", "The dashboard answers as many requests as it may. Try again in a moment.")
+        self._check_host(request)
+        path = get_route_path(request.scope) or "/"
+        ways = [(found, way) for pattern, way in self._compiled if (found := pattern.match(path)) is not None]
+        asked = "GET" if request.method == "HEAD" else request.method
+        found, way = next(((found, way) for found, way in ways if way.method == asked), (None, None))
+        if way is not None and way.kind == "open":
+            assert found is not None
+            request.scope["path_params"] = found.groupdict()
+            visit.identity = await self._identify(visit)
+            if way.changes:
+                self._check_csrf(visit)
+            return await way.call(visit)
+        visit.identity = await self._identify(visit)
+        if visit.identity is None:
+            return self._sign_in(visit, path)
+        if way is None or found is None:
+            raise self._nowhere(ways, path)
+        request.scope["path_params"] = {name: _read(value) for name, value in found.groupdict().items()}
+        if way.changes:
+            if self.read_only:
+                raise Problem(405, "read_only", "This dashboard is read-only. Nothing was changed.")
+            self._check_csrf(visit)
+        if not visit.identity.may(way.role):
+            what = f"This needs the role {way.role}; {visit.identity.name} has {visit.identity.role}."
+            raise Problem(403, "role", f"{what} Nothing was changed.")
+        async with asyncio.timeout(ACTION_LIMIT if way.changes else LIMIT):
+            return await way.call(visit)
+
+    def _nowhere(self, ways: list[tuple[re.Match[str], Way]], path: str) -> Problem:
+        if ways:
+            problem = Problem(405, "method", "This address is there, but not for this method.")
+            problem.headers["allow"] = ", ".join(sorted({way.method for _, way in ways}))
+            return problem
+        return Problem(404, "not_found", f"There is no page at {path[:200]}.")
+
+    def _check_host(self, request: Request) -> None:
+        if self._hosts is None:
+            return
+        host = re.sub(r":\d+$", "", request.headers.get("host", "")).lower()
+        if host not in self._hosts:
+            raise Problem(421, "host", "This dashboard does not answer under that name. Allow it with hosts=[...].")
+
+    async def _identify(self, visit: Visit) -> Identity | None:
+        if isinstance(self.auth, Open):
+            client = visit.request.client
+            if client is None or not is_loopback(client.host):
+                raise Problem(403, "remote", "This dashboard is open only to the machine it runs on.")
+            return Identity(self.auth.name, self.auth.role)
+        if isinstance(self.auth, Tokens):
+            return await identify(visit)
+        return await ask(self.auth, visit.request)
+
+    def _sign_in(self, visit: Visit, path: str) -> Response:
+        page = visit.request.method in SAFE and not path.startswith(("/api/", "/live"))
+        if isinstance(self.auth, Tokens) and page:
+            return RedirectResponse(visit.url("sign-in", next=visit.here), 303)
+        problem = Problem(401, "token", "No token was given, or it is not known or has expired.")
+        problem.headers["www-authenticate"] = "Bearer"
+        raise problem
+
+    def _check_csrf(self, visit: Visit) -> None:
+        """Refuse a change that another site's page sent with this browser's cookies."""
+        request = visit.request
+        if isinstance(self.auth, Tokens) and "authorization" in request.headers:
+            return  # no browser adds this header by itself
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        origin = request.headers.get("origin", "null")
+        foreign = origin != "null" and origin.partition("://")[2].lower() != request.headers.get("host", "").lower()
+        if site not in {"same-origin", "none"} or foreign:
+            raise Problem(403, "csrf", "Another site sent this request. Nothing was changed.")
+        request.state.csrf_owed = True
+        header = request.headers.get("x-csrf-token")
+        if header is not None:
+            self.check_token(visit, header)
+
+    def check_token(self, visit: Visit, given: str) -> None:
+        """Compare the token of a form with that of the cookie."""
+        stored = visit.request.cookies.get(CSRF_COOKIE, "")
+        if not stored or not hmac.compare_digest(stored.encode(), given.encode()):
+            raise Problem(403, "csrf", "This form has expired. Nothing was changed. Load the page again.")
+        visit.request.state.csrf_owed = False
+
+    async def body(self, visit: Visit) -> bytes:
+        """The whole body, up to the limit."""
+        length = visit.request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self.limits.body:
+            raise _too_large(self.limits.body)
+        parts, total = list[bytes](), 0
+        async for part in visit.request.stream():
+            total += len(part)
+            if total > self.limits.body:
+                raise _too_large(self.limits.body)
+            parts.append(part)
+        return b"".join(parts)
+
+    async def form(self, visit: Visit) -> Form:
+        """The fields of a form, whose token is checked."""
+        kind = visit.request.headers.get("content-type", "").partition(";")[0].strip()
+        raw = await self.body(visit)
+        if raw and kind != "application/x-www-form-urlencoded":
+            raise Problem(422, "invalid", "A form must be sent as application/x-www-form-urlencoded.")
+        try:
+            found = Form(parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=2_000))
+        except ValueError:
+            raise Problem(422, "invalid", "The form cannot be read. Nothing was changed.") from None
+        if getattr(visit.request.state, "csrf_owed", True):
+            self.check_token(visit, found.get("csrf"))
+        return found
+
+    # --- what went wrong --------------------------------------------------------------------------------------------
+
+    async def _failed(self, visit: Visit, error: Exception) -> Response:
+        problem = problems.of(error)
+        if problem is None:
+            logger.error("request %s of the dashboard failed", visit.id, exc_info=error)
+            problem = Problem(500, "fault", "Something broke in Stoker. The log has it under this request's id.")
+        elif problem.status >= 500:
+            logger.warning("request %s of the dashboard: %s: %s", visit.id, problem.code, type(error).__name__)
+        from stoker.web.routes import refusal
+
+        return await refusal(visit, problem)
+
+
+class Form:
+    """The fields of a form; a name may come more than once."""
+
+    def __init__(self, fields: list[tuple[str, str]]) -> None:
+        self._fields = fields
+
+    def get(self, name: str, default: str = "") -> str:
+        """The last value of a field."""
+        return next((value for key, value in reversed(self._fields) if key == name), default)
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a field."""
+        return [value for key, value in self._fields if key == name]
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "too_large", f"A request may have {most:,} bytes at most. Nothing was changed.")
+
+
+def _read(value: str) -> str:
+    return value
+
+
+def dashboard(
+    jobs: Stoker,
+    *,
+    auth: Auth | None = None,
+    env: str | None = None,
+    color: str = "grey",
+    read_only: bool = False,
+    hosts: Iterable[str] | None = None,
+    limits: Limits | None = None,
+    late_after: float = 60.0,
+    redact: Redaction | None = None,
+) -> Dashboard:
+    """Make the dashboard of an app, to be served by itself or mounted below a path of another app.
+
+    `auth` is `Tokens()` (default), a function that returns an `Identity` or None, or `Open()` for this machine only.
+    `env` and `color` name the environment on every page. `read_only` refuses every change. `hosts` are the names it
+    answers under; None leaves that to the app around it. A queue whose oldest due job waits longer than `late_after`
+    seconds is falling behind. `redact` says which names make a value secret.
+    """
+    return Dashboard(
+        jobs,
+        auth=auth,
+        env=env,
+        color=color,
+        read_only=read_only,
+        hosts=hosts,
+        limits=limits,
+        late_after=late_after,
+        redact=redact,
+    )

@@ -1,0 +1,226 @@
+"""Charts from points: what is drawn, what its axes say, and what it says to people who do not see it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from stoker.model.errors import InvalidInput
+from stoker.model.events import Point
+from stoker.model.stats import BUCKET, coarsen, width_for
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant, moment
+from stoker.model.words import short, span
+from stoker.web.marks import nice_top
+from stoker.web.visit import Visit
+
+SPANS: Final[dict[str, Span]] = {"1h": HOUR, "6h": 6 * HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY}
+LONGEST: Final = 90 * DAY
+METRICS: Final = ("enqueued", "completed", "failed", "processing", "total")
+BARS = 90
+"""About how many points a chart has."""
+
+SPARK = 30
+
+
+class Range(NamedTuple):
+    """A period of closed minutes, in equal buckets."""
+
+    name: str
+    since: Instant
+    until: Instant
+    width: Span
+
+    @property
+    def buckets(self) -> list[Instant]:
+        """Where each bucket begins."""
+        return list(range(self.since, self.until, self.width))
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The range as parameters of an address."""
+        if self.name:
+            return {"range": self.name}
+        return {"since": _text(self.since), "until": _text(self.until)}
+
+
+def range_of(visit: Visit, now: Instant) -> Range:
+    """The range that the address names; an unknown or endless one is refused."""
+    since, until = visit.parameter("since"), visit.parameter("until")
+    closed = now // BUCKET * BUCKET
+    if since or until:
+        start = _moment("since", since or _text(closed - HOUR)) // BUCKET * BUCKET
+        end = min(-(-_moment("until", until or _text(closed)) // BUCKET) * BUCKET, closed)
+        if end - start > LONGEST:
+            raise InvalidInput("since", since, "must be 90 days before until at most")
+        return _ranged("", min(start, end - BUCKET), end)
+    name = visit.parameter("range", "1h")
+    if name not in SPANS:
+        raise InvalidInput("range", name, f"must be one of {', '.join(SPANS)}")
+    return _ranged(name, closed - SPANS[name], closed)
+
+
+def _ranged(name: str, since: Instant, until: Instant) -> Range:
+    width = width_for(until - since, (until - since) // BARS)
+    return Range(name, until - -(-(until - since) // width) * width, until, width)
+
+
+def _moment(field: str, text: str) -> Instant:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(field, text, "must be a time such as 2026-11-16T14:00:00Z") from None
+    return instant(found if found.tzinfo is not None else found.replace(tzinfo=UTC), field)
+
+
+def _text(at: Instant) -> str:
+    return f"{moment(at):%Y-%m-%dT%H:%M:%SZ}"
+
+
+class Series(NamedTuple):
+    """What the charts of one range show; counts are per minute, times in seconds, None where nothing ended."""
+
+    at: list[Instant]
+    completed: list[float | None]
+    enqueued: list[float | None]
+    failed: list[float | None]
+    p50: list[float | None]
+    p95: list[float | None]
+    p99: list[float | None]
+
+
+def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Series:
+    """The points of all queues together, bucket by bucket."""
+    together = [msgspec.structs.replace(one, queue="") for one in points]
+    merged = {(one.metric, one.bucket): one for one in coarsen(together, drawn.since, drawn.until, drawn.width)}
+    per = MINUTE / drawn.width
+
+    def counted(metric: str) -> list[float | None]:
+        found = (merged.get((metric, at)) for at in drawn.buckets)
+        return [0.0 if one is None else one.count * per for one in found]
+
+    def timed(rank: str) -> list[float | None]:
+        found = (merged.get((times, at)) for at in drawn.buckets)
+        return [None if one is None else float(getattr(one, rank)) / SECOND for one in found]
+
+    failed = [merged.get(("failed", at)) for at in drawn.buckets]
+    return Series(
+        drawn.buckets,
+        counted("completed"),
+        counted("enqueued"),
+        [0.0 if one is None else float(one.count) for one in failed],
+        timed("p50"),
+        timed("p95"),
+        timed("p99"),
+    )
+
+
+def sparks(points: Iterable[Point], drawn: Range, metric: str = "completed") -> dict[str, list[float]]:
+    """Thirty bars per queue over a range."""
+    step = -(-(drawn.until - drawn.since) // SPARK)
+    found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * SPARK)
+    for one in points:
+        if one.metric == metric and drawn.since <= one.bucket < drawn.until:
+            found[one.queue][min((one.bucket - drawn.since) // step, SPARK - 1)] += one.count
+    return dict(found)
+
+
+def total(points: Iterable[Point], metric: str, since: Instant) -> int:
+    """How many of something there were since a moment."""
+    return sum(one.count for one in points if one.metric == metric and one.bucket >= since)
+
+
+def context(found: Series, drawn: Range, visit: Visit, times: str, queue: str | None = None) -> dict[str, Any]:
+    """Everything the chart macro needs."""
+    top = nice_top(max(_values(found.completed) + _values(found.enqueued), default=0))
+    spans = _values(found.p50) + _values(found.p95) + _values(found.p99)
+    low = 10.0 ** min(math.floor(math.log10(max(min(spans, default=0.1), 0.001))), -1)
+    high = 10.0 ** max(math.ceil(math.log10(max(max(spans, default=1), 1.01))), 1)
+    query = drawn.query | ({} if queue is None else {"queue": queue}) | ({} if times == "total" else {"times": times})
+    other = "processing" if times == "total" else "total"
+    path = "" if queue is None else visit.request.url.path.removeprefix(visit.root)
+    return {
+        "completed": found.completed,
+        "enqueued": found.enqueued,
+        "failed": found.failed,
+        "p50": found.p50,
+        "p95": found.p95,
+        "p99": found.p99,
+        "top": top,
+        "low": low,
+        "high": high,
+        "query": query,
+        "flow_axis": [_axis(top * part / 3) for part in (3, 2, 1, 0)],
+        "times_axis": _decades(low, high),
+        "time_axis": _clock(drawn),
+        "most_failed": max(_values(found.failed), default=0),
+        "last_completed": _last(found.completed),
+        "last_enqueued": _last(found.enqueued),
+        "last_failed": _last(found.failed),
+        "last_p50": _span(_last(found.p50)),
+        "last_p95": _span(_last(found.p95)),
+        "last_p99": _span(_last(found.p99)),
+        "times_title": "Enqueue to done" if times == "total" else "Run time",
+        "switch_label": "run time" if times == "total" else "enqueue to done",
+        "switch_url": visit.url(path, **drawn.query, times="" if other == "total" else other),
+        "flow_label": f"Jobs per minute: completed {_extent(found.completed)}, enqueued {_extent(found.enqueued)}",
+        "dead_label": f"Dead jobs: at most {max(_values(found.failed), default=0):,.0f} at a time",
+        "times_label": f"p50 {_spoken(found.p50)}, p95 {_spoken(found.p95)}, p99 {_spoken(found.p99)}",
+    }
+
+
+def as_json(found: Series, look: str) -> list[list[float | None]]:
+    """The columns that a chart is drawn from in the browser."""
+    columns = {
+        "throughput": [found.completed, found.enqueued],
+        "dead": [found.failed],
+        "latency": [found.p50, found.p95, found.p99],
+    }
+    if look not in columns:
+        raise InvalidInput("look", look, f"must be one of {', '.join(columns)}")
+    return [[at / SECOND for at in found.at], *columns[look]]
+
+
+def _values(given: Sequence[float | None]) -> list[float]:
+    return [one for one in given if one is not None]
+
+
+def _last(given: Sequence[float | None]) -> float | None:
+    return given[-1] if given else None
+
+
+def _span(value: float | None) -> Span | None:
+    return None if value is None else round(value * SECOND)
+
+
+def _axis(value: float) -> str:
+    return f"{value:g}" if value < 10_000 else short(round(value)).replace(" ", "").replace(".0", "")
+
+
+def _decades(low: float, high: float) -> list[str]:
+    steps = round(math.log10(high / low))
+    return [_seconds(high / 10**step) for step in range(steps + 1)]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g} s"
+
+
+def _clock(drawn: Range) -> list[str]:
+    long = drawn.until - drawn.since > DAY
+    places = [drawn.since + (drawn.until - drawn.since) * part // 4 for part in range(5)]
+    return [f"{moment(at).day} {moment(at):%b}" if long else f"{moment(at):%H:%M}" for at in places]
+
+
+def _extent(given: Sequence[float | None]) -> str:
+    known = _values(given)
+    return f"between {min(known):,.0f} and {max(known):,.0f}" if known else "unknown"
+
+
+def _spoken(given: Sequence[float | None]) -> str:
+    known = _values(given)
+    return f"between {span(_span(min(known)))} and {span(_span(max(known)))}" if known else "unknown"

@@ -1,0 +1,1 @@
+"""The pages: each module loads what one page shows and names its template."""

@@ -1,0 +1,262 @@
+"""Jobs: the filter as text, tabs with counts where they can be known, a page of fifty, errors by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+
+from stoker.admin import Filter, InvalidFilter
+from stoker.model import ids
+from stoker.model.derived import error_groups, error_line
+from stoker.model.errors import InvalidInput
+from stoker.model.job import Status
+from stoker.model.query import ALLOWED, Cancel, Census, Clone, Delete, Discard, Requeue, RunNow
+from stoker.model.time import SECOND, Instant, instant
+from stoker.model.words import ago, span, until
+from stoker.records import Job
+from stoker.web import view
+from stoker.web.hub import Reading
+from stoker.web.pages import shared
+from stoker.web.visit import Visit
+
+SHOWN = 50
+GROUPS = 20
+LATEST = 1_000
+LONGEST_FILTER = 2_000
+
+TABS: Final = (
+    ("", "All"),
+    ("ready", "Ready"),
+    ("scheduled", "Scheduled"),
+    ("running", "Running"),
+    ("retrying", "Retrying"),
+    ("dead", "Dead"),
+    ("done", "Done"),
+    ("canceled", "Canceled"),
+    ("discarded", "Discarded"),
+    ("retried", "Retried"),
+)
+VIEWS: Final = (
+    ("Dead, by error", {"q": "is:dead", "group": "error"}),
+    ("Running, oldest first", {"q": "is:running order:oldest"}),
+    ("Retrying, oldest first", {"q": "is:retrying order:oldest"}),
+    ("Enqueued in the last hour", {"q": "since:1h"}),
+)
+LISTS: Final = (
+    ("is", "views"),
+    ("-is", "but_views"),
+    ("queue", "queues"),
+    ("-queue", "but_queues"),
+    ("kind", "kinds"),
+    ("-kind", "but_kinds"),
+)
+COUNTED = frozenset(field for _, field in LISTS)
+"""Fields of a filter that the census can count by."""
+
+ACTIONS: Final = (
+    ("requeue", "Requeue", Requeue, "primary"),
+    ("retry", "Retry as copy", Clone, ""),
+    ("run-now", "Run now", RunNow, ""),
+    ("cancel", "Cancel", Cancel, ""),
+    ("discard", "Discard", Discard, ""),
+    ("delete", "Delete…", Delete, "danger"),
+)
+
+
+async def show(visit: Visit) -> Response:
+    """A page of jobs."""
+    text = visit.parameter("q")
+    if added := visit.parameter("add").strip():
+        return RedirectResponse(visit.url("jobs", q=f"{text} {added}".strip()), 303)
+    reading = await visit.board.hub.reading()
+    try:
+        if len(text) > LONGEST_FILTER:
+            raise InvalidFilter("filter", text, f"must have {LONGEST_FILTER:,} characters at most")
+        wanted = Filter.parse(text)
+        if wanted.id is not None:
+            return RedirectResponse(visit.url(f"jobs/{wanted.id}"), 303)
+        if visit.parameter("group") == "error":
+            return await _by_error(visit, reading, wanted)
+        found = await visit.admin.jobs.find(wanted, limit=SHOWN, cursor=_cursor(visit))
+    except InvalidInput as error:
+        context = _context(visit, reading, Filter(), text) | {"mistake": str(error), "rows": [], "found": None}
+        return view.page(visit, "jobs.html", context, 422)
+    now = reading.census.at
+    back = ids.minted_at(ids.parse(found.cursor)) if found.cursor else None
+    context = _context(visit, reading, wanted, text) | {
+        "found": found,
+        "rows": [row(visit, job, now) for job in found.jobs],
+        "back_to": back,
+        "older": visit.url("jobs", q=text, after=found.cursor) if found.cursor else "",
+        "actions": _actions(found.jobs),
+        "page_number": "after" in visit.request.query_params,
+    }
+    return view.page(visit, "jobs.html", context)
+
+
+async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
+    limited = wanted if wanted.views else msgspec.structs.replace(wanted, views=("dead", "retrying"))
+    engine = await visit.board.store.engine()
+    census = reading.census
+    queues = sorted({one.queue for one in census.counts})
+    query = limited.query(census.at, queues=queues, kinds=census.kinds(), limit=LATEST)
+    page = await engine.find(query)
+    context = _context(visit, reading, wanted, str(wanted)) | {
+        "groups": error_groups(page.jobs)[:GROUPS],
+        "looked": len(page.jobs),
+        "found": None,
+        "rows": [],
+    }
+    return view.page(visit, "jobs-by-error.html", context)
+
+
+def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+    """What changes by itself: the counts on the tabs."""
+    try:
+        wanted = Filter.parse(visit.parameter("q"))
+    except InvalidInput:
+        wanted = Filter()
+    return _context(visit, reading, wanted, visit.parameter("q")) | {"rows": [], "found": None}
+
+
+def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[str, Any]:
+    active = wanted.views[0] if len(wanted.views) == 1 else "" if not wanted.views else "several"
+    title = f"Jobs: {', '.join(wanted.views)}" if wanted.views else "Jobs"
+    return view.common(visit, "jobs", title, shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "q": text,
+        "chips": [(word, value, visit.url("jobs", q=str(rest))) for word, value, rest in terms(wanted)],
+        "tabs": [
+            (name, label, n, visit.url("jobs", q=str(_with(wanted, name))))
+            for name, label, n in tabs(wanted, reading.census)
+        ],
+        "active": active,
+        "groupable": active in {"dead", "retrying"} or set(wanted.views) == {"dead", "retrying"},
+        "grouped": visit.parameter("group") == "error",
+        "views": [(name, visit.url("jobs", **query)) for name, query in VIEWS],
+        "oldest": wanted.order == "oldest",
+        "mistake": "",
+        "actions": [],
+        "older": "",
+        "live_url": visit.url("live", page="jobs", q=text),
+    }
+
+
+def _with(wanted: Filter, name: str) -> Filter:
+    return msgspec.structs.replace(wanted, views=(name,) if name else (), but_views=())
+
+
+def terms(wanted: Filter) -> Iterator[tuple[str, str, Filter]]:
+    """Each term of a filter, and the filter without it."""
+    for word, field in LISTS:
+        if values := getattr(wanted, field):
+            yield word, ",".join(values), msgspec.structs.replace(wanted, **{field: ()})
+    known = {field for _, field in LISTS}
+    for field in wanted.__struct_fields__:
+        value = getattr(wanted, field)
+        if field not in known and value is not None:
+            yield field, str(value), msgspec.structs.replace(wanted, **{field: None})
+
+
+def tabs(wanted: Filter, census: Census) -> list[tuple[str, str, int | None]]:
+    """The tabs with their counts; None where the census does not know."""
+    counts = _counts(wanted, census)
+    return [(name, label, counts.get(name)) for name, label in TABS]
+
+
+def by_status(wanted: Filter, census: Census) -> dict[Status, int]:
+    """How many jobs a filter means, by status, whatever it says of statuses; empty where the census does not know."""
+    plain = Filter()
+    others = [field for field in wanted.__struct_fields__ if field not in COUNTED and field != "order"]
+    if any(getattr(wanted, field) != getattr(plain, field) for field in others):
+        return {}
+    query = wanted.query(census.at, queues=sorted({one.queue for one in census.counts}), kinds=census.kinds())
+    if query.due is not None and query.kinds:
+        return {}
+    chosen = [
+        one
+        for one in census.counts
+        if (not query.queues or one.queue in query.queues) and (not query.kinds or one.kind in query.kinds)
+    ]
+    found = {status: sum(one.n for one in chosen if one.status is status) for status in Status}
+    if query.due is not None:
+        names = query.queues or {one.queue for one in census.counts}
+        later = sum(census.scheduled.get(name, 0) for name in names)
+        found[Status.PENDING] = later if query.due == "later" else found[Status.PENDING] - later
+    return found
+
+
+def _counts(wanted: Filter, census: Census) -> dict[str, int]:
+    whole = msgspec.structs.replace(wanted, views=(), but_views=())
+    try:
+        counted = by_status(whole, census)
+    except InvalidInput:
+        return {}
+    found = {status.value: n for status, n in counted.items()}
+    if counted and not wanted.kinds and not wanted.but_kinds:
+        later = by_status(msgspec.structs.replace(whole, views=("scheduled",)), census)[Status.PENDING]
+        found |= {"scheduled": later, "ready": counted[Status.PENDING] - later}
+    return found
+
+
+def _cursor(visit: Visit) -> str | None:
+    return visit.parameter("after") or None
+
+
+def row(visit: Visit, job: Job, now: Instant) -> dict[str, Any]:
+    """A job as a line of the list; its payload is never in it."""
+    status = shared.shown_status(job, now)
+    error = error_line(job.last_error) if status in {"dead", "retrying", "canceled", "discarded"} else ""
+    took = None
+    if job.started_at is not None and job.finished_at is not None:
+        took = max(instant(job.finished_at) - instant(job.started_at), 0)
+    return {
+        "id": job.id,
+        "status": status,
+        "kind": job.kind,
+        "queue": job.queue,
+        "tenant": job.tenant or "",
+        "error": error,
+        "note": "" if error else _note(job, status),
+        "attempts": f"{max(job.attempts - job.base, 0)} of {job.budget}",
+        "took": span(took) if took is not None else "–",
+        "at": _moment(job, status),
+        "when": _when(job, status, now),
+        "url": visit.url(f"jobs/{job.id}"),
+    }
+
+
+def _note(job: Job, status: str) -> str:
+    if status == "running" and job.progress is not None:
+        return f"{job.progress:.0%}".replace("%", " %")
+    if job.successor is not None:
+        return f"continued as {job.successor}"
+    return f"key {job.unique.key}" if job.unique is not None else ""
+
+
+def _moment(job: Job, status: str) -> Instant:
+    if status == "running" and job.started_at is not None:
+        return instant(job.started_at)
+    if status in {"ready", "scheduled", "retrying"}:
+        return instant(job.scheduled_at)
+    return instant(job.finished_at or job.created_at)
+
+
+def _when(job: Job, status: str, now: Instant) -> str:
+    at = _moment(job, status)
+    if status == "running":
+        return span((now - at) // SECOND * SECOND if now - at > 10 * SECOND else now - at)
+    if status == "ready":
+        return f"waits {span(now - at)}"
+    if status in {"scheduled", "retrying"}:
+        return f"due {until(at, now)}" if at > now else "due now"
+    return ago(at, now)
+
+
+def _actions(jobs: list[Job]) -> list[tuple[str, str, str]]:
+    """Buttons for the selection: what at least one job of the page allows."""
+    statuses = {job.status for job in jobs}
+    return [(name, label, look) for name, label, change, look in ACTIONS if ALLOWED[change] & statuses]

@@ -1,0 +1,198 @@
+"""Kinds, workers, limits: what the census, presences and budgets say, as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from starlette.responses import Response
+
+from stoker.model import ids
+from stoker.model.control import STOPPED, Presence, live
+from stoker.model.derived import error_line, is_silent
+from stoker.model.job import LEASE, Job, Status
+from stoker.model.query import Query
+from stoker.model.throttle import Rate, level, until_token
+from stoker.model.time import MINUTE, SECOND, Instant
+from stoker.model.words import clock, count, share, span
+from stoker.web import view
+from stoker.web.hub import Reading
+from stoker.web.pages import shared
+from stoker.web.pages.overview import LONG
+from stoker.web.visit import Visit
+
+SQUARES = 64
+"""More slots than this are shown as a gauge."""
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------------
+
+
+async def kinds(visit: Visit) -> Response:
+    """Every kind that has jobs or totals."""
+    return view.page(visit, "kinds.html", kinds_context(visit, await visit.board.hub.reading()))
+
+
+def kinds_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+    """The table of kinds; most trouble first."""
+    census = reading.census
+    present = live(reading.presences, census.at)
+    known = {kind for one in present for kind in one.kinds}
+    counts: dict[str, Counter[str]] = {}
+    for one in census.counts:
+        counts.setdefault(one.kind, Counter())[one.status.value] += one.n
+    rows = []
+    for kind in {*counts, *census.totals}:
+        found, total = counts.get(kind, Counter()), census.totals.get(kind)
+        ended = 0 if total is None else total.completed + total.failed
+        waiting = found["pending"] + found["retrying"] + found["running"]
+        rows.append(
+            {
+                "kind": kind,
+                "quoted": shared.quoted(kind),
+                "error": "" if total is None else error_line(total.last_error),
+                "waiting": found["pending"],
+                "running": found["running"],
+                "retrying": found["retrying"],
+                "dead": found["dead"],
+                "completed": 0 if total is None else total.completed,
+                "died": share(total.failed, ended) if total is not None and ended else "–",
+                "unknown": bool(known) and kind not in known and bool(waiting),
+            }
+        )
+    rows.sort(key=lambda row: (-(row["dead"] + row["retrying"]), -row["completed"], row["kind"]))  # type: ignore[operator]
+    number = f"{count(len(counts), 'kind')} {'has' if len(counts) == 1 else 'have'} jobs. Most trouble first."
+    return view.common(visit, "kinds", "Kinds", shared.found(visit, reading)) | {
+        "now": census.at,
+        "rows": rows,
+        "sub": number,
+        "live_url": visit.url("live", page="kinds"),
+    }
+
+
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+async def workers(visit: Visit) -> Response:
+    """Every worker by host, with a square per slot."""
+    reading = await visit.board.hub.reading()
+    engine = await visit.board.store.engine()
+    page = await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=1_000))
+    return view.page(visit, "workers.html", workers_context(visit, reading, page.jobs))
+
+
+def workers_context(visit: Visit, reading: Reading, jobs: list[Job]) -> dict[str, Any]:
+    """Hosts, processes and slots."""
+    now = reading.census.at
+    wanted = visit.parameter("host")
+    presences = [one for one in reading.presences if one.state != STOPPED and (not wanted or one.host == wanted)]
+    held: dict[str, list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: job.started_at or now):
+        held.setdefault(job.worker or "", []).append(job)
+    hosts: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(presences, key=lambda one: (one.host, one.pid)):
+        hosts.setdefault(one.host, []).append(_process(visit, one, held.get(one.worker, []), now))
+    slots = sum(sum(one.queues.values()) for one in live(presences, now))
+    running = sum(len(held.get(one.worker, [])) for one in presences)
+    where = f"{count(len(presences), 'worker process', 'worker processes')} on {count(len(hosts), 'host')}"
+    silent = [one for one in presences if is_silent(one, now)]
+    return view.common(visit, "workers", "Workers", shared.found(visit, reading)) | {
+        "now": now,
+        "sub": f"{where}, {running:,} of {count(slots, 'slot')} busy. Each square is a slot; a full one is a job.",
+        "hosts": [_host(name, found) for name, found in hosts.items()],
+        "silent": [_silent(one, len(held.get(one.worker, [])), now) for one in silent],
+        "live_url": "",
+    }
+
+
+def _host(name: str, processes: list[dict[str, Any]]) -> dict[str, Any]:
+    versions = sorted({one["version"] for one in processes if one["version"]})
+    busy, slots = sum(one["busy"] for one in processes), sum(one["slots"] for one in processes)
+    version = f", Stoker {', '.join(versions)}" if versions else ""
+    note = f"{count(len(processes), 'process', 'processes')}{version}"
+    return {"name": name, "note": note, "busy": busy, "slots": slots, "processes": processes}
+
+
+def _process(visit: Visit, one: Presence, jobs: list[Job], now: Instant) -> dict[str, Any]:
+    silent = is_silent(one, now)
+    kinds = Counter(job.kind for job in jobs)
+    squares = []
+    for job in jobs:
+        age = now - (job.started_at or now)
+        long = age > LONG and job.options.timeout is None
+        squares.append(
+            {
+                "look": "gone" if silent else "long" if long else "busy",
+                "title": f"{job.kind}, {span(age // SECOND * SECOND if age > SECOND else age)}",
+                "url": visit.url(f"jobs/{ids.text(job.id)}"),
+            }
+        )
+    slots = sum(one.queues.values())
+    state = "silent" if silent else one.state
+    seen = f"last seen {span((now - one.seen_at) // SECOND * SECOND)} ago" if silent else ""
+    return {
+        "pid": one.pid,
+        "worker": one.worker,
+        "state": "" if state == "running" else state,
+        "tone": {"silent": "st-dead", "stopping": "st-retrying"}.get(state, ""),
+        "queues": ", ".join(f"{queue} {n}" for queue, n in sorted(one.queues.items())),
+        "version": one.version,
+        "busy": len(jobs),
+        "slots": slots,
+        "squares": squares,
+        "free": max(slots - len(jobs), 0),
+        "many": slots > SQUARES or len(jobs) > SQUARES,
+        "doing": shared.listed([f"{kind} {n}" for kind, n in kinds.most_common()]) or "nothing",
+        "seen": seen or ("takes no more jobs and ends when these are done" if state == "stopping" else ""),
+    }
+
+
+def _silent(one: Presence, jobs: int, now: Instant) -> dict[str, str]:
+    passed = clock(one.seen_at + LEASE, now)
+    text = f"was last seen {span((now - one.seen_at) // SECOND * SECOND)} ago."
+    if jobs:
+        go = "goes" if jobs == 1 else "go"
+        text += f" If it stays silent its {count(jobs, 'job')} {go} to another worker at {passed}."
+    return {"name": f"{one.host} / {one.pid}", "text": text}
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+async def limits(visit: Visit) -> Response:
+    """Rate budgets and the rates of queues."""
+    reading = await visit.board.hub.reading()
+    engine = await visit.board.store.engine()
+    now = await engine.now()
+    rows = []
+    for budget in await engine.budgets():
+        left, top = level(budget.bucket, now), budget.bucket.rate.capacity
+        wait = until_token(budget.bucket, now)
+        rows.append(_limit(budget.name, "budget", left, top, budget.bucket.rate, wait))
+    for queue in reading.queues:
+        if queue.bucket is not None:
+            left, top = level(queue.bucket, now), queue.bucket.rate.capacity
+            rows.append(_limit(queue.name, "queue", left, top, queue.bucket.rate, until_token(queue.bucket, now)))
+    empty = sum(row["left"] < 1 for row in rows)
+    title = f"{empty} of {count(len(rows), 'rate')} {'is' if empty == 1 else 'are'} used up." if rows else ""
+    context = view.common(visit, "limits", "Limits", shared.found(visit, reading)) | {
+        "now": now,
+        "rows": rows,
+        "sub": title,
+        "live_url": "",
+    }
+    return view.page(visit, "limits.html", context)
+
+
+def _limit(name: str, noun: str, left: float, top: float, rate: Rate, wait: int) -> dict[str, Any]:
+    per = "second" if rate.per == 1 else "minute" if rate.per == MINUTE // SECOND else f"{rate.per:g} s"
+    return {
+        "name": name,
+        "noun": noun,
+        "left": left,
+        "top": top,
+        "refill": f"{rate.n:g} per {per}",
+        "next": "now" if not wait else f"in {span(wait)}",
+        "n": rate.n,
+        "per": rate.per,
+    }

@@ -1,0 +1,232 @@
+"""Acting on many jobs: see first how many, then do it; what takes long runs on while its page shows how far it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from stoker.admin import Filter
+from stoker.model import ids
+from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.job import Status
+from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
+from stoker.model.words import count, span
+from stoker.web import actions, view
+from stoker.web.background import Work
+from stoker.web.board import Form
+from stoker.web.hub import Reading
+from stoker.web.pages import jobs, shared
+from stoker.web.problems import Problem
+from stoker.web.view import Flash
+from stoker.web.visit import Visit
+
+MOST = 10_000
+TYPED_ABOVE = 100
+LARGEST_SELECTION = 1_000
+PAGE = 1_000
+
+VERBS: Final[dict[str, tuple[str, type[Change], str, str]]] = {
+    "requeue": (
+        "Requeue",
+        Requeue,
+        "They run again as soon as a worker is free, each with a fresh budget of attempts.",
+        "Keep them as they are",
+    ),
+    "retry": (
+        "Retry as copies",
+        Clone,
+        "Each gets a new job; the old ones are kept as retried.",
+        "Keep them as they are",
+    ),
+    "run-now": ("Run now", RunNow, "They are due at once.", "Let them wait"),
+    "cancel": ("Cancel", Cancel, "Waiting jobs end; running ones are asked to stop.", "Let them go on"),
+    "discard": ("Discard", Discard, "They leave the dead list and are kept.", "Leave them on the list"),
+    "delete": (
+        "Delete",
+        Delete,
+        "Their records and histories are gone for good. Running jobs are left alone.",
+        "Keep them",
+    ),
+    "move": ("Move", Move, "They wait in the other queue.", "Leave them where they are"),
+    "prioritize": ("Prioritize", Prioritize, "Lower numbers run first.", "Keep their order"),
+}
+
+
+async def preview(visit: Visit) -> Response:
+    """What an action on a filter would do, counted."""
+    return await _preview(visit, visit.parameter("do", "requeue"), visit.parameter("q"), [])
+
+
+async def preview_selection(visit: Visit) -> Response:
+    """What an action on ticked jobs would do."""
+    form = await visit.board.form(visit)
+    chosen = form.all("id")
+    if not chosen:
+        back = visit.url("jobs", q=form.get("q"))
+        return view.redirect(visit, back, Flash("No job was ticked. Nothing was changed.", bad=True))
+    return await _preview(visit, form.get("do"), "", chosen)
+
+
+async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Response:
+    if do not in VERBS:
+        raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
+    label, change, follows, keep = VERBS[do]
+    reading = await visit.board.hub.reading()
+    statuses, complete = await _count(visit, reading, text, chosen)
+    allowed = ALLOWED[change] - ({Status.RUNNING} if change is Delete and not chosen else set())
+    can = sum(n for status, n in statuses.items() if status in allowed)
+    every = sum(statuses.values())
+    shown = f"{can:,}" if complete else f"more than {can:,}"
+    title = f"{label} {shown}{'' if can == every else f' of {every:,}'} {'job' if every == 1 else 'jobs'}?"
+    typed = not chosen and (can > TYPED_ABOVE or change is Delete)
+    context = view.common(visit, "jobs", title, shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "do": do,
+        "label": label,
+        "follows": follows,
+        "keep": keep,
+        "q": text,
+        "chosen": chosen,
+        "chips": [(word, value) for word, value, _ in jobs.terms(Filter.parse(text))] if text else [],
+        "rows": [(status.value, n, status in allowed) for status, n in sorted(statuses.items()) if n],
+        "can": can,
+        "every": every,
+        "complete": complete,
+        "typed": typed,
+        "verbs": [
+            (name, visit.url("operations/new", do=name, q=text)) for name in VERBS if name not in {"move", "prioritize"}
+        ]
+        if text
+        else [],
+        "verb_names": {name: found[0] for name, found in VERBS.items()},
+        "needs": {"move": "queue", "prioritize": "priority"}.get(do, ""),
+        "notes": _notes(reading, text) if do in {"requeue", "retry", "run-now"} else [],
+        "running": visit.board.work.shown(),
+        "back": visit.url("jobs", q=text),
+        "may": visit.may("operate"),
+        "live_url": "",
+    }
+    return view.page(visit, "operation-new.html", context)
+
+
+async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str]) -> tuple[Counter[Status], bool]:
+    engine = await visit.board.store.engine()
+    found: Counter[Status] = Counter()
+    if chosen:
+        if len(chosen) > LARGEST_SELECTION:
+            raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
+        for job in await engine.get([ids.parse(one) for one in chosen]):
+            if job is not None:
+                found[job.status] += 1
+        return found, True
+    wanted = Filter.parse(text)
+    census = reading.census
+    queues = sorted({one.queue for one in census.counts})
+    query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=PAGE)
+    if counted := jobs.by_status(wanted, census):
+        return Counter(
+            {status: n for status, n in counted.items() if not query.statuses or status in query.statuses}
+        ), True
+    while found.total() < MOST:
+        page = await engine.find(query)
+        found.update(job.status for job in page.jobs)
+        if page.cursor is None:
+            return found, True
+        query = msgspec.structs.replace(query, cursor=page.cursor)
+    return found, False
+
+
+def _notes(reading: Reading, text: str) -> list[tuple[str, str]]:
+    """What matters about the queues that the jobs go back to."""
+    wanted = Filter.parse(text).queues if text else ()
+    now, found = reading.census.at, []
+    for queue in reading.queues:
+        if wanted and queue.name not in wanted:
+            continue
+        ready = reading.census.ready(queue.name)
+        if queue.is_paused(now):
+            found.append(("pause", f"Queue {queue.name} is paused: its jobs wait until it is resumed."))
+        elif queue.cooldown.shut(now) and queue.cooldown.until is not None:
+            rest = span(queue.cooldown.until - now)
+            found.append(("snow", f"Queue {queue.name} cools down for {rest} and has {count(ready, 'job')} ready."))
+    return found[:3]
+
+
+async def start(visit: Visit) -> Response:
+    """Do what was previewed; a long walk goes on in the background."""
+    form = await visit.board.form(visit)
+    do = form.get("do")
+    if do not in VERBS:
+        raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
+    chosen, text = form.all("id"), form.get("q")
+    if chosen:
+        return await _on_selection(visit, form, do, chosen)
+    if not visit.who.reaches_all:
+        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
+    wanted = Filter.parse(text)
+    _, change, _, _ = VERBS[do]
+    of = int(form.get("of") or "0") if (form.get("of") or "0").isdigit() else 0
+    typed = form.get("count").replace(",", "").strip()
+    if (of > TYPED_ABOVE or change is Delete) and typed != str(of):
+        problem = f"You typed {typed or 'nothing'}, and {of:,} jobs are meant. Nothing was changed."
+        raise Problem(422, "count", problem)
+    work = visit.board.work.start(visit, do, wanted, _needs(form, do))
+    return view.redirect(visit, visit.url(f"operations/{work.id}"))
+
+
+async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) -> Response:
+    if len(chosen) > LARGEST_SELECTION:
+        raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
+    engine = await visit.board.store.engine()
+    for job in await engine.get([ids.parse(one) for one in chosen]):
+        if job is not None:
+            actions.check_queue(visit, job.queue)
+    done = await visit.board.work.act(visit, do, chosen, _needs(form, do))
+    visit.board.hub.forget()
+    return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(actions.told(do, done)))
+
+
+def _needs(form: Form, do: str) -> dict[str, Any]:
+    if do == "move":
+        return {"queue": form.get("queue")}
+    if do == "prioritize":
+        text = form.get("priority")
+        if not text.lstrip("-").isdigit():
+            raise InvalidInput("priority", text, "must be a whole number")
+        return {"priority": int(text)}
+    return {}
+
+
+async def show(visit: Visit) -> Response:
+    """How far an operation is."""
+    work = _named(visit)
+    reading = await visit.board.hub.reading()
+    label = VERBS[work.do][0]
+    title = f"{label}: {work.state}"
+    context = view.common(visit, "jobs", title, shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "w": work,
+        "label": label,
+        "tally": actions.told(work.do, work.tally),
+        "back": visit.url("jobs", q=str(work.filter)),
+        "live_url": "",
+    }
+    return view.page(visit, "operation.html", context)
+
+
+async def stop(visit: Visit) -> Response:
+    """Stop an operation after its present page of jobs."""
+    await visit.board.form(visit)
+    work = _named(visit)
+    work.stopping = True
+    return view.redirect(visit, visit.url(f"operations/{work.id}"), Flash("It stops after the jobs it is at."))
+
+
+def _named(visit: Visit) -> Work:
+    found = visit.board.work.get(visit.request.path_params["id"])
+    if found is None:
+        raise NotFound("There is no such operation.")
+    return found

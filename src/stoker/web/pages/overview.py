@@ -1,0 +1,156 @@
+"""The overview: the verdict as title, what needs a person, five figures, charts, queues, errors, the longest runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from stoker.model import ids
+from stoker.model.control import live
+from stoker.model.derived import ErrorGroup, error_groups, is_silent
+from stoker.model.findings import Finding, verdict
+from stoker.model.job import Job, Status
+from stoker.model.query import Query
+from stoker.model.time import MINUTE, SECOND
+from stoker.model.words import count, share, span
+from stoker.web import charts, view
+from stoker.web.hub import Reading
+from stoker.web.pages import shared
+from stoker.web.visit import Visit
+
+SHOWN = 5
+LONG = 5 * MINUTE
+LATEST = 1_000
+FAILING = frozenset({Status.DEAD, Status.RETRYING})
+
+
+async def show(visit: Visit) -> Response:
+    """The first page."""
+    hub = visit.board.hub
+    reading = await hub.reading()
+    if not reading.census.counts and not reading.census.totals:
+        return view.page(visit, "first-run.html", first_run(visit, reading))
+    engine = await visit.board.store.engine()
+    drawn = charts.range_of(visit, reading.census.at)
+    times = "processing" if visit.parameter("times") == "processing" else "total"
+    points = await engine.points(drawn.since, drawn.until, charts.METRICS)
+    visit.board.remember(drawn, points)
+    groups, looked = await trouble(visit)
+    hub.tell_errors(groups)
+    running = await engine.find(Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LATEST))
+    context = live_context(visit, reading) | {
+        "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times),
+        "groups": groups,
+        "looked": looked,
+        "longest": _longest(running.jobs, reading),
+    }
+    return view.page(visit, "overview.html", context)
+
+
+def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+    """What changes by itself: title, findings, figures, queues."""
+    drawn = charts.range_of(visit, reading.census.at)
+    found = shared.found(visit, reading)
+    rows = shared.queue_rows(visit, reading, visit.board.sparks(drawn.name))
+    return view.common(visit, "overview", verdict(found), found) | {
+        "range": drawn.name,
+        "now": reading.census.at,
+        "calm": _calm(found, rows, reading),
+        "issues": [shared.issue(visit, one) for one in found[:SHOWN]],
+        "more_issues": max(len(found) - SHOWN, 0),
+        "t": _tiles(visit, reading, rows),
+        "queues": rows,
+        "live_url": visit.url("live", page="overview", **drawn.query),
+    }
+
+
+async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGroup], int]:
+    """Errors of the latest dead and retrying jobs, by kind and text, and how many jobs at most these are."""
+    engine = await visit.board.store.engine()
+    queues = frozenset[str]() if queue is None else frozenset({queue})
+    page = await engine.find(Query(statuses=FAILING, queues=queues, limit=LATEST))
+    return error_groups(page.jobs), LATEST
+
+
+async def points_json(visit: Visit) -> Response:
+    """The points of a chart."""
+    reading = await visit.board.hub.reading()
+    drawn = charts.range_of(visit, reading.census.at)
+    engine = await visit.board.store.engine()
+    points = await engine.points(drawn.since, drawn.until, charts.METRICS, visit.parameter("queue") or None)
+    times = "processing" if visit.parameter("times") == "processing" else "total"
+    return JSONResponse(charts.as_json(charts.series(points, drawn, times), visit.parameter("look")))
+
+
+def first_run(visit: Visit, reading: Reading) -> dict[str, Any]:
+    """The page of a store that nobody has used yet."""
+    workers = len(live(reading.presences, reading.census.at))
+    note = f"{count(workers, 'worker')} waits." if workers == 1 else f"{count(workers, 'worker')} wait."
+    return view.common(visit, "overview", "Nothing has been enqueued yet") | {
+        "workers_note": note if workers else "No worker has shown itself.",
+        "tasks": sorted(visit.board.jobs.tasks)[:12],
+        "live_url": "",
+    }
+
+
+def _calm(found: list[Finding], rows: Sequence[shared.QueueRow], reading: Reading) -> str:
+    troubled = {one.name for one in found if one.noun == "queue"}
+    others = [row for row in rows if row.name not in troubled and not row.paused]
+    longest = max((row.lag for row in others if row.ready), default=None)
+    waited = "nothing that is due waits" if longest is None else f"nothing has waited longer than {span(longest)}"
+    if any(one.tone != "plain" for one in found):
+        if not others:
+            return ""
+        kept = "The other queue keeps" if len(others) == 1 else f"The other {len(others)} queues keep"
+        return f"{kept} up: {waited}."
+    workers = len(live(reading.presences, reading.census.at))
+    return f"{waited.capitalize()}, and {count(workers, 'worker')} {'is' if workers == 1 else 'are'} there."
+
+
+def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> dict[str, Any]:
+    census, hub = reading.census, visit.board.hub
+    counts = census.by_status()
+    flow = hub.flow() or visit.board.minute
+    most = max(rows, key=lambda row: row.retrying, default=None)
+    waiting = [row for row in rows if row.ready]
+    died = hub.deaths.hour
+    return {
+        "completed": None if flow is None else flow.completed,
+        "completed_note": (
+            f"{share(flow.completed, flow.enqueued)} of what comes in" if flow and flow.enqueued else "nothing comes in"
+        ),
+        "ready": sum(row.ready for row in rows),
+        "lag": max((row.lag for row in waiting), default=None),
+        "late": any(row.late for row in waiting),
+        "running": counts[Status.RUNNING],
+        "slots": sum(sum(one.queues.values()) for one in live(reading.presences, census.at)),
+        "retrying": counts[Status.RETRYING],
+        "retrying_note": (
+            f"{most.retrying:,} of them in {most.name}" if most and most.retrying else "none waits for another attempt"
+        ),
+        "dead": counts[Status.DEAD],
+        "dead_note": f"{died:,} in the last hour" if died else "none in the last hour",
+    }
+
+
+def _longest(jobs: Sequence[Job], reading: Reading) -> list[dict[str, Any]]:
+    now = reading.census.at
+    hosts = {one.worker: one for one in reading.presences}
+    found = []
+    for job in sorted(jobs, key=lambda job: job.started_at or now)[:4]:
+        place = hosts.get(job.worker or "")
+        where = job.queue if place is None else f"{job.queue} on {place.host}"
+        age = now - (job.started_at or now)
+        found.append(
+            {
+                "id": ids.text(job.id),
+                "kind": job.kind,
+                "progress": job.progress,
+                "where": f"{where}, silent" if place is not None and is_silent(place, now) else where,
+                "age": age // SECOND * SECOND if age > SECOND else age,
+                "late": age > LONG and job.options.timeout is None,
+            }
+        )
+    return found

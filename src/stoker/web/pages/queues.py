@@ -1,0 +1,104 @@
+"""Queues: what waits in each, how soon it is clear, and how to pause and tune them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from stoker.model.control import Queue, live
+from stoker.model.errors import NotFound
+from stoker.model.job import Status
+from stoker.model.words import count, span
+from stoker.web import charts, view
+from stoker.web.hub import Reading
+from stoker.web.pages import shared
+from stoker.web.pages.overview import trouble
+from stoker.web.visit import Visit
+
+
+async def show(visit: Visit) -> Response:
+    """Every queue."""
+    reading = await visit.board.hub.reading()
+    drawn = charts.range_of(visit, reading.census.at)
+    engine = await visit.board.store.engine()
+    points = await engine.points(drawn.since, drawn.until, charts.METRICS)
+    visit.board.remember(drawn, points)
+    return view.page(visit, "queues.html", live_context(visit, reading))
+
+
+def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+    """The table of queues."""
+    drawn = charts.range_of(visit, reading.census.at)
+    rows = shared.queue_rows(visit, reading, visit.board.sparks(drawn.name))
+    slots = sum(sum(one.queues.values()) for one in live(reading.presences, reading.census.at))
+    running = reading.census.by_status()[Status.RUNNING]
+    workers = len(live(reading.presences, reading.census.at))
+    return view.common(visit, "queues", "Queues", shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "range": drawn.name,
+        "sub": f"{count(len(rows), 'queue')}, {count(slots, 'slot')} on {count(workers, 'worker')}, {running:,} used.",
+        "rows": [(row, clear_in(row), note(row)) for row in rows],
+        "live_url": visit.url("live", page="queues", **drawn.query),
+    }
+
+
+def clear_in(row: shared.QueueRow) -> tuple[str, bool]:
+    """How soon a queue is clear, and whether it grows."""
+    if row.paused or not row.ready or row.clear_in is None:
+        return "–", False
+    return ("growing", True) if row.flow.growing else (span(row.clear_in), False)
+
+
+def note(row: shared.QueueRow) -> str:
+    """What is special about a queue, in a few words."""
+    if row.paused:
+        who = row.paused_by or "somebody"
+        return who if row.paused_why is None else f"{who}: “{row.paused_why}”"
+    if row.limit is not None:
+        return f"tuned to {count(row.limit, 'slot')}"
+    if row.rate is not None:
+        return f"at most {row.rate.n:g} per {row.rate.per:g} s"
+    return "all slots busy" if row.slots and row.running >= row.slots else ""
+
+
+async def one(visit: Visit) -> Response:
+    """One queue: charts, settings, workers, kinds, errors."""
+    name = visit.request.path_params["name"]
+    reading = await visit.board.hub.reading()
+    drawn = charts.range_of(visit, reading.census.at)
+    rows = shared.queue_rows(visit, reading, visit.board.sparks(drawn.name))
+    row = next((row for row in rows if row.name == name), None)
+    if row is None:
+        raise NotFound(f"Queue {name} was neither used nor tuned, and no worker serves it.")
+    engine = await visit.board.store.engine()
+    points = await engine.points(drawn.since, drawn.until, charts.METRICS, name)
+    times = "processing" if visit.parameter("times") == "processing" else "total"
+    groups, looked = await trouble(visit, name)
+    now = reading.census.at
+    settings = next((one for one in reading.queues if one.name == name), Queue(name=name))
+    plain = Queue(name=name, keep_done=engine.keep_done)
+    context = view.common(visit, "queues", name, shared.found(visit, reading)) | {
+        "q": row,
+        "now": now,
+        "range": drawn.name,
+        "note": note(row),
+        "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times, name),
+        "groups": groups,
+        "looked": looked,
+        "settings": settings,
+        "plain": plain,
+        "workers": [one for one in live(reading.presences, now) if name in one.queues],
+        "kinds": _kinds(reading, name),
+        "may": visit.may("operate", name),
+        "live_url": "",
+    }
+    return view.page(visit, "queue.html", context)
+
+
+def _kinds(reading: Reading, queue: str) -> list[tuple[str, dict[str, int]]]:
+    found: dict[str, dict[str, int]] = {}
+    for one in reading.census.counts:
+        if one.queue == queue:
+            found.setdefault(one.kind, {})[one.status.value] = one.n
+    return sorted(found.items(), key=lambda item: (-item[1].get("dead", 0), item[0]))

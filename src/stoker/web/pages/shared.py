@@ -1,0 +1,100 @@
+"""What several pages show in the same way: queues in a row, findings with their links, jobs in a list."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from stoker.admin.history import RECENT
+from stoker.admin.queues import QueueView, views
+from stoker.model.findings import Finding, Situation, findings
+from stoker.model.time import SECOND, Instant, instant
+from stoker.records import Job
+from stoker.web.hub import Reading
+from stoker.web.visit import Visit
+
+BUTTONS = {
+    "worker": "Open workers",
+    "queue": "Open queue",
+    "kind": "Show jobs",
+    "jobs": "Show them",
+    "schedule": "Open schedule",
+    "consumer": "Open outbox",
+    "health": "Open health",
+    "store": "Open health",
+}
+
+
+def quoted(name: str) -> str:
+    """A name as a value of a filter."""
+    plain = all(letter not in ' ,"\t\n' for letter in name)
+    return name if plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def found(visit: Visit, reading: Reading) -> list[Finding]:
+    """What needs a person now; with what is read more rarely as it was read last."""
+    return findings(
+        Situation(
+            census=reading.census,
+            queues=reading.queues,
+            presences=reading.presences,
+            late_after=round(visit.board.late_after * SECOND),
+            **visit.board.hub.facts(),
+        )
+    )
+
+
+def issue(visit: Visit, one: Finding) -> dict[str, str]:
+    """A finding with the address of what it is about."""
+    links = {
+        "worker": visit.url("workers"),
+        "queue": visit.url(f"queues/{quote(one.name, safe='')}"),
+        "kind": visit.url("jobs", q=f"kind:{quoted(one.name)} is:pending"),
+        "jobs": visit.url("jobs", q=one.filter),
+        "schedule": visit.url(f"schedules/{quote(one.name, safe='')}"),
+        "consumer": visit.url("outbox"),
+    }
+    return {
+        "tone": one.tone,
+        "name": one.name,
+        "text": one.text,
+        "detail": one.detail,
+        "link": links.get(one.noun, visit.url("health")),
+        "button": BUTTONS[one.noun],
+    }
+
+
+class QueueRow(QueueView, frozen=True, kw_only=True):
+    """A queue as tables show it."""
+
+    late: bool
+    path: str
+    quoted: str
+    spark: list[float]
+
+
+def queue_rows(visit: Visit, reading: Reading, sparks: dict[str, list[float]]) -> list[QueueRow]:
+    """Queues with their state; the longest wait first, paused ones last."""
+    rows = [
+        QueueRow(
+            **{name: getattr(one, name) for name in QueueView.__struct_fields__},
+            late=bool(one.ready and one.lag.total_seconds() > visit.board.late_after and not one.paused),
+            path=quote(one.name, safe=""),
+            quoted=quoted(one.name),
+            spark=sparks.get(one.name, [0.0] * 30),
+        )
+        for one in views(reading.census, reading.queues, reading.presences, visit.board.recent, RECENT)
+    ]
+    return sorted(rows, key=lambda row: (row.paused, -row.lag if row.ready else row.lag * 0, row.name))
+
+
+def shown_status(job: Job, now: Instant) -> str:
+    """The status as people read it: pending is ready or scheduled."""
+    if job.status.value != "pending":
+        return job.status.value
+    return "scheduled" if instant(job.scheduled_at) > now else "ready"
+
+
+def listed(values: list[str], most: int = 3) -> str:
+    """Some names, and how many more."""
+    rest = len(values) - most
+    return ", ".join(values[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,63 @@
+"""One request: who asks, from where the pages hang, and what may be shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from stoker.model.access import Identity, Role
+
+if TYPE_CHECKING:
+    from stoker.admin import Admin
+    from stoker.web.board import Dashboard
+
+
+CSRF_COOKIE, SESSION_COOKIE = "stoker_csrf", "stoker_session"
+
+
+@dataclass
+class Visit:
+    """A request that passed the doors."""
+
+    board: Dashboard
+    request: Request
+    id: str
+    root: str
+    csrf: str
+    identity: Identity | None = None
+    way: str = "page"
+
+    @property
+    def who(self) -> Identity:
+        """The identity; pages behind the doors always have one."""
+        assert self.identity is not None
+        return self.identity
+
+    @property
+    def admin(self) -> Admin:
+        """The questions and actions, under this identity's name."""
+        return self.board.admin_for(self.identity, self.way)
+
+    def may(self, role: Role, queue: str | None = None) -> bool:
+        """May this visitor do what needs the role (in this queue)? Nobody changes anything when all is read-only."""
+        if role != "read" and self.board.read_only:
+            return False
+        who = self.identity
+        return who is not None and who.may(role) and (queue is None or who.reaches(queue))
+
+    def url(self, path: str, **parameters: Any) -> str:
+        """An address below the mount."""
+        given = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return f"{self.root}/{path.lstrip('/')}" + (f"?{urlencode(given)}" if given else "")
+
+    @property
+    def here(self) -> str:
+        """The address of this page, with its parameters."""
+        return self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else "")
+
+    def parameter(self, name: str, default: str = "") -> str:
+        """A parameter of the address."""
+        return self.request.query_params.get(name, default)

@@ -1,0 +1,194 @@
+"""Forms that change something: what they do, what they say, and how they are undone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from urllib.parse import unquote
+
+import httpx
+import pytest
+
+from stoker.app import Stoker
+from stoker.model.job import Status
+from stoker.model.throttle import Rate
+from stoker.testing.clock import VirtualClock
+from tests.web.conftest import Client, claim, end, enqueue, text
+
+
+def told(answer: httpx.Response) -> dict[str, object]:
+    """The flash that an action leaves for the next page."""
+    assert answer.status_code == 303, answer.text
+    cookie = next(value for value in answer.headers.get_list("set-cookie") if value.startswith("stoker_flash="))
+    found = json.loads(unquote(cookie.partition("=")[2].partition(";")[0]))
+    assert isinstance(found, dict)
+    return found
+
+
+async def status(app: Stoker, job: str) -> Status:
+    return (await app.handle(job).refresh()).status
+
+
+async def undo(client: Client, flash: dict[str, object]) -> None:
+    fields = flash["fields"]
+    assert isinstance(fields, list)
+    assert (await client.post(f"/{flash['undo']}", [(name, value) for name, value in fields])).status_code == 303
+
+
+@pytest.mark.spec("WEBACT-01")
+async def test_a_job_is_requeued_canceled_copied_discarded_and_deleted(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    await end(app, await claim(app))
+    assert (
+        told(await client.post(f"/jobs/{id_}/requeue"))["text"] == "Requeued send. It runs as soon as a worker is free."
+    )
+    assert await status(app, id_) is Status.PENDING
+    flash = told(await client.post(f"/jobs/{id_}/cancel"))
+    assert await status(app, id_) is Status.CANCELED
+    await undo(client, flash)
+    assert await status(app, id_) is Status.PENDING
+    await end(app, await claim(app))
+    copy = await client.post(f"/jobs/{id_}/retry")
+    assert await status(app, id_) is Status.RETRIED
+    assert await status(app, copy.headers["location"].rpartition("/")[2]) is Status.PENDING
+    await end(app, await claim(app))
+    [dead] = re.findall(r'name="id" value="([^"]+)"', (await client.get("/jobs?q=is:dead")).text)
+    await client.post(f"/jobs/{dead}/discard")
+    assert await status(app, dead) is Status.DISCARDED
+    asked = await client.post(f"/jobs/{dead}/delete")
+    assert "Delete this job?" in text(asked)
+    assert "Keep it" in text(asked)
+    assert await status(app, dead) is Status.DISCARDED
+    assert (await client.post(f"/jobs/{dead}/delete", {"sure": "yes"})).headers["location"] == "/jobs"
+    assert (await client.get(f"/jobs/{dead}")).status_code == 404
+
+
+@pytest.mark.spec("WEBACT-02")
+async def test_an_action_that_the_status_refuses_says_so(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    answer = await client.post(f"/jobs/{id_}/discard")
+    assert answer.status_code == 409
+    assert "is pending, which 'discard' does not apply to" in text(answer).replace("&#39;", "'")
+    assert (await client.post(f"/jobs/{id_}/explode")).status_code == 404
+
+
+@pytest.mark.spec("WEBACT-03")
+async def test_a_running_job_is_asked_to_stop_after_a_question(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    await claim(app)
+    asked = await client.post(f"/jobs/{id_}/cancel")
+    assert "Its worker is told to stop it." in text(asked)
+    assert "is asked to stop" in str(told(await client.post(f"/jobs/{id_}/cancel", {"sure": "yes"}))["text"])
+    assert (await app.handle(id_).refresh()).cancel_requested
+    await client.post(f"/jobs/{id_}/force-cancel", {"sure": "yes"})
+    assert await status(app, id_) is Status.CANCELED
+
+
+@pytest.mark.spec("WEBACT-04")
+async def test_move_and_priority_are_undone(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    moved = told(await client.post(f"/jobs/{id_}/move", {"queue": "mail"}))
+    assert (await app.handle(id_).refresh()).queue == "mail"
+    await undo(client, moved)
+    assert (await app.handle(id_).refresh()).queue == "default"
+    first = told(await client.post(f"/jobs/{id_}/prioritize"))
+    assert (await app.handle(id_).refresh()).priority == -100
+    await undo(client, first)
+    assert (await app.handle(id_).refresh()).priority == 0
+
+
+@pytest.mark.spec("WEBACT-05")
+async def test_a_queue_is_paused_with_a_reason_resumed_and_tuned(app: Stoker, client: Client) -> None:
+    await enqueue(app)
+    flash = told(await client.post("/queues/default/pause", {"reason": "bad file", "minutes": "30"}))
+    page = text(await client.get("/queues"))
+    assert "ann: “bad file”" in page
+    assert "paused until" in page
+    await undo(client, flash)
+    assert "paused" not in text(await client.get("/queues/default"))
+    tuned = told(
+        await client.post("/queues/default/tune", {"workers": "7", "rate_n": "10", "rate_per": "2", "keep_done": "48"})
+    )
+    engine = await app.engine()
+    [queue] = await engine.queues()
+    assert (queue.workers, queue.rate, queue.keep_done // 3_600_000_000) == (7, Rate(10, per=2), 48)
+    await undo(client, tuned)
+    [queue] = await engine.queues()
+    assert (queue.workers, queue.rate) == (None, None)
+    assert (await client.post("/queues/default/tune", {"workers": "many"})).status_code == 422
+
+
+@pytest.mark.spec("WEBACT-06")
+async def test_a_schedule_is_paused_run_and_edited(app: Stoker, client: Client) -> None:
+    await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
+    await undo(client, told(await client.post("/schedules/nightly/pause")))
+    assert (await app.schedule_handle("nightly").info()).enabled
+    await client.post("/schedules/nightly/run-now")
+    assert "1 shown" in text(await client.get("/jobs"))
+    edited = told(await client.post("/schedules/nightly/edit", {"cron": "30 4 * * mon-fri", "tz": "Europe/Paris"}))
+    assert (await app.schedule_handle("nightly").info()).cron == "30 4 * * mon-fri"
+    assert "At 4:30 on weekdays" in text(await client.get("/schedules"))
+    await undo(client, edited)
+    assert (await app.schedule_handle("nightly").info()).cron == "0 3 * * *"
+    assert (await client.post("/schedules/nightly/edit", {"cron": "never", "tz": "UTC"})).status_code == 422
+    assert (await client.post("/schedules/gone/pause")).status_code == 404
+
+
+@pytest.mark.spec("WEBACT-07")
+async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> None:
+    engine = await app.engine()
+    await engine.tune("stripe", Rate(100, per=60))
+    await enqueue(app)
+    await client.post("/limits/stripe/tune", {"n": "50", "per": "1"})
+    assert (await engine.budgets())[0].bucket.rate == Rate(50, per=1)
+    assert "Drain this budget?" in text(await client.post("/limits/stripe/drain"))
+    await client.post("/limits/stripe/drain", {"sure": "yes"})
+    assert "0 of 50" in text(await client.get("/limits"))
+
+
+@pytest.mark.spec("WEBACT-08")
+async def test_many_jobs_are_previewed_and_the_number_is_typed(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app, "charge", queue="billing") for _ in range(3)]
+    await end(app, await claim(app, "billing"))
+    preview = await client.get("/operations/new", params={"do": "delete", "q": "is:dead queue:billing"})
+    assert "Delete 3 jobs?" in text(preview)
+    assert "Nothing has happened yet." in text(preview)
+    fields = {"do": "delete", "q": "is:dead queue:billing", "of": "3"}
+    refused = await client.post("/operations", {**fields, "count": "2"})
+    assert refused.status_code == 422
+    assert "You typed 2, and 3 jobs are meant." in text(refused)
+    started = await client.post("/operations", {**fields, "count": "3"})
+    page = started
+    for _ in range(200):
+        page = await client.get(started.headers["location"])
+        if "Delete is done" in text(page):
+            break
+        await asyncio.sleep(0.01)
+    assert "Deleted 3 jobs." in text(page)
+    assert (await client.get(f"/jobs/{made[0]}")).status_code == 404
+
+
+@pytest.mark.spec("WEBACT-09")
+async def test_ticked_jobs_are_previewed_and_counted_by_what_became_of_them(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app) for _ in range(3)]
+    await end(app, await claim(app, n=2))
+    preview = await client.post("/operations/new", [("do", "requeue"), *(("id", one) for one in made)])
+    assert "Requeue 2 of 3 jobs?" in text(preview)
+    flash = told(await client.post("/operations", [("do", "requeue"), *(("id", one) for one in made)]))
+    assert (
+        flash["text"] == "Requeued 2\u00a0jobs; 1 left: pending."
+        or flash["text"] == "Requeued 2 jobs; 1 left: pending."
+    )
+    nothing = told(await client.post("/operations/new", [("do", "requeue")]))
+    assert nothing["bad"]
+
+
+@pytest.mark.spec("WEBACT-10")
+async def test_what_was_done_is_shown_once(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    id_ = await enqueue(app)
+    await client.post(f"/jobs/{id_}/cancel")
+    first = await client.get("/jobs")
+    assert "Canceled send." in text(first)
+    assert "Undo" in text(first)
+    assert "Canceled send." not in text(await client.get("/jobs"))

@@ -1,0 +1,205 @@
+"""Every page on every engine: what it says, where its figures lead, and its empty state."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.model.control import Tuning
+from stoker.model.job import Status
+from stoker.model.throttle import Rate
+from stoker.testing.clock import VirtualClock
+from stoker.web import Dashboard
+from tests.web.conftest import Client, beat, claim, end, enqueue, text
+
+ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
+PAGES = ["/", "/jobs", "/queues", "/kinds", "/workers", "/schedules", "/limits", "/health"]
+
+
+async def lively(app: Stoker, clock: VirtualClock) -> dict[str, str]:
+    """A store with a job in each state, two workers, a paused queue, a schedule and a budget."""
+    engine = await app.engine()
+    found = {"done": await enqueue(app, "send")}
+    await end(app, await claim(app), Status.DONE, None)
+    found["dead"] = await enqueue(app, "charge", queue="billing")
+    await end(app, await claim(app, "billing"))
+    found["running"] = await enqueue(app, "resize")
+    await claim(app)
+    found["ready"] = await enqueue(app, "send", tenant="acme")
+    found["scheduled"] = await enqueue(app, "send", delay=3600)
+    found["paused"] = await enqueue(app, "send", queue="imports")
+    await engine.tune("imports", Tuning(paused=True, reason="bad file", by="maria"))
+    await engine.tune("stripe", Rate(100, per=60))
+    await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
+    await beat(app, queues={"default": 5, "billing": 2}, kinds={"send": "a", "resize": "a", "charge": "a"}, running=1)
+    clock.advance(2)
+    return found
+
+
+@pytest.mark.spec("WEB-01")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_every_page_answers_with_and_without_jobs(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    for path in PAGES:
+        answer = await client.get(path)
+        assert answer.status_code == 200, (path, answer.text[:500])
+    assert "Nothing has been enqueued yet" in (await client.get("/")).text
+    found = await lively(app, clock)
+    client.board.hub.forget()
+    more = [f"/jobs/{id_}" for id_ in found.values()]
+    more += [
+        "/queues/billing",
+        "/schedules/nightly",
+        "/operations/new?do=requeue&q=is:dead",
+        "/jobs?q=is:dead&group=error",
+    ]
+    for path in [*PAGES, *more]:
+        answer = await client.get(path)
+        assert answer.status_code == 200, (path, answer.text[:500])
+        assert "style=" not in answer.text
+        assert len(re.findall(r"<h1", answer.text)) == 1
+        assert len(gzip.compress(answer.content)) < 15_000
+
+
+@pytest.mark.spec("WEB-02")
+async def test_the_title_is_the_verdict_and_changes_with_the_store(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
+    await lively(app, clock)
+    calm = await client.get("/")
+    assert "<title>Everything keeps up · Stoker</title>" in calm.text
+    clock.advance(15)  # the worker holds a job and does not report itself
+    client.board.hub.forget()
+    silent = await client.get("/")
+    assert "<title>One thing needs you · Stoker</title>" in silent.text
+    assert "fra-1 / 2201 was last seen 17.0 s ago" in text(silent)
+
+
+@pytest.mark.spec("WEB-03")
+async def test_every_figure_of_the_overview_is_a_link(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await lively(app, clock)
+    page = (await client.get("/")).text
+    for view in ("done", "ready", "running", "retrying", "dead"):
+        assert f'href="/jobs?q=is%3A{view}"' in page
+    assert 'href="/queues/billing"' in page
+
+
+@pytest.mark.spec("WEB-04")
+async def test_tabs_count_what_the_filter_means_or_nothing(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await lively(app, clock)
+
+    async def tabs(query: str) -> dict[str, str]:
+        page = (await client.get("/jobs", params={"q": query})).text
+        nav = page[page.index('id="live_tabs"') : page.index("</nav>", page.index('id="live_tabs"'))]
+        names = re.findall(r"(?:</span>|>)(\w+)(?: <span class=\"num\" title=\"([\d,]+)\">|</a>)", nav)
+        return dict(names)
+
+    assert (await tabs(""))["Ready"] == "2"
+    assert (await tabs("queue:default"))["Ready"] == "1"
+    by_kind = await tabs("kind:send")
+    assert (by_kind["Ready"], by_kind["Scheduled"], by_kind["Done"]) == ("", "", "1")
+    assert set((await tabs("tenant:acme")).values()) == {""}
+
+
+@pytest.mark.spec("WEB-05")
+async def test_a_filter_is_text_in_the_address_and_a_mistake_is_explained(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
+    found = await lively(app, clock)
+    page = await client.get("/jobs", params={"q": "is:dead queue:billing"})
+    assert found["dead"] in page.text
+    assert found["done"] not in page.text
+    assert 'aria-label="Remove queue:billing"' in page.text
+    added = await client.get("/jobs", params={"q": "is:dead", "add": "queue:billing"})
+    assert (added.status_code, added.headers["location"]) == (303, "/jobs?q=is%3Adead+queue%3Abilling")
+    wrong = await client.get("/jobs", params={"q": "queue:billling"})
+    assert wrong.status_code == 422
+    assert "Did you mean billing?" in text(wrong)
+    assert (await client.get("/jobs", params={"q": found["dead"]})).headers["location"] == f"/jobs/{found['dead']}"
+
+
+@pytest.mark.spec("WEB-06")
+async def test_a_list_goes_on_behind_its_last_job_and_says_how_far_it_looked(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app) for _ in range(60)]
+    first = await client.get("/jobs")
+    assert "Newest first, 50 shown. Looked at 50 jobs" in text(first)
+    older = re.search(r'href="([^"]+)" rel="next"', first.text)
+    assert older is not None
+    second = await client.get(older[1].replace("&amp;", "&"))
+    assert [id_ for id_ in made[::-1] if f'value="{id_}"' in second.text] == made[:10][::-1]
+    assert "Nothing matches" in (await client.get("/jobs?q=is:dead")).text
+
+
+@pytest.mark.spec("WEB-07")
+async def test_a_job_shows_its_life_its_error_and_why_it_waits(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
+    found = await lively(app, clock)
+    dead = await client.get(f"/jobs/{found['dead']}")
+    assert "How it ended" in dead.text
+    assert "<b>KeyError: &#39;sku&#39;</b>" in dead.text
+    assert "in line 2.0 s" in text(await client.get(f"/jobs/{found['ready']}"))
+    paused = text(await client.get(f"/jobs/{found['paused']}"))
+    assert "Why is it not running?" in paused
+    assert "is paused by maria until it is resumed: bad file" in paused
+    assert "Resume" in paused
+    assert "Run now" in text(await client.get(f"/jobs/{found['scheduled']}"))
+    gone = await client.get("/jobs/0193b0f0-0000-7000-8000-000000000001")
+    assert gone.status_code == 404
+    assert "No job has this id. It may have been deleted, or its retention has passed." in text(gone)
+
+
+@pytest.mark.spec("WEB-08")
+async def test_a_payload_is_absent_until_it_is_revealed_byte_for_byte(app: Stoker, client: Client) -> None:
+    draft = app.draft("send", payload={"n": 1_000_000_000_000_000_001, "note": "two  spaces"})
+    id_ = (await app.enqueue(draft)).id
+    for path in (f"/jobs/{id_}", "/jobs", "/"):
+        assert "1000000000000000001" not in (await client.get(path)).text
+    shown = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    assert "1000000000000000001" in shown.text
+    assert "two  spaces" in shown.text
+
+
+@pytest.mark.spec("WEB-09")
+async def test_workers_show_a_square_per_slot(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    found = await lively(app, clock)
+    page = await client.get("/workers")
+    assert "1 worker process on 1 host, 1 of 7 slots busy" in text(page)
+    assert page.text.count('class="slot"></li>') == 6
+    assert f'class="slot busy" href="/jobs/{found["running"]}"' in page.text
+    clock.advance(360)
+    await beat(app, queues={"default": 5, "billing": 2})
+    client.board.hub.forget()
+    assert 'class="slot long"' in (await client.get("/workers")).text
+
+
+@pytest.mark.spec("WEB-10")
+async def test_links_stay_below_the_mount(app: Stoker, board: Dashboard, clock: VirtualClock) -> None:
+    await lively(app, clock)
+    client = Client(board, root="/admin/jobs")
+    for path in PAGES:
+        page = (await client.get(f"/admin/jobs{path}")).text
+        local = re.findall(r'(?:href|action|src)="(/[^"]*)"', page)
+        assert local
+        assert [one for one in local if not one.startswith("/admin/jobs/")] == []
+    await client.close()
+
+
+@pytest.mark.spec("WEB-11")
+async def test_ranges_are_bounded(app: Stoker, client: Client) -> None:
+    await enqueue(app)
+    for wanted in ("range=1h", "range=30d", "since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z"):
+        assert (await client.get(f"/?{wanted}")).status_code == 200
+    for refused in ("range=9h", "since=1999-01-01", "since=x", "since=2026-01-01T00:00:00Z&until=2030-01-01"):
+        assert (await client.get(f"/?{refused}")).status_code == 422, refused
+
+
+@pytest.mark.spec("WEB-12")
+async def test_durations_are_never_negative(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await lively(app, clock)
+    clock.rewind(3600)
+    client.board.hub.forget()
+    for path in PAGES:
+        assert not re.search(r"[ >]-\d", text(await client.get(path))), path
