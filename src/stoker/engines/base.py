@@ -23,6 +23,7 @@ from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
+from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
@@ -475,6 +476,13 @@ class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Pr
 
     async def describe(self) -> Description:
         """What the store is and guarantees, read back now."""
+        ...
+
+    async def diagnose(self) -> Facts:
+        """Read what a check-up judges: settings and state of the store, and counters beside bounded counts.
+
+        Changes nothing. A counter and the count beside it are of one instant.
+        """
         ...
 
     async def now(self) -> Instant:

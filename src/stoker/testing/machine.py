@@ -616,6 +616,18 @@ class LockStep(RuleBasedStateMachine):
         assert not (first.applied and second.applied and moves), "an occurrence was fired twice"
         assert not (first.applied and decision.at > self.clock()), "fired before its time"
 
+    # --- check-ups ----------------------------------------------------------------------------------------------
+
+    @rule()
+    def check_up(self) -> None:
+        """Every counter is what a count finds, and no unique key is left behind."""
+
+        async def look(engine: Engine) -> Any:
+            facts = await engine.diagnose()
+            return [one for one in facts.counters if one.counter != one.found], facts.idle_keys
+
+        assert self.same(look) == ([], 0)
+
     # --- laws ---------------------------------------------------------------------------------------------------
 
     @invariant()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import platform
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -27,6 +28,7 @@ from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
+from stoker.model.health.facts import MOST_COUNTED, Counted, Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
     FINISHED,
@@ -184,6 +186,15 @@ class MemoryEngine(Documents):
 
     async def migration_script(self) -> None:
         return None
+
+    async def diagnose(self) -> Facts:
+        with self._read as store:
+            done = sum(n for (_, _, status), n in store.counts.items() if status in FINISHED)
+            stored = Counted("all queues", "stored", sum(store.counts.values()), len(store.jobs))
+            finished = Counted("all queues", "finished", done, len(store.finished))
+            keys = itertools.islice(store.holders.values(), MOST_COUNTED)
+            idle = sum(job in store.finished or job not in store.jobs for job in keys)
+        return Facts(idle_keys=idle, counters=(stored, finished))
 
     async def describe(self) -> Description:
         with self._read as store:

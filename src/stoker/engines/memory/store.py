@@ -169,8 +169,10 @@ class Store:
             else:
                 self.holders[slot] = holder
         self.counts.update(unit.counts())
-        for (_, kind, total), n in unit.totals.items():
+        for (queue, kind, total), n in unit.totals.items():
             self.totals[kind, total] += n
+            if queue not in self.waiting:  # used, although a later draft of the same call moved its job elsewhere
+                self.waiting[queue] = ReadyQueue()
         for kind, error in unit.last_errors.items():
             if error is None:
                 self.last_errors.pop(kind, None)

@@ -7,41 +7,23 @@ minutes; after hours every engine on that server suffers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stoker.engines.base import Description
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CANNOT_LISTEN
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.health.facts import Pin
+from stoker.model.health.postgres import HELD_FOR, HELD_OVER, OLDEST, REMEDIES
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
-OLDEST_SERVER = 14
-HELD_FOR = 60.0
-"""Seconds after which a held snapshot is worth a warning."""
-
-HELD_OVER = 1_000_000
-"""Transactions after which one is, where the server does not record since when it is held."""
+OLDEST_SERVER = OLDEST // 10_000
 
 _SERVER = sql("describe_server")
 _SIZES = sql("describe_sizes")
 _PINS = sql("describe_pins")
-
-
-class Pin(NamedTuple):
-    """The holder of an old snapshot: its type, its name, and how far back it goes."""
-
-    what: str
-    name: str
-    detail: str
-    behind: int
-    seconds: float | None
-
-    def text(self) -> str:
-        """Return it as text."""
-        since = f"{self.behind:,} transactions" if self.seconds is None else f"{self.seconds:.0f} s"
-        return f"{self.what} {self.name}{f' ({self.detail})' if self.detail else ''} for {since}"
 
 
 async def describe(store: Store) -> Description:
@@ -117,16 +99,8 @@ def _warnings(server: dict[str, str], pins: list[Pin]) -> list[str]:
             "GRANT pg_read_all_stats to it"
         )
     found += [
-        f"{pin.text()} keeps the server from removing what is deleted; tables grow until it ends. {REMEDY[pin.what]}"
+        f"{pin.text()} keeps the server from removing what is deleted; tables grow until it ends. {REMEDIES[pin.what]}"
         for pin in pins
         if (pin.seconds or 0) >= HELD_FOR or (pin.seconds is None and pin.behind >= HELD_OVER)
     ]
     return found
-
-
-REMEDY = {
-    "session": "End its transaction, or SELECT pg_terminate_backend(pid)",
-    "standby": "Look at long queries there, or turn hot_standby_feedback off",
-    "slot": "Start its consumer, or SELECT pg_drop_replication_slot(name)",
-    "prepared transaction": "COMMIT PREPARED or ROLLBACK PREPARED it",
-}

@@ -19,6 +19,7 @@ from stoker.engines.postgres import (
     claim,
     control,
     describe,
+    diagnose,
     documents,
     expire,
     find,
@@ -49,6 +50,7 @@ from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
+from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
     Claim,
@@ -150,6 +152,9 @@ class PostgresEngine(Documents):
 
     async def describe(self) -> Description:
         return await describe.describe(self._store)
+
+    async def diagnose(self) -> Facts:
+        return await diagnose.diagnose(self._store)
 
     async def now(self) -> Instant:
         return await self._store.stroll(just)

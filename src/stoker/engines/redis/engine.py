@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, documents, expire, find, groups, insert, leases, schedules, settle
+from stoker.engines.redis import alter, diagnose, documents, expire, find, groups, insert, leases, schedules, settle
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import census
@@ -32,6 +32,7 @@ from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
+from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
     Claim,
@@ -174,6 +175,10 @@ class RedisEngine(Documents):
     async def describe(self) -> Description:
         nodes, unread = await self._server_checks.look(), await find.unread(self._store)
         return described(self.name, nodes, unread, self._write_counter.losses)
+
+    async def diagnose(self) -> Facts:
+        nodes, unread = await self._server_checks.look(), await find.unread(self._store)
+        return await diagnose.diagnose(self._store, nodes, self._write_counter.losses, unread)
 
     async def now(self) -> Instant:
         return await self._store.now()

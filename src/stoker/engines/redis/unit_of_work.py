@@ -256,8 +256,10 @@ class Unit(UnitOfWork):
         key = self.shard.key
         for (queue, kind, status), n in self.counts().items():
             self.write("HINCRBY", key("counts"), f"{queue}/{kind}/{CHARS[status].decode()}", n)
-        for (_, kind, total), n in self.totals.items():
+        for (queue, kind, total), n in self.totals.items():
             self.write("HINCRBY", key("totals"), f"{kind}/{total}", n)
+            if total == "enqueued":  # used, although a later draft of the same call may have moved its job elsewhere
+                self.write("HSETNX", key("queues"), f"{queue}/used", "1")
         for kind, error in self.last_errors.items():
             field = f"{kind}/error"
             self.write(*(("HDEL", key("totals"), field) if error is None else ("HSET", key("totals"), field, error)))

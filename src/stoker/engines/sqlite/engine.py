@@ -26,6 +26,7 @@ from stoker.engines.sqlite import (
     census,
     claim,
     control,
+    diagnose,
     documents,
     find,
     groups,
@@ -49,6 +50,7 @@ from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
+from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
     Claim,
@@ -162,6 +164,11 @@ class SqliteEngine(Documents):
         resources = self._store.resources()
         found = await self._store.write(lambda _: pragmas(), strict=True)
         return described(resources, self.path, self._options.durability, found)
+
+    async def diagnose(self) -> Facts:
+        settings = await self._store.write(lambda _: pragmas(), strict=True)
+        found = await self._store.read(lambda _: diagnose.counts())
+        return diagnose.facts(self.path, self._options.durability, settings, found)
 
     async def now(self) -> Instant:
         return await self._store.read(_just)

@@ -7,7 +7,11 @@ import pytest
 from stoker.engines.base import Feature
 from stoker.model.errors import EngineClosed
 from stoker.model.job import Status
+from stoker.model.lifecycle import Rules
+from stoker.model.outcome import Canceled, Done, Failed, Rejected
+from stoker.model.retry import Fixed
 from stoker.model.time import SECOND
+from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store
 
 
@@ -32,6 +36,22 @@ async def test_describe_tells_the_truth_about_durability(store: Store) -> None:
     assert described.durability
     if not described.durable:
         assert "not durable" in described.durability.lower()
+
+
+@pytest.mark.core
+@pytest.mark.spec("DESCRIBE-08")
+async def test_diagnose_counters_agree_with_a_count(store: Store) -> None:
+    """Every counter is what a count finds, and every unique key belongs to an active job."""
+    await store.add(unique=Unique("waits"), delay=SECOND)
+    for end in (Done(), Rejected("no"), Failed("again"), Canceled()):
+        await store.add(unique=Unique(type(end).__name__))
+        await store.finish(await store.take(), end, Rules(default=Fixed(60)))
+    await store.add()
+    await store.claim()
+    facts = await store.engine.diagnose()
+    assert facts.counters
+    assert [one for one in facts.counters if one.counter != one.found] == []
+    assert facts.idle_keys == 0
 
 
 @pytest.mark.core

@@ -1,0 +1,55 @@
+"""Reads what a check-up of a SQLite store judges (`model.health`). Nothing is decided here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite.connection import LEVELS, VERSION
+from stoker.engines.sqlite.describe import log_size
+from stoker.engines.sqlite.file_checks import version_warning
+from stoker.engines.sqlite.statements import sql
+from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, SqliteFacts
+
+_COUNTS = sql("diagnose_counts")
+_KEYS = sql("diagnose_keys")
+
+
+def counts() -> Steps[tuple[list[Row], int]]:
+    """Counters beside counts, and keys that no active job holds."""
+    rows: list[Row] = yield _COUNTS, (MOST_COUNTED + 1,)
+    [(keys,)] = yield _KEYS, (MOST_COUNTED,)
+    return rows, keys
+
+
+def facts(path: str, asked: str, pragmas: dict[str, str], found: tuple[list[Row], int]) -> Facts:
+    """All facts about an open file; `pragmas` are those of a strict transaction."""
+    rows, keys = found
+    log = log_size(path)
+    journal = pragmas["journal_mode"]
+    version = tuple(int(part) for part in VERSION.split("."))
+    return Facts(
+        idle_keys=keys,
+        counters=tuple(Counted(queue or "all queues", what, counter, count) for what, queue, counter, count in rows),
+        sqlite=SqliteFacts(
+            version=VERSION,
+            affected=journal == "wal" and version_warning(version) is not None,
+            journal=journal,
+            synchronous=LEVELS.get(int(pragmas["synchronous"]), pragmas["synchronous"]),
+            asked=asked,
+            bytes=int(pragmas["page_size"]) * int(pragmas["page_count"]) + log,
+            log_bytes=log,
+            free_bytes=_free(path),
+            mode=stat.S_IMODE(os.stat(path).st_mode),  # noqa: PTH116 - no Path for a number
+        ),
+    )
+
+
+def _free(path: str) -> int | None:
+    try:
+        return shutil.disk_usage(Path(path).parent).free
+    except OSError:
+        return None

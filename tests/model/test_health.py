@@ -1,0 +1,278 @@
+"""What the facts of a check-up mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.model.control import Pause, Presence, Queue
+from stoker.model.findings import Delivery
+from stoker.model.health import jobs, postgres, redis, sqlite
+from stoker.model.health.check import Check, Grade, ok, worst, wrong
+from stoker.model.health.facts import (
+    MOST_COUNTED,
+    Counted,
+    Facts,
+    Pin,
+    PostgresFacts,
+    RedisFacts,
+    RedisNode,
+    Replica,
+    Slot,
+    SqliteFacts,
+    Table,
+)
+from stoker.model.health.jobs import Overdue, Situation
+from stoker.model.job import Status
+from stoker.model.query import Census, Count
+from stoker.model.throttle import Cooldown
+from stoker.model.time import DAY, MINUTE, SECOND
+
+NOW = 1_800_000_000_000_000
+GIB = 1 << 30
+
+
+def complaints(checks: Any) -> list[tuple[str, Grade]]:
+    found = list(checks)
+    for check in found:
+        assert check.read
+        if check.verdict in {Grade.WARNING, Grade.WRONG}:
+            assert check.meaning.endswith("."), check
+            assert check.remedy, check
+    return [(check.name, check.verdict) for check in found if check.verdict is not Grade.OK]
+
+
+@pytest.mark.spec("HEALTH-01")
+def test_the_gravest_verdict_counts() -> None:
+    assert worst([]) is Grade.OK
+    assert worst([ok("a", "b"), wrong("c", "d", "e.", "f"), Check("n", Grade.NOTE, "r")]) is Grade.WRONG
+
+
+POSTGRES = PostgresFacts(
+    version=160_004,
+    fsync=True,
+    full_page_writes=True,
+    synchronous_commit="on",
+    standby=False,
+    sees_all_sessions=True,
+    autovacuum=True,
+    pooled=False,
+    listens=True,
+    connections=10,
+    most_connections=97,
+    pins=(Pin("session", "7", "", 5, 2.0),),
+    slots=(Slot("replica", True, 100),),
+    tables=(Table("stoker.job", 100, 5, 8192, True, 50),),
+)
+
+
+@pytest.mark.spec("HEALTH-02")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"pins": ()}, []),
+        ({"version": 130_010}, [("version", "wrong")]),
+        ({"version": 140_003}, [("version", "warning")]),
+        ({"fsync": False}, [("durability", "wrong")]),
+        ({"full_page_writes": False}, [("durability", "warning")]),
+        ({"synchronous_commit": "off"}, [("durability", "wrong")]),
+        ({"standby": True}, [("role of the server", "wrong")]),
+        ({"sees_all_sessions": False}, [("held snapshots", "note")]),
+        ({"pins": (Pin("session", "7", "psql", 5, 61.0),)}, [("held snapshots", "warning")]),
+        ({"pins": (Pin("session", "7", "psql", 5, 4_000.0),)}, [("held snapshots", "wrong")]),
+        ({"pins": (Pin("slot", "s", "", 2_000_000, None),)}, [("held snapshots", "warning")]),
+        ({"pins": (Pin("slot", "s", "", 20_000_000, None),)}, [("held snapshots", "wrong")]),
+        ({"pins": (Pin("slot", "s", "", 5, None),)}, []),
+        ({"slots": (Slot("old", False, 5),)}, [("replication slots", "warning")]),
+        ({"slots": (Slot("slow", True, 2 * GIB),)}, [("replication slots", "warning")]),
+        ({"slots": (Slot("old", False, 20 * GIB),)}, [("replication slots", "wrong")]),
+        ({"autovacuum": False}, [("autovacuum", "wrong")]),
+        ({"tables": (Table("stoker.job", 9, 0, 0, False, 50),)}, [("autovacuum", "wrong")]),
+        ({"tables": (Table("stoker.job", 900, 501, 0, True, 50),)}, [("autovacuum", "warning")]),
+        ({"tables": (Table("stoker.job", 9, 10, GIB, True, 50),)}, [("bloat", "warning")]),
+        ({"tables": (Table("stoker.job", 0, 0, GIB, True, 50),)}, []),
+        ({"missing_indexes": ("stoker.ready_id",)}, [("indexes", "wrong")]),
+        ({"invalid_indexes": ("stoker.ready_id",)}, [("indexes", "wrong")]),
+        ({"pooled": True}, []),
+        ({"pooled": True, "listens": False}, [("pooler", "warning")]),
+        ({"connections": 80}, [("connections", "warning")]),
+        ({"connections": 96}, [("connections", "wrong")]),
+    ],
+)
+def test_facts_about_postgres(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert complaints(postgres.judge(replace(POSTGRES, **changes))) == expected
+
+
+SQLITE = SqliteFacts(
+    version="3.51.3",
+    affected=False,
+    journal="wal",
+    synchronous="full",
+    asked="power",
+    bytes=1 << 20,
+    log_bytes=0,
+    free_bytes=GIB,
+    mode=0o600,
+)
+
+
+@pytest.mark.spec("HEALTH-03")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"affected": True}, [("version", "warning")]),
+        ({"asked": "process", "synchronous": "normal"}, []),
+        ({"synchronous": "normal"}, [("durability", "wrong")]),
+        ({"free_bytes": None}, [("disk space", "note")]),
+        ({"free_bytes": 1 << 20}, [("disk space", "wrong")]),
+        ({"free_bytes": 200 << 20}, [("disk space", "warning")]),
+        ({"mode": 0o644}, [("file rights", "note")]),
+        ({"log_bytes": 100 << 20}, [("write-ahead log", "warning")]),
+        ({"log_bytes": 300 << 20}, [("write-ahead log", "wrong")]),
+    ],
+)
+def test_facts_about_sqlite(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert complaints(sqlite.judge(replace(SQLITE, **changes))) == expected
+
+
+NODE = RedisNode(
+    name="redis:6379",
+    product="Redis",
+    version="8.2.2",
+    policy="noeviction",
+    used=1 << 20,
+    limit=0,
+    aof=True,
+    fsync="everysec",
+    replicas=(Replica("other:6379", "online", 5, 0),),
+)
+
+
+@pytest.mark.spec("HEALTH-04")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"version": "7.0.15"}, [("version", "note")]),
+        ({"version": "7.2.10"}, [("version", "note")]),
+        ({"version": "7.2.11"}, []),
+        ({"version": "unknown"}, []),
+        ({"product": "Other", "version": "1.0"}, []),
+        ({"policy": "allkeys-lru"}, [("eviction policy", "wrong")]),
+        ({"policy": "volatile-ttl"}, [("eviction policy", "note")]),
+        ({"limit": 100 << 20}, []),
+        ({"limit": (1 << 20) + 10}, [("memory", "warning")]),
+        ({"limit": 1 << 20}, [("memory", "wrong")]),
+        ({"aof": False, "fsync": "no"}, [("persistence", "warning")]),
+        ({"fsync": "no"}, [("persistence", "warning")]),
+        ({"aof_written": False}, [("persistence", "wrong")]),
+        ({"aof_rewritten": False}, [("persistence", "warning")]),
+        ({"snapshot_saved": False}, [("persistence", "warning")]),
+        ({"replicas": (Replica("o", "wait_bgsave", 0, 0),)}, [("replicas", "warning")]),
+        ({"replicas": (Replica("o", "online", 0, 60),)}, [("replicas", "warning")]),
+        ({"replicas": (Replica("o", "online", GIB, 0),)}, [("replicas", "warning")]),
+        ({"cluster_state": "ok", "slots_ok": 16_384}, []),
+        ({"cluster_state": "fail", "slots_ok": 16_384}, [("cluster", "wrong")]),
+        ({"cluster_state": "ok", "slots_ok": 16_000}, [("cluster", "wrong")]),
+    ],
+)
+def test_facts_about_redis(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert complaints(redis.judge(RedisFacts(nodes=(replace(NODE, **changes),)))) == expected
+
+
+@pytest.mark.spec("HEALTH-04")
+def test_losses_and_unreadable_records_of_redis() -> None:
+    facts = RedisFacts(nodes=(), losses=("three writes are gone",), unread=2)
+    assert complaints(redis.judge(facts)) == [("lost writes", "wrong"), ("unreadable records", "warning")]
+
+
+def census(ready: int = 0, *, lag: int = 0, kind: str = "send", status: Status = Status.PENDING) -> Census:
+    counts = (Count("mail", kind, status, ready),) if ready else ()
+    return Census(at=NOW, counts=counts, oldest_ready={"mail": NOW - lag} if lag else {})
+
+
+def worker(**changes: Any) -> Presence:
+    given = {"worker": "w", "host": "h", "pid": 1, "queues": {"mail": 1}, "kinds": {"send": "app.send"}}
+    return Presence(**{**given, "seen_at": NOW, **changes})
+
+
+@pytest.mark.spec("HEALTH-05")
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        (Situation(census=census()), []),
+        (Situation(census=census(), apart=5 * SECOND, unsure=4 * SECOND), []),
+        (Situation(census=census(), apart=5 * SECOND), [("clock", "warning")]),
+        (Situation(census=census(), apart=-5 * MINUTE), [("clock", "wrong")]),
+        (Situation(census=census(3)), [("queues", "wrong")]),
+        (Situation(census=census(3), presences=[worker()]), []),
+        (Situation(census=census(3), presences=[worker(kinds={})]), []),
+        (Situation(census=census(3), presences=[worker(kinds={"other": "x"})]), [("kinds", "wrong")]),
+        (
+            Situation(census=census(3, status=Status.DEAD), presences=[worker(kinds={"other": "x"})]),
+            [],
+        ),
+        (Situation(census=census(), presences=[worker(seen_at=NOW - MINUTE)]), [("workers", "warning")]),
+        (Situation(census=census(), presences=[worker(seen_at=0, state="stopped")]), []),
+        (Situation(census=census(), overdue=[Overdue("id", "send", SECOND, MINUTE)]), [("running jobs", "warning")]),
+        (Situation(census=census(), runs={"send": (9, 11)}), [("retry storms", "warning")]),
+        (Situation(census=census(), runs={"send": (10, 10), "rare": (0, 3)}), []),
+        (
+            Situation(census=census(3, lag=5 * MINUTE), presences=[worker()], flow={"mail": (10, 5)}),
+            [("lag", "warning")],
+        ),
+        (Situation(census=census(3, lag=5 * MINUTE), presences=[worker()], flow={"mail": (5, 10)}), []),
+        (
+            Situation(
+                census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail", pause=Pause(by="ada"))]
+            ),
+            [("forgotten queues", "warning")],
+        ),
+        (
+            Situation(census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail", pause=Pause())]),
+            [("forgotten queues", "warning")],
+        ),
+        (
+            Situation(
+                census=census(3, lag=2 * DAY),
+                presences=[worker()],
+                queues=[Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 9))],
+            ),
+            [("forgotten queues", "warning")],
+        ),
+        (Situation(census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail")]), []),
+        (Situation(census=census(), queues=[Queue(name="mail", pause=Pause())]), []),
+        (Situation(census=census(), lost={"a": 0, "b": 7}), [("event buffers", "note")]),
+        (Situation(census=census(), deliveries=[Delivery("orders", "mail")]), []),
+        (
+            Situation(census=census(), deliveries=[Delivery("orders", "mail", waits=11 * MINUTE)]),
+            [("consumers", "wrong")],
+        ),
+        (
+            Situation(census=census(), deliveries=[Delivery("o", "a", parked=1), Delivery("o", "b", letters=2)]),
+            [("letters and parked keys", "warning")] * 2,
+        ),
+    ],
+)
+def test_the_state_of_queues_workers_and_streams(situation: Situation, expected: list[tuple[str, str]]) -> None:
+    assert complaints(jobs.judge(situation)) == expected
+
+
+@pytest.mark.spec("HEALTH-06")
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (Facts(), []),
+        (Facts(idle_keys=0, counters=(Counted("mail", "dead", 3, 3),)), []),
+        (Facts(counters=(Counted("mail", "done", 1_000_000, MOST_COUNTED + 1),)), []),
+        (Facts(counters=(Counted("mail", "done", 5, MOST_COUNTED + 1),)), [("counters", "wrong")]),
+        (Facts(counters=(Counted("mail", "dead", 3, 2),)), [("counters", "wrong")]),
+        (Facts(idle_keys=2), [("unique keys", "wrong")]),
+    ],
+)
+def test_counters_and_keys_against_what_is_there(facts: Facts, expected: list[tuple[str, str]]) -> None:
+    assert complaints(jobs.judge_counts(facts)) == expected
