@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.admin import Admin, Bulk, Filter, InvalidFilter
+from stoker.admin import bulk as pages
 from stoker.admin import jobs as module
 from stoker.app import Stoker
 from stoker.model import ids
@@ -84,7 +85,7 @@ async def test_an_unknown_id_is_not_found(admin: Admin, app: Stoker) -> None:
 async def test_a_preview_counts_and_changes_nothing(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
         await enqueue(app)
-    monkeypatch.setattr(module, "PAGE", 3)
+    monkeypatch.setattr(pages, "PAGE", 3)
     assert await admin.jobs.preview("is:ready") == (7, True)
     monkeypatch.setattr(module, "PREVIEW", 5)
     assert await admin.jobs.preview("is:ready") == (6, False)
@@ -167,7 +168,7 @@ async def test_listeners_get_the_true_former_status_of_a_cancel(admin: Admin, ap
 async def test_a_filter_is_walked_in_pages_that_report(
     admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAGE", 4)
+    monkeypatch.setattr(pages, "PAGE", 4)
     jobs = await dead(app, 10)
     waiting = await enqueue(app)
     seen: list[int] = []
@@ -182,7 +183,7 @@ async def test_a_filter_is_walked_in_pages_that_report(
 async def test_an_action_stops_after_the_page_that_said_so(
     admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAGE", 4)
+    monkeypatch.setattr(pages, "PAGE", 4)
     await dead(app, 10)
     bulk = await admin.jobs.discard(Filter.parse("is:dead"), lambda _: False)
     assert (bulk.changed, bulk.stopped) == (4, True)
@@ -193,7 +194,7 @@ async def test_an_action_stops_after_the_page_that_said_so(
 async def test_jobs_enqueued_meanwhile_are_left_alone(
     admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAGE", 2)
+    monkeypatch.setattr(pages, "PAGE", 2)
     for _ in range(4):
         await enqueue(app)
     late: list[asyncio.Task[str]] = []

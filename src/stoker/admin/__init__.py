@@ -1,7 +1,8 @@
 """The operator's room: every question and every action once, for the command line, pages and scripts alike."""
 
 from stoker.admin.admin import Admin, Operators
-from stoker.admin.jobs import Bulk, JobPage
+from stoker.admin.bulk import Bulk
+from stoker.admin.jobs import JobPage
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.redact import Redaction
 

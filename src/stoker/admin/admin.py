@@ -16,6 +16,7 @@ from stoker.admin.history import Failures, HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
 from stoker.admin.kinds import KindsAdmin
 from stoker.admin.limits import LimitsAdmin
+from stoker.admin.operations import OperationsAdmin
 from stoker.admin.overview import Overview, overview
 from stoker.admin.queues import QueuesAdmin
 from stoker.admin.schedules import SchedulesAdmin
@@ -56,6 +57,7 @@ class Operators(Protocol):
     workers: WorkersAdmin
     kinds: KindsAdmin
     history: HistoryAdmin
+    operations: OperationsAdmin
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen."""
@@ -90,6 +92,7 @@ class Admin:
         self.workers = WorkersAdmin(asking)
         self.kinds = KindsAdmin(asking)
         self.history = HistoryAdmin(asking)
+        self.operations = OperationsAdmin(asking)
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.

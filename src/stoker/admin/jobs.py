@@ -8,15 +8,15 @@ so no lock is held for long, and jobs that are enqueued after the walk began are
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
 
 from stoker import records
+from stoker.admin import bulk
 from stoker.admin.asking import Asking
+from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
 from stoker.engines.base import CORRUPT, Engine
@@ -27,25 +27,13 @@ from stoker.model.errors import CorruptRecord, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, explain
 from stoker.model.filter import Filter, InvalidFilter
-from stoker.model.job import LARGEST_BATCH, Status
+from stoker.model.job import LARGEST_BATCH
 from stoker.model.query import (
-    Cancel,
     Change,
-    Clone,
-    Delete,
-    Discard,
-    Move,
-    Prioritize,
     Query,
-    Requeue,
-    RunNow,
     Selection,
-    Tally,
 )
 from stoker.model.time import SECOND, Seconds, span
-
-PAGE = 500
-"""How many jobs of a filter one step of an action looks at."""
 
 PREVIEW = 10_000
 """A preview counts up to here."""
@@ -65,33 +53,6 @@ class JobPage(msgspec.Struct, frozen=True):
     jobs: list[records.Job]
     cursor: str | None
     scanned: int
-
-
-@dataclass
-class Bulk:
-    """What an action did, summed up over its pages. `stopped`: the caller ended it before the last page."""
-
-    changed: int = 0
-    cancel_requested: int = 0
-    missing: int = 0
-    blocked: int = 0
-    refused: Counter[Status] = field(default_factory=Counter)
-    created: list[str] = field(default_factory=list)
-    stopped: bool = False
-
-    def add(self, tally: Tally) -> None:
-        """Count one more step."""
-        self.changed += tally.changed
-        self.cancel_requested += tally.cancel_requested
-        self.missing += tally.missing
-        self.blocked += tally.blocked
-        self.refused.update(tally.refused)
-        self.created += [ids.text(job) for job in tally.created]
-
-    @property
-    def seen(self) -> int:
-        """How many jobs the action looked at."""
-        return self.changed + self.cancel_requested + self.missing + self.blocked + self.refused.total()
 
 
 Progress: TypeAlias = Callable[[Bulk], bool | None]
@@ -118,7 +79,7 @@ class JobsAdmin:
         if filter_.id is not None:
             found = await engine.get([ids.parse(filter_.id)])
             return JobPage([self._asking.job(one) for one in found if one is not None], None, len(found))
-        page = await engine.find(await self._query(engine, filter_, limit, cursor))
+        page = await engine.find(await query_of(engine, filter_, limit, cursor))
         after = None if page.cursor is None else ids.text(page.cursor)
         return JobPage([self._asking.job(one) for one in page.jobs], after, page.scanned)
 
@@ -144,7 +105,7 @@ class JobsAdmin:
         """How many jobs a filter means now: counted up to 10,000, and whether that is all of them."""
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._app.engine()
-        query = await self._query(engine, filter_, PAGE, None)
+        query = await query_of(engine, filter_, bulk.PAGE, None)
         count = 0
         while count < PREVIEW:
             page = await engine.find(query)
@@ -163,7 +124,7 @@ class JobsAdmin:
         if filter_ != Filter(**{name: getattr(filter_, name) for name in _OF_EVENTS}):
             raise InvalidFilter("filter", str(filter_), "an event knows only its queue and kind; use queue: and kind:")
         engine = await self._app.engine()
-        query = await self._query(engine, filter_, 1, None)
+        query = await query_of(engine, filter_, 1, None)
         pause = span(every, "every") / SECOND
         seen: dict[Event, None] = {}
         begin = since = await engine.now()
@@ -185,48 +146,50 @@ class JobsAdmin:
 
     async def requeue(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Put jobs back, due now, under their own ids: attempts go on counting, with a fresh budget."""
-        return await self._act("requeue", target, lambda _: Requeue(), progress)
+        return await self.act("requeue", target, {}, progress)
 
     async def retry(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Enqueue copies of dead jobs under new ids; the originals stay as `retried`."""
-        mint = self._app.mint
-        return await self._act("retry", target, lambda n: Clone(tuple(mint() for _ in range(n))), progress)
+        return await self.act("retry", target, {}, progress)
 
     async def cancel(
         self, target: Target, *, reason: str | None = None, force: bool = False, progress: Progress | None = None
     ) -> Bulk:
         """Cancel waiting jobs and ask running ones to stop; `force` takes a running job's claim away."""
-        cancel = Cancel(force=force) if reason is None else Cancel(reason, force)
-        return await self._act("cancel", target, lambda _: cancel, progress)
+        return await self.act("cancel", target, {"reason": reason, "force": force}, progress)
 
     async def discard(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Take dead jobs off the dead list without running them again."""
-        return await self._act("discard", target, lambda _: Discard(), progress)
+        return await self.act("discard", target, {}, progress)
 
     async def delete(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Remove records and their events. A running job that is named is asked to stop; a filter leaves it alone."""
-        return await self._act("delete", target, lambda _: Delete(), progress)
+        return await self.act("delete", target, {}, progress)
 
     async def run_now(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Make scheduled jobs due now."""
-        return await self._act("run now", target, lambda _: RunNow(), progress)
+        return await self.act("run-now", target, {}, progress)
 
     async def move(self, target: Target, queue: str, progress: Progress | None = None) -> Bulk:
         """Put waiting jobs into another queue."""
-        return await self._act("move", target, lambda _: Move(queue), progress)
+        return await self.act("move", target, {"queue": queue}, progress)
 
     async def prioritize(self, target: Target, priority: int, progress: Progress | None = None) -> Bulk:
         """Give waiting jobs another priority; lower runs first."""
-        return await self._act("prioritize", target, lambda _: Prioritize(priority), progress)
+        return await self.act("prioritize", target, {"priority": priority}, progress)
+
+    async def act(
+        self, action: str, target: Target, given: Given | None = None, progress: Progress | None = None
+    ) -> Bulk:
+        """Do an action by its name, with what it needs: `act("move", job, {"queue": "bulk"})`."""
+        return await self._act(action, target, making(self._asking, action, given or {}), progress)
 
     # --- how ----------------------------------------------------------------------------------------------------
 
-    async def _act(
-        self, action: str, target: Target, change: Callable[[int], Change], progress: Progress | None
-    ) -> Bulk:
+    async def _act(self, action: str, target: Target, change: Making, progress: Progress | None) -> Bulk:
         engine = await self._app.engine()
         if isinstance(target, str):
-            return await self._one(engine, action, await self._asking.stored(target), change(1))
+            return await self._one(action, await self._asking.stored(target), change(1))
         if isinstance(target, Filter):
             return await self._walk(engine, target, change, progress)
         bulk = Bulk()
@@ -234,14 +197,14 @@ class JobsAdmin:
         for start in range(0, len(wanted), LARGEST_BATCH):
             portion = tuple(wanted[start : start + LARGEST_BATCH])
             before = [job for job in await engine.get(portion) if job is not None]
-            bulk.add(await self._alter(engine, Selection(portion), change(len(portion)), before))
+            bulk.add(await alter(self._asking, Selection(portion), change(len(portion)), before))
             if _stops(progress, bulk):
                 break
         return bulk
 
-    async def _one(self, engine: Engine, action: str, before: stored.Job, change: Change) -> Bulk:
+    async def _one(self, action: str, before: stored.Job, change: Change) -> Bulk:
         """Change one job, or raise what hinders it."""
-        tally = await self._alter(engine, Selection((before.id,)), change, [before])
+        tally = await alter(self._asking, Selection((before.id,)), change, [before])
         job = ids.text(before.id)
         if tally.missing:
             raise NotFound.job(job)
@@ -255,43 +218,15 @@ class JobsAdmin:
         bulk.add(tally)
         return bulk
 
-    async def _walk(
-        self, engine: Engine, filter_: Filter, change: Callable[[int], Change], progress: Progress | None
-    ) -> Bulk:
+    async def _walk(self, engine: Engine, filter_: Filter, change: Making, progress: Progress | None) -> Bulk:
         """Page by page over the jobs that were enqueued before now, each page one step."""
         if filter_.id is not None:
             return await self._act("change", [filter_.id], change, progress)
-        bulk = Bulk()
-        query = await self._query(engine, filter_, PAGE, None)
-        bound = await engine.now() + 1  # `until` is exclusive, and what was enqueued at this instant counts
-        query = msgspec.structs.replace(query, until=bound if query.until is None else min(query.until, bound))
+        walk = Walk(self._asking, filter_, change, await engine.now(), None)
         while True:
-            page = await engine.find(query)
-            chosen = [job for job in page.jobs if not isinstance(change(0), Delete) or job.status is not Status.RUNNING]
-            if chosen:
-                # A job whose status changed since the page was read is left alone.
-                selection = Selection(tuple(job.id for job in chosen), frozenset(job.status for job in chosen))
-                bulk.add(await self._alter(engine, selection, change(len(chosen)), chosen))
-            if page.cursor is None:
-                return bulk
-            if _stops(progress, bulk):
-                return bulk
-            query = msgspec.structs.replace(query, cursor=page.cursor)
-
-    async def _alter(self, engine: Engine, selection: Selection, change: Change, before: Sequence[stored.Job]) -> Tally:
-        tally = await engine.alter(selection, change)
-        if isinstance(change, Cancel):
-            former = {job.id: job for job in before}
-            for job in tally.changed_ids:
-                if job in former:
-                    self._app.emit_canceled(former[job], change.reason)
-        return tally
-
-    async def _query(self, engine: Engine, filter_: Filter, limit: int, cursor: str | None) -> Query:
-        census = await engine.census()
-        queues = sorted({count.queue for count in census.counts})
-        after = None if cursor is None else ids.parse(cursor)
-        return filter_.query(census.at, queues=queues, kinds=census.kinds(), limit=limit, cursor=after)
+            await walk.step()
+            if walk.ended or _stops(progress, walk.bulk):
+                return walk.bulk
 
 
 _OF_EVENTS = ("queues", "but_queues", "kinds", "but_kinds")

@@ -21,7 +21,15 @@ import click
 from stoker.admin import Admin, Operators
 from stoker.app import Stoker
 from stoker.cli.text import one_line, safe
-from stoker.model.errors import EngineUnavailable, InvalidInput, InvalidTransition, KeyHeld, NotFound, StokerError
+from stoker.model.errors import (
+    EngineUnavailable,
+    InvalidInput,
+    InvalidTransition,
+    KeyHeld,
+    NotFound,
+    StokerError,
+    WrongState,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +47,7 @@ Exit codes:
 """
 
 
-_CODES = ((NotFound, 3), (InvalidTransition, 4), (KeyHeld, 4), (InvalidInput, 2))
+_CODES = ((NotFound, 3), (InvalidTransition, 4), (KeyHeld, 4), (WrongState, 4), (InvalidInput, 2))
 """Exit codes by error; every other one is 1."""
 
 

@@ -94,6 +94,16 @@ class WrongStatus(InvalidTransition):
         self.args = (f"job {job_id} is {status}, which {action!r} does not apply to. The record is unchanged.",)
 
 
+class WrongState(StokerError):
+    """An action that the state of a thing other than a job does not allow; nothing was changed."""
+
+    def __init__(self, what: str, state: str, action: str) -> None:
+        self.what = what
+        self.state = state
+        self.action = action
+        super().__init__(f"{what} is {state}, which {action!r} does not apply to. Nothing was changed.")
+
+
 class KeyHeld(StokerError):
     """An operator's action that would make a job active while another active job holds its unique key."""
 

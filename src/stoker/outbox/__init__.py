@@ -9,7 +9,18 @@ from stoker.outbox.inbox import Inbox
 from stoker.outbox.message import Message
 from stoker.outbox.outbox import Outbox
 from stoker.outbox.pace import Pace
-from stoker.outbox.relays.base import JoiningRelay, Partial, Relay
+from stoker.outbox.relays import (
+    JoiningRelay,
+    Partial,
+    Relay,
+    To,
+    ToNats,
+    ToRabbit,
+    ToRedisStream,
+    ToTask,
+    ToWebhook,
+    verify_webhook,
+)
 
 __all__ = [
     "Batch",
@@ -22,4 +33,11 @@ __all__ = [
     "Pace",
     "Partial",
     "Relay",
+    "To",
+    "ToNats",
+    "ToRabbit",
+    "ToRedisStream",
+    "ToTask",
+    "ToWebhook",
+    "verify_webhook",
 ]

@@ -6,7 +6,7 @@ import bisect
 from typing import Any, NamedTuple, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.engines.postgres.claim_cursor import SLOW_SCAN, SLOW_SCAN_PAUSE, ClaimCursor
@@ -94,6 +94,13 @@ def test_what_an_engine_itself_puts_it_takes_in_order(acts: list[tuple[str, Any,
 
 @pytest.mark.spec("PGRACE-06")
 @given(ACTS, st.sampled_from([SLOW_SCAN / 4, 10 * SLOW_SCAN]))
+@example(
+    [
+        *[("put", 0, None), ("put", 1, None), ("claim", 1, SLOW_SCAN), ("put", 0, 21.0), ("claim", 1, SLOW_SCAN)],
+        *[("pass", 1.0, None), ("claim", 1, 0.0), ("put", 0, 23.0)],
+    ],
+    10 * SLOW_SCAN,
+)
 def test_what_others_put_is_found_in_time(acts: list[tuple[str, Any, Any]], cost: float) -> None:
     """Also when every look is dear: piece by piece the whole line is looked at."""
     play = Play()

@@ -42,6 +42,10 @@ SLOW_SCAN_PAUSE = 20
 
 MIN_WIDTH: Span = 10 * MILLISECOND
 MAX_WIDTH: Span = 10_000 * DAY
+MAX_SLICES = 200
+"""Slices of one full scan at most: where a scan is slow whatever it reads, narrower slices would not make it faster,
+and a job put before the cursor would be found only after hours."""
+
 MAX_PRIORITIES = 256
 """Priorities of a queue that have a cursor; with more of them every scan is a full one."""
 
@@ -203,8 +207,16 @@ class ClaimCursor:
     def _begin_slices(self) -> None:
         """Scan in slices from now on."""
         if self.slices is None and self.levels and self.total >= MIN_TAKEN:
-            span = max(self.levels.values()) - self.first
-            self.slices = Slices(max(MIN_WIDTH, int(span * SLOW_SCAN / max(self.cost, SLOW_SCAN))))
+            width = int(self._span() * SLOW_SCAN / max(self.cost, SLOW_SCAN))
+            self.slices = Slices(max(self._least_width(), width))
+
+    def _span(self) -> Span:
+        """Return how long ago, before the furthest cursor, the first job was due."""
+        return max(self.levels.values()) - self.first
+
+    def _least_width(self) -> Span:
+        """Return the narrowest window with which a full scan still has at most `MAX_SLICES`."""
+        return max(MIN_WIDTH, self._span() // MAX_SLICES)
 
     def _scanned_window(self, scan: Scan, found: Sequence[Claim], began: float, cost: float, *, dry: bool) -> None:
         slices, window = self.slices, scan.window
@@ -212,7 +224,7 @@ class ClaimCursor:
         if slices is None or window is None or not (dry or _reached_end(scan, found[-1])):
             return
         if cost > 2 * SLOW_SCAN:
-            slices.width = max(MIN_WIDTH, int(slices.width * SLOW_SCAN / cost))
+            slices.width = max(self._least_width(), int(slices.width * SLOW_SCAN / cost))
         elif cost < SLOW_SCAN:
             slices.width = min(2 * slices.width, MAX_WIDTH)
         slices.low = window[1]

@@ -1,0 +1,224 @@
+"""Operations: bulk actions as records in the store, which any process shows, stops and resumes.
+
+The process that starts one walks over its jobs and writes the record after each page. A stop reaches it within one
+page, whoever asks for it. One whose process died is shown as interrupted; `resume` goes on from where it came to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from stoker.admin.asking import Asking
+from stoker.admin.bulk import Given, Walk, making
+from stoker.model import ids
+from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState
+from stoker.model.filter import Filter
+from stoker.model.job import Status
+from stoker.model.operations import Operation
+from stoker.model.query import Tally
+from stoker.model.time import Instant, moment
+
+logger = logging.getLogger("stoker.admin")
+
+INTERRUPTED = "interrupted"
+
+
+class OperationView(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation: what it does to which jobs, who started it, and how far it came.
+
+    `state` is running, stopping, stopped, done, failed or interrupted (its process fell silent).
+    """
+
+    id: str
+    who: str
+    action: str
+    filter: str
+    given: dict[str, str | int | float | bool | None]
+    state: str
+    started_at: datetime
+    seen_at: datetime
+    changed: int
+    cancel_requested: int
+    missing: int
+    blocked: int
+    refused: dict[Status, int]
+    error: str | None
+
+    @property
+    def ended(self) -> bool:
+        """Is nothing more to come?"""
+        return self.state not in {"running", "stopping"}
+
+
+Progress: TypeAlias = Callable[[OperationView], None]
+
+
+class OperationsAdmin:
+    """Bulk actions that outlast the call that starts them."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._walking: dict[str, asyncio.Task[OperationView]] = {}
+
+    async def start(self, action: str, filter_: Filter | str, given: Given | None = None) -> OperationView:
+        """Store an operation and begin to walk, in this process; returns at once.
+
+        `action` is one of requeue, retry, cancel, discard, delete, run-now, move, prioritize; `given` is what it needs
+        (`{"queue": "bulk"}`). Jobs that are enqueued from now on are not touched.
+        """
+        filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
+        if filter_.id is not None:
+            raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
+        making(self._asking, action, given or {})
+        engine = await self._asking.engine()
+        now = await engine.now()
+        stored = await engine.put_operation(
+            Operation(
+                id=ids.text(self._asking.app.mint()),
+                who=self._asking.by or "",
+                action=action,
+                filter=str(filter_),
+                change=dict(given or {}),
+                bound=now,
+                started=now,
+            )
+        )
+        assert stored is not None, "its id is new"
+        return self._begin(stored, None)
+
+    async def finish(self, operation: str, progress: Progress | None = None) -> OperationView:
+        """Wait for an operation that this process walks; `progress` is called after each page."""
+        task = self._walking.get(operation)
+        if task is None:
+            return await self.get(operation)
+        while True:
+            done, _ = await asyncio.wait([task], timeout=0.2)
+            if done:
+                return task.result()
+            if progress is not None:
+                progress(await self.get(operation))
+
+    async def get(self, operation: str) -> OperationView:
+        """One operation as it is stored now. Raises `NotFound`."""
+        engine = await self._asking.engine()
+        return view(await self._stored(operation), await engine.now())
+
+    async def stop(self, operation: str) -> OperationView:
+        """Ask an operation to stop; its process does so within one page. One that has ended stays as it is."""
+        engine = await self._asking.engine()
+        while True:
+            found = await self._stored(operation)
+            if found.ended or found.state == "stopping":
+                return view(found, await engine.now())
+            # An interrupted one has nobody left to stop it.
+            state = "stopped" if found.interrupted(await engine.now()) else "stopping"
+            if (stored := await engine.put_operation(replace(found, state=state), before=found)) is not None:
+                return view(stored, stored.seen)
+
+    async def resume(self, operation: str) -> OperationView:
+        """Go on with an operation that was stopped, failed or interrupted, from where it came to, in this process.
+
+        Raises `WrongState` for one that is done or still runs.
+        """
+        engine = await self._asking.engine()
+        while True:
+            found = await self._stored(operation)
+            now = await engine.now()
+            if found.state == "done" or not (found.ended or found.interrupted(now)):
+                raise WrongState(f"operation {operation}", view(found, now).state, "resume")
+            again = replace(found, state="running", error=None)
+            if (stored := await engine.put_operation(again, before=found)) is not None:
+                return self._begin(stored, found.cursor)
+
+    async def list(self) -> list[OperationView]:
+        """Every operation that is kept, the one that was started last first."""
+        engine = await self._asking.engine()
+        now = await engine.now()
+        return [view(one, now) for one in await engine.operations()]
+
+    async def close(self) -> None:
+        """Stop the operations of this process after their present page and wait for them; others can resume them."""
+        for operation in list(self._walking):
+            await self.stop(operation)
+        await asyncio.gather(*self._walking.values(), return_exceptions=True)
+
+    # --- walking ------------------------------------------------------------------------------------------------
+
+    def _begin(self, stored: Operation, cursor: str | None) -> OperationView:
+        task = asyncio.create_task(self._walk(stored, cursor), name=f"stoker-operation-{stored.id}")
+        self._walking[stored.id] = task
+        task.add_done_callback(lambda _: self._walking.pop(stored.id, None))
+        return view(stored, stored.seen)
+
+    async def _walk(self, stored: Operation, cursor: str | None) -> OperationView:
+        engine = await self._asking.engine()
+        try:
+            change = making(self._asking, stored.action, stored.change)
+            walk = Walk(self._asking, Filter.parse(stored.filter), change, stored.bound, cursor)
+            while not stored.ended:
+                tally = await walk.step()
+                stored = await self._written(stored, walk, tally)
+        except StokerError as error:
+            text = "operation %s (%s %s) failed after %d jobs: %s. `stoker operations resume` goes on from there."
+            logger.warning(text, stored.id, stored.action, stored.filter, stored.changed, error)
+            ended = await engine.put_operation(
+                replace(stored, state="failed", error=f"{type(error).__name__}: {error}"), before=stored
+            )
+            stored = ended or await self._stored(stored.id)
+        return view(stored, stored.seen)
+
+    async def _written(self, before: Operation, walk: Walk, tally: Tally) -> Operation:
+        """Store what a page came to; if a stop was asked for meanwhile, the operation ends with it."""
+        engine = await self._asking.engine()
+        while True:
+            refused = dict(before.refused)
+            for status, n in tally.refused.items():
+                refused[status] = refused.get(status, 0) + n
+            state = "done" if walk.ended else "stopped" if before.state == "stopping" else "running"
+            after = replace(
+                before,
+                cursor=walk.cursor,
+                changed=before.changed + tally.changed,
+                cancel_requested=before.cancel_requested + tally.cancel_requested,
+                missing=before.missing + tally.missing,
+                blocked=before.blocked + tally.blocked,
+                refused=refused,
+                state=state,
+            )
+            if (stored := await engine.put_operation(after, before=before)) is not None:
+                return stored
+            before = await self._stored(before.id)
+
+    async def _stored(self, operation: str) -> Operation:
+        engine = await self._asking.engine()
+        found = next((one for one in await engine.operations() if one.id == operation), None)
+        if found is None:
+            raise NotFound(f"operation {operation} is not in the store")
+        return found
+
+
+def view(one: Operation, now: Instant) -> OperationView:
+    """An operation as people read it."""
+    return OperationView(
+        id=one.id,
+        who=one.who,
+        action=one.action,
+        filter=one.filter,
+        given=one.change,
+        state=INTERRUPTED if one.interrupted(now) else one.state,
+        started_at=moment(one.started),
+        seen_at=moment(one.seen),
+        changed=one.changed,
+        cancel_requested=one.cancel_requested,
+        missing=one.missing,
+        blocked=one.blocked,
+        refused=one.refused,
+        error=one.error,
+    )

@@ -1,0 +1,204 @@
+"""Bulk actions as records in the store: shown, stopped and resumed by any process."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stoker.admin import Admin, Filter, InvalidFilter, bulk
+from stoker.admin.operations import OperationView
+from stoker.app import Stoker
+from stoker.model.errors import EngineUnavailable, InvalidInput, NotFound, WrongState
+from stoker.model.job import Status
+from stoker.model.operations import SILENT_AFTER
+from stoker.testing.clock import VirtualClock
+
+
+async def waiting(app: Stoker, n: int) -> None:
+    for _ in range(n):
+        await app.enqueue(app.draft("send"))
+
+
+async def statuses(admin: Admin) -> dict[str, int]:
+    return {status: n for status, n in (await admin.overview()).counts.items() if n and status != "ready"}
+
+
+@pytest.mark.spec("BULK-01")
+async def test_an_operation_walks_to_its_end(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin(app, by="ada")
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    await waiting(app, 5)
+    started = await admin.operations.start("cancel", "is:ready", {"reason": "not today"})
+    assert (started.state, started.who, started.action, started.filter) == ("running", "ada", "cancel", "is:ready")
+    seen: list[OperationView] = []
+    ended = await admin.operations.finish(started.id, seen.append)
+    assert (ended.state, ended.changed) == ("done", 5)
+    assert await statuses(admin) == {"canceled": 5}
+    assert [one.id for one in await admin.operations.list()] == [started.id]
+    assert await Admin(app).operations.finish(started.id) == await admin.operations.get(started.id)
+
+
+@pytest.mark.spec("BULK-01")
+@pytest.mark.parametrize(
+    "action, given, left",
+    [
+        ("move", {"queue": "bulk"}, {"pending": 2}),
+        ("prioritize", {"priority": 5}, {"pending": 2}),
+        ("delete", {}, {}),
+        ("run-now", {}, {"pending": 2}),
+        ("retry", {}, {"pending": 2}),
+        ("discard", {}, {"pending": 2}),
+        ("requeue", {}, {"pending": 2}),
+    ],
+)
+async def test_every_action_is_an_operation(
+    admin: Admin, app: Stoker, action: str, given: dict[str, Any], left: dict[str, int]
+) -> None:
+    await waiting(app, 2)
+    ended = await admin.operations.finish((await admin.operations.start(action, "kind:send", given)).id)
+    refused = {Status.PENDING: 2} if action in {"retry", "discard", "requeue"} else {}
+    assert (ended.state, ended.changed + sum(ended.refused.values()), ended.refused) == ("done", 2, refused)
+    assert await statuses(admin) == left
+
+
+@pytest.mark.spec("BULK-02")
+async def test_a_stop_reaches_an_operation_within_one_page(
+    admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    await waiting(app, 6)
+    gate, first = asyncio.Event(), asyncio.Event()
+    real = bulk.Walk.step
+
+    async def step(self: bulk.Walk) -> Any:
+        tally = await real(self)
+        first.set()
+        await gate.wait()
+        return tally
+
+    monkeypatch.setattr(bulk.Walk, "step", step)
+    started = await admin.operations.start("cancel", "is:ready")
+    await first.wait()
+    elsewhere = Admin(app)
+    assert (await elsewhere.operations.stop(started.id)).state == "stopping"
+    assert (await elsewhere.operations.stop(started.id)).state == "stopping"
+    gate.set()
+    ended = await admin.operations.finish(started.id)
+    assert (ended.state, ended.changed) == ("stopped", 2)
+    assert (await elsewhere.operations.stop(started.id)).state == "stopped"
+    await elsewhere.operations.resume(started.id)
+    ended = await elsewhere.operations.finish(started.id)
+    assert (ended.state, ended.changed) == ("done", 6)
+    with pytest.raises(WrongState, match="is done, which 'resume' does not apply to"):
+        await admin.operations.resume(started.id)
+
+
+@pytest.mark.spec("BULK-03")
+async def test_an_operation_whose_process_died_is_interrupted_and_goes_on_elsewhere(
+    app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    dying, living = Admin(app), Admin(app)
+    await waiting(app, 5)
+    real, never, first = bulk.Walk.step, asyncio.Event(), asyncio.Event()
+
+    async def step(self: bulk.Walk) -> Any:
+        if first.is_set():
+            await never.wait()
+        first.set()
+        return await real(self)
+
+    monkeypatch.setattr(bulk.Walk, "step", step)
+    started = await dying.operations.start("cancel", "is:ready")
+    while (await living.operations.get(started.id)).changed < 2:
+        await asyncio.sleep(0.001)
+    [task] = dying.operations._walking.values()
+    task.cancel()
+    with pytest.raises(WrongState, match="is running"):
+        await living.operations.resume(started.id)
+    await waiting(app, 1)  # after the operation began: not touched
+    clock.advance(timedelta(microseconds=SILENT_AFTER + 1))
+    assert (await living.operations.get(started.id)).state == "interrupted"
+    monkeypatch.setattr(bulk.Walk, "step", real)
+    await living.operations.resume(started.id)
+    ended = await living.operations.finish(started.id)
+    assert (ended.state, ended.changed) == ("done", 5)
+    assert await statuses(living) == {"pending": 1, "canceled": 5}
+
+
+@pytest.mark.spec("BULK-03")
+async def test_stopping_an_interrupted_operation_ends_it(
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = asyncio.Event()
+
+    async def step(self: bulk.Walk) -> Any:
+        await never.wait()
+
+    monkeypatch.setattr(bulk.Walk, "step", step)
+    started = await admin.operations.start("cancel", "is:ready")
+    [task] = admin.operations._walking.values()
+    await asyncio.sleep(0)
+    task.cancel()
+    clock.advance(timedelta(microseconds=SILENT_AFTER + 1))
+    assert (await admin.operations.stop(started.id)).state == "stopped"
+
+
+@pytest.mark.spec("BULK-04")
+async def test_an_operation_that_fails_says_why_and_can_be_resumed(
+    admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await waiting(app, 2)
+    real = bulk.Walk.step
+
+    async def away(self: bulk.Walk) -> Any:
+        raise EngineUnavailable("the store is away")
+
+    monkeypatch.setattr(bulk.Walk, "step", away)
+    started = await admin.operations.start("cancel", "is:ready")
+    ended = await admin.operations.finish(started.id)
+    assert (ended.state, ended.error) == ("failed", "EngineUnavailable: the store is away")
+    assert "goes on from there" in caplog.text
+    monkeypatch.setattr(bulk.Walk, "step", real)
+    await admin.operations.resume(started.id)
+    assert (await admin.operations.finish(started.id)).changed == 2
+
+
+@pytest.mark.spec("BULK-05")
+@pytest.mark.parametrize(
+    "action, filter_, given",
+    [
+        ("explode", "is:ready", {}),
+        ("move", "is:ready", {}),
+        ("requeue", "is:ready", {"queue": "x"}),
+        ("prioritize", "is:ready", {"priority": "high"}),
+        ("prioritize", "is:ready", {"priority": 5_000}),
+        ("requeue", "0193b0f0-0000-7000-8000-000000000001", {}),
+        ("requeue", "is:daed", {}),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_before_it_is_stored(
+    admin: Admin, action: str, filter_: str, given: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput):
+        await admin.operations.start(action, filter_, given)
+    assert await admin.operations.list() == []
+    for call in (admin.operations.get, admin.operations.stop, admin.operations.resume):
+        with pytest.raises(NotFound):
+            await call("none")
+
+
+@pytest.mark.spec("BULK-06")
+async def test_closing_stops_what_runs(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 1)
+    await waiting(app, 5)
+    started = await admin.operations.start("cancel", "is:ready")
+    await admin.operations.close()
+    ended = await admin.operations.get(started.id)
+    assert (ended.state, ended.changed < 5) == ("stopped", True)
+    assert ended.ended
+    with pytest.raises(InvalidFilter):
+        await admin.jobs.act("delete", Filter.parse("queue:nowhere"))
