@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
+from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.letters import LetterFilter
-from stoker.model.outcome import Reject
+from stoker.model.outcome import Reject, Retry, Throttle
+from stoker.model.time import SECOND
 from stoker.outbox import Message, Outbox, Pace, Partial
 from tests.harness.apps import until, working
 
@@ -97,3 +100,55 @@ async def test_a_target_that_says_how_far_it_came_gets_nothing_twice(jobs: Stoke
     sink.bad = {0, 5}
     assert await run(jobs, sink, 9) == [(1, "refused"), (6, "refused")]
     assert sink.got == [n for n in range(9) if n not in sink.bad]
+
+
+class Halting(Sink):
+    """Accepts two messages at a time, and gives `cause` as the reason why no more."""
+
+    def __init__(self, cause: BaseException | None) -> None:
+        super().__init__()
+        self.cause = cause
+        self.log.append("made")  # so that opening it works at once
+
+    async def publish(self, messages: Sequence[Message[Any]]) -> None:
+        self.got += [one.body for one in messages[:2]]
+        if len(messages) > 2:
+            raise Partial(2) from self.cause
+
+
+@pytest.mark.spec("RELAY-13")
+@pytest.mark.parametrize(
+    ("cause", "after", "why"),
+    [
+        (None, 0, "snoozed for 0 s"),
+        (OSError("cable"), 3600 * SECOND, "only 2 messages were accepted, then OSError: cable"),
+        (Retry("busy", delay=7), 7 * SECOND, "busy"),
+        (Throttle(9), 9 * SECOND, "throttled"),
+    ],
+    ids=["time", "error", "retry", "throttle"],
+)
+async def test_the_rest_of_a_call_waits_as_its_reason_asks(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture, cause: BaseException | None, after: int, why: str
+) -> None:
+    caplog.set_level("DEBUG", "stoker.outbox")
+    sink = Halting(cause)
+    outbox = Outbox[int](jobs, stream="orders", partitions=1)
+    outbox.relay(sink, name="out", pace=Pace(batch=5, idle=0.02, retry_base=3600, retry_max=3600), batch=None)
+    await outbox.append_many([outbox.entry("k", n) for n in range(5)])
+    engine = await jobs.engine()
+
+    async def state() -> Cursor:
+        [found] = await outbox_of(engine).streams(["orders"])
+        return found.cursors[0].cursor
+
+    async with working(jobs, {}):
+        if cause is None:
+            await until(lambda: len(sink.got) == 5)
+        else:
+            await until(lambda: bool(sink.got))
+            while (found := await state()).position < 2:
+                await asyncio.sleep(0.01)
+            assert abs(found.due - await engine.now() - after) < 60 * SECOND
+    assert sink.got == [0, 1] if cause else list(range(5))
+    assert why in caplog.text
+    assert (await state()).attempts <= 1

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Any
 
-from stoker.codec.error_text import one_line
-from stoker.model.outcome import Reject, Retry, gravest
+from stoker.codec.error_text import describe_error, one_line
+from stoker.model.outcome import Reject, Retry, Signal, Snooze, gravest
 from stoker.outbox.batch import Batch
 from stoker.outbox.message import Message
 from stoker.outbox.relays.base import Partial, Relay
@@ -46,11 +46,15 @@ class Publisher:
         except Partial as partial:
             if partial.n > 0:
                 batch.done(messages[min(partial.n, len(messages)) - 1])
+            if partial.n >= len(messages):
+                return
             cause = partial.__cause__
-            if cause is not None and isinstance(gravest(cause), Reject):
-                raise cause from None
-            if partial.n < len(messages):
-                raise Retry(one_line(str(partial), 1_000)) from partial
+            if cause is not None and isinstance(signal := gravest(cause), Signal):
+                raise signal from None  # with the delay that it asks for
+            if cause is None and partial.n > 0:
+                raise Snooze(0) from None  # nothing failed: the rest comes in the next turn
+            why = str(partial) if cause is None else f"{partial}, then {describe_error(cause, 1_000)}"
+            raise Retry(one_line(why, 2_000)) from partial
 
     async def _one_by_one(self, batch: Batch[Any], messages: list[Message[Any]]) -> None:
         """Publish messages alone, to learn which of them is rejected."""

@@ -26,7 +26,8 @@ class Relay(Protocol):
     async def publish(self, messages: Sequence[Message[Any]]) -> None:
         """Publish in order and return when the target has accepted all of them.
 
-        Raise `Partial(n)` when only the first n were accepted, and `Reject(why)` when a message can never be: the
+        Raise `Partial(n)` when only the first n were accepted: the rest comes at once in the next turn, or as the error
+        or signal asks that it was raised from. Raise `Reject(why)` when a message can never be: the
         messages are then published one by one, and the one that is rejected alone becomes a letter. Any other error
         is a retry of all.
         """
