@@ -1,14 +1,16 @@
-"""spec: FILTER-01 FILTER-02 FILTER-03 FILTER-04 FILTER-05"""
+"""spec: FILTER-01 FILTER-02 FILTER-03 FILTER-04 FILTER-05 FILTER-06"""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, moment_of
-from stoker.model.job import ACTIVE, FINISHED, Status
-from stoker.model.query import Query
+from stoker.model.job import ACTIVE, FINISHED, Draft, Job, Status
+from stoker.model.query import ORDERS, Query
+from stoker.model.record import Record
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, instant
 
 NOW = 1_763_300_000 * SECOND
@@ -37,7 +39,12 @@ filters = st.builds(
     key=st.none() | text,
     since=st.sampled_from([None, "2h", "today", "2026-11-16T14:00"]),
     until=st.sampled_from([None, "90s", "1w", "2026-11-16"]),
-    order=st.sampled_from([None, "newest", "oldest"]),
+    finished=st.sampled_from([None, "2h", "3d..1d", "today..2026-11-16T14:00"]),
+    attempts=st.sampled_from([None, "3", ">=3", "<2", "=0"]),
+    payload=st.none() | text,
+    error=st.none() | text,
+    same_error=st.sampled_from([None, JOB]),
+    order=st.sampled_from([None, *ORDERS]),
     id=st.sampled_from([None, JOB]),
     text=st.none() | text,
 )
@@ -77,6 +84,76 @@ def test_a_bare_id_names_the_job() -> None:
 
 
 # --- what it means ---
+
+
+def test_texts_of_payload_and_error_are_apart() -> None:
+    found = query('error:"timed out" payload:4711 refused')
+    assert (found.error, found.payload, found.text) == ("timed out", "4711", "refused")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("3", (3, 3)), ("=3", (3, 3)), (">=3", (3, None)), (">3", (4, None)), ("<=3", (None, 3)), ("<3", (None, 2))],
+)
+def test_attempts_are_a_number_or_a_bound(written: str, meant: tuple[int | None, int | None]) -> None:
+    found = query(f"attempts:{written}")
+    assert (found.attempts_from, found.attempts_to) == meant
+
+
+def test_the_end_is_bounded_by_one_moment_or_two() -> None:
+    assert (query("finished:2h").finished_since, query("finished:2h").finished_until) == (NOW - 2 * HOUR, None)
+    between = query("finished:3d..1d is:dead order:finished")
+    assert (between.finished_since, between.finished_until) == (NOW - 3 * DAY, NOW - DAY)
+    assert (between.order, between.wanted) == ("finished", frozenset({Status.DEAD}))
+    with pytest.raises(InvalidFilter, match="ends before it begins"):
+        query("finished:1d..3d")
+
+
+def failed(error: str | None, kind: str = "send") -> Job:
+    return msgspec.structs.replace(Record.drafted(Draft(bytes(16), kind), NOW), last_error=error).as_job()
+
+
+def test_the_same_error_is_that_of_a_job_that_failed() -> None:
+    def same(text: str, sample: Job | None) -> Query:
+        return Filter.parse(text).query(NOW, queues=QUEUES, kinds=KINDS, sample=sample)
+
+    found = same(f"same_error:{JOB}", failed("Timeout: job 17\nat line 4"))
+    assert (found.same_error, found.kinds) == ("Timeout: job …", frozenset({"send"}))
+    for sample in (None, failed(None)):
+        with pytest.raises(InvalidFilter, match="names no job that has failed"):
+            same(f"same_error:{JOB}", sample)
+    with pytest.raises(InvalidFilter, match="of kind send, which is left out"):
+        same(f"same_error:{JOB} kind:billing.charge", failed("x"))
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("is:running order:finished", "goes with finished jobs"),
+        ("is:dead order:due", "goes with waiting jobs"),
+        ("finished:2h order:due", "goes with waiting jobs"),
+        ("is:pending finished:2h", "goes with finished jobs"),
+    ],
+)
+def test_an_order_that_no_chosen_job_has_is_refused(written: str, why: str) -> None:
+    with pytest.raises(InvalidFilter, match=why):
+        query(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("order:finish", "Did you mean finished"),
+        ("attempts:many", "must be like 3"),
+        ("finished:sometime", "must be like 15m"),
+        ("same_error:that", "must be a job's id"),
+        ("errror:x", "Did you mean error"),
+        ("-error:x", "only is, kind, queue can be left out"),
+    ],
+)
+def test_mistakes_say_what_is_known(written: str, why: str) -> None:
+    with pytest.raises(InvalidFilter, match=why):
+        query(written)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,12 @@ from stoker.model.query import (
     Totals,
     allows,
     bounded,
+    cursor_at,
     history_of,
     matches,
+    read_cursor,
     scheduled_count,
+    write_cursor,
 )
 from stoker.model.time import DAY, MINUTE
 from stoker.model.unique import Unique
@@ -319,3 +322,44 @@ def test_a_history_is_a_whole_number_of_at_least_one() -> None:
     for option in (0, -1, "0", "many", "1.5"):
         with pytest.raises(InvalidOption, match="at least 1"):
             history_of(option)
+
+
+@pytest.mark.spec("FIND-25")
+def test_a_cursor_is_good_for_its_own_kind_of_order() -> None:
+    job = bytes(range(16))
+    assert Query(cursor=job).cursor == job
+    timed = cursor_at(7, job)
+    assert Query(order="due", cursor=timed).start(0) == (7, job)
+    for wrong in ({"order": "due", "cursor": job}, {"order": "oldest", "cursor": timed}, {"cursor": b"x"}):
+        with pytest.raises(InvalidInput, match="begin without one"):
+            Query(**wrong)
+    assert read_cursor(write_cursor(timed)) == timed
+    assert read_cursor("00010203-0405-0607-0809-0a0b0c0d0e0f") == job
+    with pytest.raises(InvalidInput, match="the page before"):
+        read_cursor("no cursor")
+
+
+@pytest.mark.spec("FIND-21")
+def test_an_order_or_window_that_no_job_can_have_is_refused() -> None:
+    for wrong in (
+        {"order": "finished", "statuses": frozenset({Status.RUNNING})},
+        {"order": "due", "statuses": frozenset({Status.DEAD})},
+        {"order": "due", "finished_since": 5},
+        {"finished_until": 5, "statuses": frozenset({Status.PENDING})},
+    ):
+        with pytest.raises(InvalidInput, match="no job that"):
+            Query(**wrong)
+
+
+@pytest.mark.spec("FIND-22")
+def test_a_walk_by_time_begins_and_ends_where_the_query_says() -> None:
+    assert Query(order="due").start(5) == (0, b"")
+    assert Query(order="due", due="later").start(5) > (5, b"\xff" * 16)
+    assert Query(order="finished").start(5) > (10**16, b"\xff" * 16)
+    assert Query(order="finished", finished_until=9).start(5) == (9, b"")
+    assert Query(order="due", due="now").is_over(6, 5)
+    assert not Query(order="due", due="now").is_over(5, 5)
+    assert not Query(order="due").is_over(6, 5)
+    assert Query(order="finished", finished_since=4).is_over(3, 5)
+    assert not Query(order="finished", finished_since=4).is_over(4, 5)
+    assert not Query(order="finished").is_over(0, 5)

@@ -33,6 +33,8 @@ from stoker.model.query import (
     RunNow,
     Selection,
     Tally,
+    read_cursor,
+    write_cursor,
 )
 from stoker.model.time import Instant
 
@@ -132,9 +134,12 @@ async def query_of(
     """The question that a filter asks: its names are those that have jobs now, its times count from `now`."""
     census = await engine.census()
     queues = sorted({count.queue for count in census.counts})
-    after = None if cursor is None else ids.parse(cursor)
+    after = None if cursor is None else read_cursor(cursor)
+    sample = None
+    if filter_.same_error is not None:
+        [sample] = await engine.get([ids.parse(filter_.same_error)])
     at = census.at if now is None else now
-    return filter_.query(at, queues=queues, kinds=census.kinds(), limit=limit, cursor=after)
+    return filter_.query(at, queues=queues, kinds=census.kinds(), limit=limit, cursor=after, sample=sample)
 
 
 class Walk:
@@ -155,7 +160,7 @@ class Walk:
         engine = await self._asking.engine()
         if self._query is None:
             self._query = await self._question(engine)
-        after = None if self.cursor is None else ids.parse(self.cursor)
+        after = None if self.cursor is None else read_cursor(self.cursor)
         page = await engine.find(msgspec.structs.replace(self._query, cursor=after))
         deletes = isinstance(self._change(0), Delete)
         chosen = [job for job in page.jobs if not deletes or job.status is not Status.RUNNING]
@@ -164,7 +169,7 @@ class Walk:
             selection = Selection(tuple(job.id for job in chosen), frozenset(job.status for job in chosen))
             tally = await alter(self._asking, selection, self._change(len(chosen)), chosen)
             self.bulk.add(tally)
-        self.cursor = None if page.cursor is None else ids.text(page.cursor)
+        self.cursor = None if page.cursor is None else write_cursor(page.cursor)
         self.ended = page.cursor is None
         return tally
 

@@ -32,6 +32,7 @@ from stoker.model.query import (
     Change,
     Query,
     Selection,
+    write_cursor,
 )
 from stoker.model.time import SECOND, Seconds, span
 
@@ -80,7 +81,7 @@ class JobsAdmin:
             found = await engine.get([ids.parse(filter_.id)])
             return JobPage([self._asking.job(one) for one in found if one is not None], None, len(found))
         page = await engine.find(await query_of(engine, filter_, limit, cursor))
-        after = None if page.cursor is None else ids.text(page.cursor)
+        after = None if page.cursor is None else write_cursor(page.cursor)
         return JobPage([self._asking.job(one) for one in page.jobs], after, page.scanned)
 
     async def explain(self, job: str) -> Explanation:

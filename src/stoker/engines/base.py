@@ -216,7 +216,7 @@ class Operator(Protocol):
         ...
 
     async def find(self, query: Query) -> Page:
-        """One page in id order, starting after the query's cursor.
+        """One page in the order asked, starting after the cursor of the page before.
 
         Reads no more than `LONGEST_WALK` records; a page that stops there may hold fewer jobs than requested but
         carries a cursor. `cursor=None`: there are no more. Empty: an empty page without cursor.

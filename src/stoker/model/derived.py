@@ -5,7 +5,6 @@ Derived here once, from values that engines return, so that the command line, pa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -15,6 +14,9 @@ from stoker.model.control import STOPPED, Presence, live
 from stoker.model.findings import SILENT_AFTER, Delivery
 from stoker.model.job import Job, Status
 from stoker.model.outbox.steering import StreamState
+from stoker.model.same_error import ELLIPSIS as ELLIPSIS  # noqa: PLC0414 - skins take them from here
+from stoker.model.same_error import error_line as error_line  # noqa: PLC0414
+from stoker.model.same_error import normalized_error as normalized_error  # noqa: PLC0414
 from stoker.model.time import MINUTE, Instant, Span
 
 LONG_RUN: Span = 5 * MINUTE
@@ -85,27 +87,6 @@ def deliveries(streams: Iterable[StreamState], now: Instant) -> list[Delivery]:
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
-
-_VARYING = re.compile(
-    r"""(?ix) [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}  # a UUID
-        | "[^"]*" | (?<!\w)'[^']*' | `[^`]*`               # what is quoted
-        | \b0x[0-9a-f]+\b | \b(?=[a-z]*\d)[0-9a-f]{6,}\b   # hex
-        | \d+"""
-)
-ELLIPSIS = "…"
-
-
-def error_line(error: str | None) -> str:
-    """The first line of an error: its class and message."""
-    return ((error or "").strip().splitlines() or [""])[0][:500]
-
-
-def normalized_error(error: str | None) -> str:
-    """The first line of an error, with what varies replaced by `…`: ids, numbers, hex, quoted text.
-
-    Jobs of one kind whose errors agree in this have the same error.
-    """
-    return _VARYING.sub(ELLIPSIS, error_line(error))
 
 
 class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):

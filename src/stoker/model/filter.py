@@ -18,9 +18,9 @@ import msgspec
 
 from stoker.model import ids
 from stoker.model.errors import InvalidInput
-from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, Status
-from stoker.model.query import Due, Query
+from stoker.model.job import ACTIVE, FINISHED, Job, Status
+from stoker.model.query import ORDERS, WAITING, Due, Order, Query
+from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant
 
 VIEWS: Final[dict[str, frozenset[Status]]] = {
@@ -32,15 +32,31 @@ VIEWS: Final[dict[str, frozenset[Status]]] = {
 }
 """What stands behind `is:`, and the statuses it means."""
 
+_ORDERS: Final[dict[str, Order]] = {order: order for order in ORDERS}
+_ONLY: Final = {"finished": (FINISHED, "finished"), "due": (WAITING, "waiting")}
+"""Orders that only some jobs have."""
+
 DUE: Final[dict[str, Due]] = {"ready": "now", "scheduled": "later"}
-ORDERS = ("newest", "oldest")
 LISTS = ("is", "queue", "kind")
-SINGLES = ("tenant", "key", "since", "until", "order", "id")
+SINGLES = (
+    "tenant",
+    "key",
+    "since",
+    "until",
+    "finished",
+    "attempts",
+    "payload",
+    "error",
+    "same_error",
+    "order",
+    "id",
+)
 WORDS = (*LISTS, *SINGLES)
 
 _TERM = re.compile(r'(-)?([A-Za-z_]+):|"((?:[^"\\]|\\.)*)"|(\S+)')
 _VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s,"]+)')
 _AGO = re.compile(r"(\d+)(s|m|h|d|w)")
+_ATTEMPTS = re.compile(r"(>=|<=|>|<|=)?(\d{1,6})")
 _UNITS: dict[str, Span] = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
@@ -53,8 +69,10 @@ class InvalidFilter(InvalidInput):
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs are meant, as written. Lists mean "any of"; names beside `but_` are left out.
 
-    `text` is looked for in payloads and errors, ignoring case. `since` and `until` bound the time of enqueueing and are
-    kept as written (`2h`, `today`, `2026-11-16T14:00`), so a filter that is saved goes on meaning "the last two hours".
+    `text` is looked for in payloads and errors, `payload` and `error` in one of them, without case. `since` and `until`
+    bound the time of enqueueing, `finished` the end of a job, from a moment or between two (`2h`, `3d..1d`). Moments
+    stay as written (`2h`, `today`, `2026-11-16T14:00`): a filter that is saved goes on meaning "the last two hours".
+    `attempts` is a number or a bound (`3`, `>=3`). `same_error` is the id of a job that failed in the same way.
     """
 
     views: tuple[str, ...] = ()
@@ -67,6 +85,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     since: str | None = None
     until: str | None = None
+    finished: str | None = None
+    attempts: str | None = None
+    payload: str | None = None
+    error: str | None = None
+    same_error: str | None = None
     order: str | None = None
     id: str | None = None
     text: str | None = None
@@ -112,20 +135,38 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         queues: Sequence[str],
         kinds: Sequence[str],
         limit: int = 25,
-        cursor: JobId | None = None,
+        cursor: bytes | None = None,
+        sample: Job | None = None,
     ) -> Query:
-        """The question for an engine. `queues` and `kinds` are the names that exist, for `*`, `-` and typing errors."""
+        """The question for an engine. `queues` and `kinds` are the names that exist, for `*`, `-` and typing errors.
+
+        `sample` is the job that `same_error` names, None where there is none.
+        """
+        since, until = (None, None) if self.finished is None else window_of("finished", self.finished, now)
+        least, most = (None, None) if self.attempts is None else _bounds(self.attempts)
+        names = _chosen("kind", self.kinds, self.but_kinds, kinds)
+        error = None
+        if self.same_error is not None:
+            error, names = _same(self.same_error, sample, names)
+        _check_order(self)
         return Query(
             statuses=self.statuses,
             queues=_chosen("queue", self.queues, self.but_queues, queues),
-            kinds=_chosen("kind", self.kinds, self.but_kinds, kinds),
+            kinds=names,
             tenant=self.tenant,
             key=self.key,
             due=next((DUE[view] for view in self.views if view in DUE), None),
             since=None if self.since is None else moment_of("since", self.since, now),
             until=None if self.until is None else moment_of("until", self.until, now),
+            finished_since=since,
+            finished_until=until,
+            attempts_from=least,
+            attempts_to=most,
             text=self.text,
-            order="oldest" if self.order == "oldest" else "newest",
+            payload=self.payload,
+            error=self.error,
+            same_error=error,
+            order=_ORDERS.get(self.order or "", "newest"),
             limit=limit,
             cursor=cursor,
         )
@@ -143,6 +184,52 @@ def moment_of(word: str, text: str, now: Instant) -> Instant:
         why = "must be like 15m, 2h, 3d, today or 2026-11-16T14:00"
         raise InvalidFilter(word, text, why) from None
     return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC), word)
+
+
+def _same(job: str, sample: Job | None, kinds: frozenset[str]) -> tuple[str, frozenset[str]]:
+    """The error of a job as all of its group have it, and the kind."""
+    if sample is None or sample.last_error is None:
+        raise InvalidFilter("same_error", job, "names no job that has failed")
+    if kinds and sample.kind not in kinds:
+        raise InvalidFilter("same_error", job, f"is a job of kind {sample.kind}, which is left out")
+    return normalized_error(sample.last_error), frozenset({sample.kind})
+
+
+def _check_order(given: Filter) -> None:
+    """Refuse what no job can be: an order or a window that the statuses do not have."""
+    statuses = given.statuses or frozenset(Status)
+    if given.finished is not None:
+        statuses &= FINISHED
+        if not statuses:
+            raise InvalidFilter("finished", given.finished, "goes with finished jobs; leave it out, or use is:finished")
+    if given.order in _ONLY and not statuses & _ONLY[given.order][0]:
+        raise InvalidFilter("order", given.order, f"goes with {_ONLY[given.order][1]} jobs; use order:newest")
+
+
+def window_of(word: str, text: str, now: Instant) -> tuple[Instant, Instant | None]:
+    """A window as written: from a moment until now, or between two moments (`3d..1d`)."""
+    first, dots, last = text.partition("..")
+    since = moment_of(word, first, now)
+    if not dots:
+        return since, None
+    until = moment_of(word, last, now)
+    if until <= since and now:
+        raise InvalidFilter(word, text, "ends before it begins")
+    return since, until
+
+
+def _bounds(text: str) -> tuple[int | None, int | None]:
+    found = _ATTEMPTS.fullmatch(text)
+    if found is None:
+        raise InvalidFilter("attempts", text, "must be like 3, >=3 or <5")
+    n = int(found[2])
+    bounds: dict[str | None, tuple[int | None, int | None]] = {
+        ">=": (n, None),
+        ">": (n + 1, None),
+        "<=": (None, n),
+        "<": (None, n - 1),
+    }
+    return bounds.get(found[1], (n, n))
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -202,13 +289,17 @@ def _check_views(lists: dict[str, list[str]], values: list[str], *, minus: bool)
 
 def _checked(word: str, value: str) -> str:
     if word == "order" and value not in ORDERS:
-        raise InvalidFilter("order", value, f"must be one of {_listed(ORDERS)}")
+        raise InvalidFilter("order", value, f"{_nearest(value, ORDERS)}It must be one of {', '.join(ORDERS)}")
     if word in {"since", "until"}:
         moment_of(word, value, 0)
-    if word == "id":
+    if word == "finished":
+        window_of(word, value, 0)
+    if word == "attempts":
+        _bounds(value)
+    if word in {"id", "same_error"}:
         job = _as_id(value)
         if job is None:
-            raise InvalidFilter("id", value, "must be a job's id")
+            raise InvalidFilter(word, value, "must be a job's id")
         return job
     return value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Job, Status, check_name, shown_error
 from stoker.model.lifecycle import TRANSITIONS
+from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, MINUTE, Instant, Span
 
 LARGEST_PAGE = 1_000
@@ -34,15 +35,35 @@ CANCEL_REASON = "stoker.cancel_reason"
 
 LONGEST_REASON = 1_000
 
-Order: TypeAlias = Literal["newest", "oldest"]
+Order: TypeAlias = Literal["newest", "oldest", "finished", "due"]
+ORDERS: tuple[Order, ...] = ("newest", "oldest", "finished", "due")
 Due: TypeAlias = Literal["now", "later"]
+
+Place: TypeAlias = tuple[Instant, JobId]
+"""Where a job is in the order of a time: the time, then the id."""
+
+FIRST_ID, LAST_ID = b"", b"\xff" * 17
+"""Before and behind every id."""
+
+LATEST: Instant = (1 << 62) - 1
+ID_CURSOR, TIMED_CURSOR = 16, 24
+
+ALL = frozenset(Status)
+WAITING = frozenset({Status.PENDING, Status.RETRYING})
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs, in id order. Empty sets mean: all of them. `text` looks into payload and last error, ignoring case.
+    """Which jobs, and in which order. Empty sets mean: all of them.
+
+    `newest` and `oldest` follow the ids. `finished` lists finished jobs, the latest end first, and `due` waiting jobs,
+    the soonest first; ids decide between equal times, in the same direction.
 
     `due` splits pending jobs by time: `now` are ready, `later` are scheduled. `since` and `until` bound the creation
-    time: at or after, strictly before.
+    time, `finished_since` and `finished_until` the end: at or after, strictly before. `attempts_from` and `attempts_to`
+    bound the attempts, both included. `text` looks into payload and last error, `payload` and `error` into one of them,
+    ignoring case. `same_error` is what `normalized_error` makes of the last error of a job that failed in the same way.
+
+    `cursor` is that of the page before: opaque, and good for one order only.
     """
 
     statuses: frozenset[Status] = frozenset()
@@ -53,10 +74,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     due: Due | None = None
     since: Instant | None = None
     until: Instant | None = None
+    finished_since: Instant | None = None
+    finished_until: Instant | None = None
+    attempts_from: int | None = None
+    attempts_to: int | None = None
     text: str | None = None
+    payload: str | None = None
+    error: str | None = None
+    same_error: str | None = None
     order: Order = "newest"
     limit: int = 25
-    cursor: JobId | None = None
+    cursor: bytes | None = None
 
     def __post_init__(self) -> None:
         for status in self.statuses:
@@ -64,24 +92,106 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput("status", status, f"must be one of {', '.join(Status)}")
         if not 1 <= self.limit <= LARGEST_PAGE:
             raise InvalidInput("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
-        if self.order not in ("newest", "oldest"):
-            raise InvalidInput("order", self.order, "must be newest or oldest")
+        if self.order not in ORDERS:
+            raise InvalidInput("order", self.order, f"must be one of {', '.join(ORDERS)}")
         if self.due not in (None, "now", "later"):
             raise InvalidInput("due", self.due, "must be now or later")
+        if self.cursor is not None and len(self.cursor) != (TIMED_CURSOR if self.timed else ID_CURSOR):
+            raise InvalidInput("cursor", self.cursor.hex(), f"is none of the order {self.order}; begin without one")
+        if not self.wanted:
+            raise InvalidInput("order" if self.timed else "finished", self.order, f"no job that {_asked(self)} has it")
+
+    @property
+    def timed(self) -> bool:
+        """Does the order follow a time, and not the ids?"""
+        return self.order in ("finished", "due")
+
+    @property
+    def ended(self) -> bool:
+        """Does it ask for finished jobs only, by its order or its window?"""
+        return self.order == "finished" or self.finished_since is not None or self.finished_until is not None
+
+    @property
+    def wanted(self) -> frozenset[Status]:
+        """The statuses that a job on the pages may have."""
+        wanted = self.statuses or ALL
+        if self.due is not None:
+            wanted &= {Status.PENDING}
+        if self.ended:
+            wanted &= FINISHED
+        return wanted & WAITING if self.order == "due" else wanted
+
+    @property
+    def looks_inside(self) -> bool:
+        """Does it ask about payload or error?"""
+        return not (self.text is self.payload is self.error is self.same_error is None)
+
+    def start(self, now: Instant) -> Place:
+        """Where a walk in the order of a time begins: strictly behind this."""
+        if self.cursor is not None:
+            return int.from_bytes(self.cursor[:8]), self.cursor[8:]
+        if self.order == "due":
+            return (now, LAST_ID) if self.due == "later" else (0, FIRST_ID)
+        return (LATEST, LAST_ID) if self.finished_until is None else (max(self.finished_until, 0), FIRST_ID)
+
+    def is_over(self, at: Instant, now: Instant) -> bool:
+        """Will no job of this time or beyond it, in the order of a time, be on a page?"""
+        if self.order == "due":
+            return self.due == "now" and at > now
+        return self.finished_since is not None and at < self.finished_since
+
+
+def _asked(query: Query) -> str:
+    return f"is {', '.join(sorted(query.statuses))}" if query.statuses else "waits"
+
+
+def cursor_at(at: Instant, job: JobId) -> bytes:
+    """The cursor behind a job in the order of a time."""
+    return at.to_bytes(8) + job
+
+
+def place_of(job: Placed, query: Query) -> Place:
+    """Where a job is in the order of a time."""
+    at = job.scheduled_at if query.order == "due" else job.finished_at
+    return at or 0, job.id
+
+
+def write_cursor(cursor: bytes) -> str:
+    """A cursor as text, for people and addresses."""
+    return cursor.hex()
+
+
+def read_cursor(text: str) -> bytes:
+    """What `write_cursor` wrote; an id in its usual form is good too."""
+    try:
+        return bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        raise InvalidInput("cursor", text, "must be the one of the page before") from None
+
+
+class Placed(Protocol):
+    """What of a job an order asks about."""
+
+    @property
+    def id(self) -> JobId: ...
+    @property
+    def scheduled_at(self) -> Instant: ...
+    @property
+    def finished_at(self) -> Instant | None: ...
 
 
 class Page(msgspec.Struct, frozen=True):
     """Jobs in the requested order. `cursor` is None at the end; `scanned` is how many records were read."""
 
     jobs: list[Job]
-    cursor: JobId | None
+    cursor: bytes | None
     scanned: int
 
 
 def matches(job: Job, query: Query, now: Instant) -> bool:
     """Does the job belong on the query's pages? Engines narrow with their indexes first and ask this for the rest."""
     return (
-        (not query.statuses or job.status in query.statuses)
+        job.status in query.wanted
         and (not query.queues or job.queue in query.queues)
         and (not query.kinds or job.kind in query.kinds)
         and (query.tenant is None or job.tenant == query.tenant)
@@ -89,7 +199,14 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (query.since is None or job.created_at >= query.since)
         and (query.until is None or job.created_at < query.until)
         and (query.due is None or _is_due(job, query.due, now))
-        and (query.text is None or _mentions(job, query.text.casefold()))
+        and (query.finished_since is None or (job.finished_at or 0) >= query.finished_since)
+        and (query.finished_until is None or (job.finished_at or 0) < query.finished_until)
+        and (query.attempts_from is None or job.attempts >= query.attempts_from)
+        and (query.attempts_to is None or job.attempts <= query.attempts_to)
+        and (query.text is None or _in_payload(job, query.text) or _in_error(job, query.text))
+        and (query.payload is None or _in_payload(job, query.payload))
+        and (query.error is None or _in_error(job, query.error))
+        and (query.same_error is None or _normalized(job) == query.same_error)
     )
 
 
@@ -97,11 +214,18 @@ def _is_due(job: Job, due: Due, now: Instant) -> bool:
     return job.status is Status.PENDING and (job.scheduled_at > now) == (due == "later")
 
 
-def _mentions(job: Job, needle: str) -> bool:
-    if needle in job.payload.decode(errors="replace").casefold():
-        return True
+def _in_payload(job: Job, text: str) -> bool:
+    return text.casefold() in job.payload.decode(errors="replace").casefold()
+
+
+def _in_error(job: Job, text: str) -> bool:
     error = shown_error(job.status, job.last_error)
-    return error is not None and needle in error.casefold()
+    return error is not None and text.casefold() in error.casefold()
+
+
+def _normalized(job: Job) -> str | None:
+    error = shown_error(job.status, job.last_error)
+    return None if error is None else normalized_error(error)
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -169,7 +293,6 @@ class Prioritize(msgspec.Struct, frozen=True):
 
 Change: TypeAlias = Cancel | Requeue | Clone | Discard | Delete | RunNow | Move | Prioritize
 
-WAITING = frozenset({Status.PENDING, Status.RETRYING})
 REQUEUEABLE = frozenset(status for status in FINISHED if Status.PENDING in TRANSITIONS[status]) | {Status.RETRYING}
 
 ALLOWED: dict[type[Change], frozenset[Status]] = {

@@ -19,7 +19,7 @@ ALL = {
     "rewrite_body": columns.REWRITE_BODY,
     "insert_ready": columns.INSERT_READY,
     "claim_pick": columns.PICK,
-    **{f"find_{name}": statement for name, statement in find.WALKS.items()},
+    **{f"find_{name}": statement for name, statement in (find.WALKS | find.BY_TIME).items()},
 }
 """Those of files, and those made from the columns."""
 
@@ -67,7 +67,12 @@ PLANS = {
     "census_scheduled": [f"{READY} (qid=? AND priority=? AND due>?)"],
     "queue_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],
-    "expire_surplus": ["SCAN stoker_done USING INDEX stoker_done_expires"],
+    "expire_done": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>=? AND finished<?)"],
+    "done_keeps": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>>?)"],
+    "find_kept": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>=? AND (finished,id)<(?,?))"],
+    "find_ended": ["SEARCH stoker_done USING COVERING INDEX stoker_done_ended (status=? AND (finished,id)<(?,?))"],
+    "find_due": [f"{READY} (qid=? AND priority=? AND (due,id)>(?,?))"],
+    "find_retry": ["SEARCH stoker_ready USING INDEX stoker_ready_due ((due,id)>(?,?))"],
     "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
     "events": ["SEARCH stoker_events USING INDEX stoker_events_at (at>? AND at<?)"],
     "outbox_head": [MESSAGES],
@@ -106,7 +111,6 @@ SMALL = STREAMS | {
 """Tables that stay small whatever the number of jobs: a scan of one of these is fine."""
 
 MAY_SCAN = {
-    "expire_surplus": "along an index, to its limit",
     "key_release_all": "only for a corrupt record",
 }
 

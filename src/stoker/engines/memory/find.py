@@ -13,13 +13,15 @@ from stoker.engines.memory.store import Store
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status
-from stoker.model.query import LONGEST_WALK, Census, Count, Page, Query, Totals, matches
-from stoker.model.record import Total
+from stoker.model.query import LONGEST_WALK, Census, Count, Page, Place, Query, Totals, cursor_at, matches, place_of
+from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
 
 
 def find(store: Store, query: Query, now: Instant) -> Page:
     """One page; it ends when it is full, after `LONGEST_WALK` records, or with the last record."""
+    if query.timed:
+        return _by_time(store, query, now)
     jobs: list[Job] = []
     scanned = 0
     last: JobId | None = None
@@ -35,6 +37,34 @@ def find(store: Store, query: Query, now: Instant) -> Page:
         if matches(cast("Job", entry.record), query, now):
             jobs.append(entry.record.as_job())
     return Page(jobs, None, scanned)
+
+
+def _by_time(store: Store, query: Query, now: Instant) -> Page:
+    """One page in the order of a time; the jobs in question are sorted."""
+    latest = query.order == "finished"
+    entries = (
+        store.finished.values()
+        if latest
+        else (entry for entry in store.jobs.values() if entry.record.status in WAITING)
+    )
+    placed = [(place_of(entry.record, query), entry.record) for entry in entries]
+    start = query.start(now)
+    behind = sorted(
+        (one for one in placed if (one[0] < start if latest else one[0] > start)), reverse=latest, key=_place
+    )
+    jobs: list[Job] = []
+    for scanned, (place, record) in enumerate(behind):
+        if query.is_over(place[0], now):
+            return Page(jobs, None, scanned)
+        if scanned == LONGEST_WALK or len(jobs) == query.limit:
+            return Page(jobs, cursor_at(*place_of(behind[scanned - 1][1], query)), scanned)
+        if matches(cast("Job", record), query, now):
+            jobs.append(record.as_job())
+    return Page(jobs, None, len(behind))
+
+
+def _place(one: tuple[Place, Record]) -> Place:
+    return one[0]
 
 
 def _walk(store: Store, query: Query) -> Iterator[JobId]:

@@ -120,8 +120,15 @@ RECORD = {
 }
 """A stored job by column: `j`, `r`, `d`, `l` and `p` are its rows of `job`, `ready`, `done`, `lease` and `past`."""
 
+_RUN_ATTEMPTS = (
+    "(SELECT coalesce(l.attempts[array_position(l.ids, j.id)], 1) FROM stoker.lease AS l "
+    "WHERE l.ids @> ARRAY[j.id] AND get_bit(l.open, array_position(l.ids, j.id) - 1) = 1 LIMIT 1)"
+)
+
 FOUND = {
     **{column: RECORD[column] for column in ("id", "queue", "kind", "tenant", "ukey", "utraits", "created", "due")},
+    "finished": "d.finished",
+    "attempts": f"coalesce(r.attempts, d.attempts, CASE WHEN $4 THEN {_RUN_ATTEMPTS} END, 0)",
     "status": f"coalesce(r.status, d.status, {RUNNING})",
     "payload": "CASE WHEN $3 THEN j.payload END",
     "last_error": f"CASE WHEN $3 THEN {_LAST_ERROR} END",
@@ -263,15 +270,15 @@ LEFT JOIN l ON l.id = j.id
 LEFT JOIN LATERAL (SELECT * FROM stoker.past WHERE id = j.id OFFSET 0) AS p ON true
 """
 
-# Each walk follows an index in id order: $2 ids beyond $1. A pair of queue ($4) and status ($5) is a list of its own;
-# active jobs are those that wait ($4) or run ($5).
+# Each walk follows an index in id order: $2 ids beyond $1. A pair of queue ($5) and status ($6) is a list of its own;
+# active jobs are those that wait ($5) or run ($6). $3 asks for payloads and errors, $4 for attempts of running jobs.
 _WALKS = {
     "all": "SELECT id FROM stoker.job WHERE id {beyond} $1 ORDER BY id {way} LIMIT $2",
-    "key": "SELECT id FROM stoker.job WHERE ukey = $4 AND id {beyond} $1 ORDER BY ukey {way}, id {way} LIMIT $2",
+    "key": "SELECT id FROM stoker.job WHERE ukey = $5 AND id {beyond} $1 ORDER BY ukey {way}, id {way} LIMIT $2",
     "done": "SELECT id FROM stoker.done WHERE id {beyond} $1 ORDER BY id {way} LIMIT $2",
     "listed": f"""
     SELECT x.id
-    FROM unnest($4::text[]) AS q (queue) CROSS JOIN unnest($5::smallint[]) AS s (status)
+    FROM unnest($5::text[]) AS q (queue) CROSS JOIN unnest($6::smallint[]) AS s (status)
     CROSS JOIN LATERAL (
         SELECT d.id FROM stoker.done AS d
         WHERE d.queue = q.queue AND d.status = s.status AND d.status <> {DONE} AND d.id {{beyond}} $1
@@ -284,11 +291,11 @@ _WALKS = {
     "active": """
     SELECT x.id
     FROM (
-        (SELECT r.id FROM stoker.ready AS r WHERE $4 AND r.id {beyond} $1 ORDER BY r.id {way} LIMIT $2)
+        (SELECT r.id FROM stoker.ready AS r WHERE $5 AND r.id {beyond} $1 ORDER BY r.id {way} LIMIT $2)
         UNION ALL
         (SELECT u.id
         FROM stoker.lease AS l CROSS JOIN unnest(l.ids) WITH ORDINALITY AS u (id, pos)
-        WHERE $5 AND u.id {beyond} $1 AND get_bit(l.open, u.pos::int - 1) = 1
+        WHERE $6 AND u.id {beyond} $1 AND get_bit(l.open, u.pos::int - 1) = 1
         ORDER BY u.id {way} LIMIT $2)
     ) AS x
     ORDER BY x.id {way} LIMIT $2""",
@@ -305,7 +312,14 @@ def _find(walk: str, order: str) -> str:
     )
 
 
+LOOK = (
+    f"SELECT {_selected(FOUND)} FROM unnest($1::uuid[], $2::bigint[]) AS i (id, at) "
+    f"CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id OFFSET 0) AS j{_PLACES}"
+)
+"""Jobs by id ($1), as `query.matches` asks about them."""
+
 GENERATED = {
+    "look": LOOK,
     "get": GET,
     "load": LOAD,
     "insert": INSERT,

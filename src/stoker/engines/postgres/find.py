@@ -20,8 +20,8 @@ from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import LONGEST_WALK, Page, Query, matches
-from stoker.model.time import Instant
+from stoker.model.query import LONGEST_WALK, Page, Place, Query, cursor_at, matches
+from stoker.model.time import SECOND, Instant, Span
 from stoker.model.unique import Unique
 
 if TYPE_CHECKING:
@@ -37,6 +37,14 @@ _GET = sql("get")
 _AHEAD = sql("ahead")
 _ENDED = sql("ended")
 _QUEUES = sql("queues")
+_LOOK = sql("look")
+_BY_END = sql("find_by_end")
+_BY_END_DONE = sql("find_by_end_done")
+_BY_DUE = sql("find_by_due")
+_BY_RETRY = sql("find_by_retry")
+
+SHORTEST_WINDOW: Span = SECOND
+WIDER = 8
 
 
 async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
@@ -78,19 +86,28 @@ class Look(NamedTuple):
     unique: Unique | None
     created_at: Instant
     scheduled_at: Instant
+    finished_at: Instant | None
+    attempts: int
     payload: bytes
     last_error: str | None
 
 
+def _depth(query: Query) -> tuple[bool, bool]:
+    """Whether payloads and errors are read, and the attempts of running jobs."""
+    return query.looks_inside, query.attempts_from is not None or query.attempts_to is not None
+
+
 def page(query: Query, now: Instant) -> Steps[Page]:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    if query.timed:
+        return (yield from _by_time(query, now))
     statement, values = yield from _walk(query)
     cursor = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
     found: list[JobId] = []
     scanned, chunk = 0, min(query.limit + 1, LARGEST_CHUNK)
     end = False
     while not end:
-        rows: list[Row] = yield statement, (cursor, chunk, query.text is not None, *values)
+        rows: list[Row] = yield statement, (cursor, chunk, *_depth(query), *values)
         end = len(rows) < chunk
         for row in rows:
             if scanned == LONGEST_WALK or len(found) == query.limit:
@@ -107,23 +124,81 @@ def page(query: Query, now: Instant) -> Steps[Page]:
 
 def _walk(query: Query) -> Steps[tuple[str, Row]]:
     """Return the statement whose order the page follows, and its values beyond cursor, length and depth."""
-    wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    wanted = query.wanted
     walk: str
     values: Row = ()
     if query.key is not None:
         walk, values = "key", (query.key,)
-    elif wanted and wanted <= FINISHED - {Status.DONE}:
+    elif wanted <= FINISHED - {Status.DONE}:
         queues = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
         walk, values = "listed", (queues, sorted(CODES[status] for status in wanted))
-    elif wanted and wanted <= FINISHED:
+    elif wanted <= FINISHED:
         walk = "done"
     elif wanted == {Status.RETRYING}:
         walk = "retrying"
-    elif wanted and wanted <= ACTIVE:
+    elif wanted <= ACTIVE:
         walk, values = "active", (wanted != {Status.RUNNING}, Status.RUNNING in wanted)
     else:
         walk = "all"
     return sql(f"find_{walk}_{query.order}"), values
+
+
+def _by_time(query: Query, now: Instant) -> Steps[Page]:
+    """One page in the order of a time."""
+    names = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
+    found: list[JobId] = []
+    scanned, size = 0, min(query.limit + 1, LARGEST_CHUNK)
+    place, window = query.start(now), SHORTEST_WINDOW
+    while True:
+        if query.order == "due":
+            chunk = yield from _soonest(query, names, place, size)
+        else:
+            chunk, window = yield from _latest(query, place, size, window, now)
+        looks = {}
+        if chunk:
+            times, ids = [at for at, _ in chunk], [job for _, job in chunk]
+            looks = {look.id: look for look in map(_look, (yield _LOOK, (ids, times, *_depth(query))))}
+        for here in chunk:
+            over = query.is_over(here[0], now)
+            if over or scanned == LONGEST_WALK or len(found) == query.limit:
+                return Page((yield from _shown(found)), None if over else cursor_at(*place), scanned)
+            place = here
+            scanned += 1
+            look = looks.get(here[1])
+            if look is not None and matches(look, query, now):  # type: ignore[arg-type]
+                found.append(look.id)
+        if len(chunk) < size:
+            return Page((yield from _shown(found)), None, scanned)
+        size = min(4 * size, LARGEST_CHUNK)
+
+
+def _soonest(query: Query, names: list[str], place: Place, size: int) -> Steps[list[Place]]:
+    values = (*_value(place), size)
+    if query.wanted == {Status.RETRYING}:
+        return [(at, job) for at, job in (yield _BY_RETRY, values)]
+    return [(at, job) for at, job in (yield _BY_DUE, (*values, names))]
+
+
+def _latest(query: Query, place: Place, size: int, window: Span, now: Instant) -> Steps[tuple[list[Place], Span]]:
+    """The next ends, and how far back those of done jobs were looked for: no tree has them, so the window grows."""
+    values = (*_value(place), size)
+    odd = sorted(CODES[status] for status in query.wanted - {Status.DONE})
+    found: list[Place] = [(at, job) for at, job in (yield _BY_END, (*values, odd))] if odd else []
+    if Status.DONE in query.wanted:
+        start, floor = min(place[0], now), query.finished_since or 0
+        while True:
+            low = max(start - window, floor)
+            done = yield _BY_END_DONE, (*values, low)
+            if len(done) >= size or low <= floor:
+                break
+            window *= WIDER
+        found += [(at, job) for at, job in done]
+    return sorted(found, reverse=True)[:size], window
+
+
+def _value(place: Place) -> tuple[Instant, JobId]:
+    at, job = place
+    return at, job.ljust(16, b"\0")[:16]
 
 
 def _look(row: Row) -> Look:
@@ -141,6 +216,8 @@ def _look(row: Row) -> Look:
         unique=unique,
         created_at=values["created"],
         scheduled_at=values["due"],
+        finished_at=values["finished"],
+        attempts=values["attempts"],
         payload=(values["payload"] or "").encode(),
         last_error=values["last_error"],
     )

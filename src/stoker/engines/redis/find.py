@@ -12,20 +12,22 @@ from typing import TypeAlias, cast
 
 from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
-from stoker.engines.redis.control import bucket_of, pairs, pause_of
-from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.record_format import CHARS, ODD
+from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
+from stoker.engines.redis.keys import AGAIN, WAIT, Shard
+from stoker.engines.redis.record_format import CHARS, ODD, eight, ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Job, Status
-from stoker.model.query import LONGEST_WALK, Page, Query, matches
+from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
 from stoker.model.record import WAITING
 from stoker.model.time import Instant
 
 CHUNK = 500
+MOST_LOTS = 5_000
+"""Entries of one due time that are read together."""
 FAR = b"\xff" * 17
 """Behind every id."""
 
@@ -67,6 +69,8 @@ async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
 async def find(store: Store, query: Query) -> Page:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
     now = await store.now() if query.due is not None else 0
+    if query.timed:
+        return await _by_time(store, query, now)
     shards = [one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues]
     walks = await spread(shards, lambda shard: _sources(store, shard, query))
     sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
@@ -91,6 +95,177 @@ async def find(store: Store, query: Query) -> Page:
         ended = len(chunk) < size
         size = min(size * 4, CHUNK)
     return Page(found, None, scanned)
+
+
+# --- the order of a time ------------------------------------------------------------------------------------------
+
+TimedSource: TypeAlias = Callable[[Place, int], Awaitable[list[Place]]]
+"""The next places strictly behind one, at most so many, and a few more where jobs share an entry."""
+
+
+async def _by_time(store: Store, query: Query, now: Instant) -> Page:
+    """One page in the order of a time: a walk along several lists at once."""
+    shards = [one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues]
+    lists = await spread(shards, lambda shard: _timed_sources(store, shard, query))
+    sources = [(shard, source) for shard, found in zip(shards, lists, strict=True) for source in found]
+    found: list[Job] = []
+    scanned, size, place, latest = 0, min(query.limit + 1, CHUNK), query.start(now), query.order == "finished"
+    while True:
+        answers = await spread(sources, lambda source: source[1](place, size))  # noqa: B023 - awaited right here
+        # A list that stopped early says nothing about what is behind its last place.
+        known = {here: shard for (shard, _), places in zip(sources, answers, strict=True) for here in places}
+        chunk = sorted(known.items(), key=lambda item: item[0], reverse=latest)[:size]
+        looks = await _look(store, [(here[1], shard) for here, shard in chunk])
+        matching: list[tuple[JobId, Shard]] = []
+        for here, shard in chunk:
+            over = query.is_over(here[0], now)
+            if over or scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
+                found += await _whole(store, matching, query, now)
+                return Page(found, None if over else cursor_at(*place), scanned)
+            place = here
+            scanned += 1
+            look = looks.get(here[1])
+            if look is None or place_of(look.record, query) != here:
+                continue
+            if matches(cast("Job", look.record), query, now):
+                matching.append((here[1], shard))
+        found += await _whole(store, matching, query, now)
+        if len(chunk) < size:
+            return Page(found, None, scanned)
+        size = min(size * 4, CHUNK)
+
+
+async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[TimedSource]:
+    """The lists that together hold every job that the query may match."""
+    wanted = query.wanted
+    if query.order == "finished":
+        few = await _few_odd(store, shard, wanted)
+        if few is not None:
+            return [_sorted_places(few)]
+        return [
+            _by_end(store, shard, int(keep)) for keep in await store.connection.call("SMEMBERS", shard.key("keeps"))
+        ]
+    queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
+    if wanted == {Status.RETRYING}:
+        return [_by_score(store, shard.of_queue(AGAIN, queue)) for queue in queues]
+    found: list[TimedSource] = []
+    for queue in queues:
+        key = shard.of_queue(WAIT, queue)
+        heads = await store.connection.call("ZRANGEBYLEX", key, "-", "+", "LIMIT", 0, 1)
+        while heads:
+            priority = heads[0][:2]
+            found.append(_by_due(store, key, priority))
+            behind = b"(" + priority + b"\xff" * 9
+            heads = await store.connection.call("ZRANGEBYLEX", key, behind, "+", "LIMIT", 0, 1)
+    return found
+
+
+async def _few_odd(store: Store, shard: Shard, wanted: frozenset[Status]) -> list[Place] | None:
+    """When jobs of these statuses ended, latest first; None when they are many, or done ones are among them."""
+    if Status.DONE in wanted:
+        return None
+    bounds = [(b"[" + CHARS[status], b"(" + CHARS[status] + FAR) for status in sorted(wanted)]
+    key = shard.key("odd")
+    sizes = await store.connection.pipeline([("ZLEXCOUNT", key, *bound) for bound in bounds])
+    if sum(sizes) > LONGEST_WALK:
+        return None
+    entries = await store.connection.pipeline([("ZRANGEBYLEX", key, *bound) for bound in bounds])
+    ids = [entry[1:] for some in entries for entry in some]
+    looks = await _look(store, [(job, shard) for job in ids])
+    return sorted(((look.record.finished_at or 0, job) for job, look in looks.items()), reverse=True)
+
+
+def _sorted_places(places: list[Place]) -> TimedSource:
+    """A list that is known already."""
+
+    async def source(after: Place, n: int) -> list[Place]:
+        return [place for place in places if place < after][:n]
+
+    return source
+
+
+def _by_end(store: Store, shard: Shard, keep: int) -> TimedSource:
+    """Jobs that are kept for so long, latest end first; among them may be others, which are left out when read."""
+    key = shard.key("ends")
+
+    async def source(after: Place, n: int) -> list[Place]:
+        found: list[Place] = []
+        start = min(after[0] + keep, LATEST)
+        bound = str(start)
+        while len(found) < n:
+            flat = await store.connection.call("ZREVRANGEBYSCORE", key, bound, "-inf", "WITHSCORES", "LIMIT", 0, n)
+            lots = [(int(score) - keep, lot) for lot, score in scored(flat)]
+            places = [(end, job) for end, lot in lots for job in ids_of(lot)]
+            found += [place for place in places if place < after]
+            if len(lots) < n:
+                break
+            # All lots of the last score belong together.
+            bound = f"({lots[-1][0] + keep}"
+            last = await store.connection.call("ZRANGEBYSCORE", key, lots[-1][0] + keep, lots[-1][0] + keep)
+            found += [(lots[-1][0], job) for lot in last for job in ids_of(lot)]
+        return sorted({place for place in found if place < after}, reverse=True)[:n]
+
+    return source
+
+
+def _by_score(store: Store, key: str) -> TimedSource:
+    """Retrying jobs of a queue, soonest first."""
+
+    async def source(after: Place, n: int) -> list[Place]:
+        found: list[Place] = []
+        start = 0
+        while len(found) < n:
+            flat = await store.connection.call("ZRANGEBYSCORE", key, after[0], "+inf", "WITHSCORES", "LIMIT", start, n)
+            some = [(int(score), job) for job, score in scored(flat)]
+            found += [place for place in some if place > after]
+            start += n
+            if len(some) < n:
+                break
+        return found[:n]
+
+    return source
+
+
+def _by_due(store: Store, key: str, priority: bytes) -> TimedSource:
+    """Waiting jobs of a queue and priority, soonest first."""
+
+    async def source(after: Place, n: int) -> list[Place]:
+        found: list[Place] = []
+        bound = b"[" + priority + eight(after[0])
+        while len(found) < n:
+            entries = await store.connection.call(
+                "ZRANGEBYLEX", key, bound, b"(" + priority + b"\xff" * 9, "LIMIT", 0, n
+            )
+            for entry in entries:
+                due = int.from_bytes(entry[2:10])
+                ids = [entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:])
+                found += [(due, job) for job in ids if (due, job) > after]
+            if len(entries) < n:
+                break
+            bound = b"(" + entries[-1]
+        return await _complete(store, key, priority, sorted(found), n)
+
+    return source
+
+
+async def _complete(store: Store, key: str, priority: bytes, found: list[Place], n: int) -> list[Place]:
+    """The first n places.
+
+    Entries of one time are in the order of their first ids, and a lot may hold ids behind those of the next entry, so
+    those of the last time are read together.
+    """
+    if len(found) < n:
+        return found
+    due = found[-1][0]
+    head = priority + eight(due)
+    entries = await store.connection.call("ZRANGEBYLEX", key, b"[" + head, b"(" + head + FAR, "LIMIT", 0, MOST_LOTS)
+    more = {
+        (due, job) for entry in entries for job in ([entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:]))
+    }
+    return sorted({*found, *(place for place in more if place > found[0])})[:n]
+
+
+# --- the order of ids ---------------------------------------------------------------------------------------------
 
 
 async def _next(
@@ -128,10 +303,10 @@ async def _whole(store: Store, matching: list[tuple[JobId, Shard]], query: Query
 
 async def _sources(store: Store, shard: Shard, query: Query) -> list[Source]:
     """The walks that together meet every job the query may match."""
-    wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    wanted = query.wanted
     if query.key is not None:
         return [_indexed(store, shard, "named", query.key.encode() + b"\0", query.order)]
-    if wanted and Status.DONE not in wanted:
+    if Status.DONE not in wanted:
         narrow = await _narrow(store, shard, wanted, query)
         if narrow is not None:
             return narrow

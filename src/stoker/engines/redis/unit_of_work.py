@@ -230,6 +230,8 @@ class Unit(UnitOfWork):
             self.write("HOLD" if add else "LET_GO", shard.held(record.worker or ""), token, job)
         else:
             self.write("ZADD" if add else "UNEND", shard.key("ends"), record.expires_at or 0, job)
+            if add:
+                self.write("SADD", shard.key("keeps"), (record.expires_at or 0) - (record.finished_at or 0))
         if status in ODD:
             self._member(add, shard.key("odd"), 0, CHARS[status] + job)
 

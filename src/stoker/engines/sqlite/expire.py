@@ -10,10 +10,12 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId
-from stoker.model.query import Expired, Retention, Sweep
+from stoker.model.query import LATEST, Expired, Retention, Sweep
+from stoker.model.time import Instant, Span
 
 _EXPIRED = sql("expire_jobs")
-_SURPLUS = sql("expire_surplus")
+_DONE = sql("expire_done")
+_KEEPS = sql("done_keeps")
 _FINISHED = sql("expire_finished")
 _EVENTS, _REMEMBERED = sql("expire_events"), sql("expire_remembered")
 _POINTS = sql("expire_points")
@@ -52,17 +54,33 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
     """Delete expired jobs; of finished jobs beyond a count those nearest to their expiry go first."""
     now, limit = unit.now, max(retention.limit, 0)
-    old = yield _EXPIRED, (now, limit)
-    events = yield from _remove(unit, [job for job, _ in old])
+    old = yield from _nearest(now, limit)
+    events = yield from _remove(unit, old)
     jobs = len(old)
     if retention.finished is not None and jobs < limit:
         [(kept,)] = yield _FINISHED, ()
         surplus = kept - jobs - max(retention.finished, 0)
         if surplus > 0:
-            more = yield _SURPLUS, (min(surplus, limit - jobs),)
-            events += yield from _remove(unit, [job for job, _ in more])
+            more = yield from _nearest(LATEST, min(surplus, limit - jobs))
+            events += yield from _remove(unit, more)
             jobs += len(more)
     return Expired(jobs=jobs, events=events)
+
+
+def _nearest(before: Instant, limit: int) -> Steps[list[JobId]]:
+    """Return the finished jobs that expire before an instant, those that expire first first."""
+    found: list[tuple[Instant, JobId]] = [*(yield _EXPIRED, (before, limit))]
+    for keep in (yield from keeps()):
+        found += yield _DONE, (before, limit, keep)
+    return [job for _, job in sorted(found)[:limit]]
+
+
+def keeps() -> Steps[list[Span]]:
+    """Return how long done jobs are kept, each value once."""
+    found: list[Span] = []
+    while rows := (yield _KEEPS, (found[-1] if found else -1,)):
+        found.append(rows[0][0])
+    return found
 
 
 def _remove(unit: Unit, ids: Sequence[JobId]) -> Steps[int]:

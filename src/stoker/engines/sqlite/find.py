@@ -12,11 +12,12 @@ from typing import TypeAlias, cast
 
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, Stored, as_job, walk
+from stoker.engines.sqlite.expire import keeps
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Failure, Job, Status
-from stoker.model.query import LONGEST_WALK, Page, Query, matches
+from stoker.model.query import LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
 from stoker.model.time import Instant
 
 CHUNK = 200
@@ -39,6 +40,9 @@ _WAITING = sql("find_waiting")
 _RUNNING = sql("find_running")
 _ACTIVE_COUNTS = sql("find_counts")
 _ENDED = sql("ended")
+_PRIORITY = sql("claim_priority")
+LOWEST = -(1 << 30)
+"""Below every priority."""
 _ERRORS = sql("errors")
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
@@ -51,6 +55,8 @@ def find(query: Query, now: Instant) -> Steps[Page]:
     It ends when it is full, when the walk gets too long, or with the last record.
     """
     names: dict[int, str] = dict((yield _NAMES, ()))
+    if query.timed:
+        return (yield from _by_time(query, names, now))
     next_ids = yield from _choose(query, names)
     found: list[Job] = []
     scanned = 0
@@ -73,19 +79,96 @@ def find(query: Query, now: Instant) -> Steps[Page]:
 
 
 def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
-    wanted = frozenset({Status.PENDING}) if query.due is not None else query.statuses
+    wanted = query.wanted
     qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
     if query.key is not None:
         return _straight(WALKS[f"key_{query.order}"], query.key)
-    if wanted and wanted <= FINISHED - {Status.DONE}:
+    if wanted <= FINISHED - {Status.DONE}:
         return _merged(query.order, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
-    if wanted and wanted <= FINISHED:
+    if wanted <= FINISHED:
         return _straight(WALKS[f"done_{query.order}"])
     if wanted == {Status.RETRYING}:
         return _straight(WALKS[f"retrying_{query.order}"])
-    if wanted and wanted <= ACTIVE and (yield from _few(wanted, qids)):
+    if wanted <= ACTIVE and (yield from _few(wanted, qids)):
         return (yield from _sorted(query.order, wanted, qids))
     return _straight(WALKS[f"all_{query.order}"])
+
+
+# --- the order of a time --------------------------------------------------------------------------------------------
+
+BY_TIME = {
+    "kept": """
+SELECT finished, id FROM stoker_done
+WHERE status = 3 AND expires - finished = ?4 AND (finished, id) < (?1, ?2)
+ORDER BY finished DESC, id DESC LIMIT ?3""",
+    "ended": """
+SELECT finished, id FROM stoker_done
+WHERE status = ?4 AND status > 3 AND (finished, id) < (?1, ?2)
+ORDER BY finished DESC, id DESC LIMIT ?3""",
+    "due": """
+SELECT due, id FROM stoker_ready
+WHERE qid = ?4 AND priority = ?5 AND (due, id) > (?1, ?2)
+ORDER BY due, id LIMIT ?3""",
+    "retry": """
+SELECT due, id FROM stoker_ready
+WHERE status = 2 AND (due, id) > (?1, ?2)
+ORDER BY due, id LIMIT ?3""",
+}
+"""The next places behind one (?1, ?2), at most ?3, each along an index."""
+
+List: TypeAlias = tuple[str, tuple[int, ...]]
+"""One of the statements above, with what it needs beside place and number."""
+
+
+def _by_time(query: Query, names: dict[int, str], now: Instant) -> Steps[Page]:
+    """Return one page in the order of a time: a walk along several lists at once."""
+    lists = yield from _lists(query, names)
+    found: list[Job] = []
+    scanned, n, place, latest = 0, min(query.limit + 1, CHUNK), query.start(now), query.order == "finished"
+    while True:
+        chunk: list[Place] = []
+        for statement, values in lists:
+            chunk += yield BY_TIME[statement], (*place, n, *values)
+        chunk = sorted(chunk, reverse=latest)[:n]
+        for here in chunk:
+            if query.is_over(here[0], now):
+                return Page(found, None, scanned)
+            if scanned == LONGEST_WALK or len(found) == query.limit:
+                return Page(found, cursor_at(*place), scanned)
+            place = here
+            stored = yield from _find(here[1], names)
+            scanned += 1
+            if stored is None or place_of(stored.record, query) != here:
+                continue
+            if matches(cast("Job", stored.record), query, now):
+                found.append((yield from _shown(stored)))
+        if len(chunk) < n:
+            return Page(found, None, scanned)
+        n = min(4 * n, CHUNK)
+
+
+def _lists(query: Query, names: dict[int, str]) -> Steps[list[List]]:
+    """Return the lists that together hold every job that the query may match."""
+    wanted = query.wanted
+    if query.order == "finished":
+        found: list[List] = [("ended", (CODES[status],)) for status in sorted(wanted - {Status.DONE})]
+        if Status.DONE in wanted:
+            found += [("kept", (keep,)) for keep in (yield from keeps())]
+        return found
+    if wanted == {Status.RETRYING}:
+        return [("retry", ())]
+    found = []
+    for qid, name in names.items():
+        if query.queues and name not in query.queues:
+            continue
+        rows: list[Row] = yield _PRIORITY, (qid, LOWEST)
+        while rows:
+            found.append(("due", (qid, rows[0][0])))
+            rows = yield _PRIORITY, (qid, rows[0][0])
+    return found
+
+
+# --- the order of ids -----------------------------------------------------------------------------------------------
 
 
 def _straight(statement: str, *values: object) -> Chunk:

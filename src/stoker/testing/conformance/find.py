@@ -11,11 +11,14 @@ from typing import Any, Literal
 
 import pytest
 
+from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId
 from stoker.model.job import Options, Status
+from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed, Rejected
 from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Cancel, Delete, Page, Query, Requeue, Selection
-from stoker.model.time import HOUR, SECOND
+from stoker.model.same_error import normalized_error
+from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store
 
@@ -36,7 +39,7 @@ async def _walk(store: Store, query: Query, between: Callable[[Page], Awaitable[
     raise AssertionError("the walk does not end")
 
 
-def _after(query: Query, cursor: JobId) -> Query:
+def _after(query: Query, cursor: bytes) -> Query:
     return Query(
         **{field: getattr(query, field) for field in query.__struct_fields__ if field != "cursor"}, cursor=cursor
     )
@@ -454,6 +457,153 @@ async def test_find_says_how_many_records_it_looked_at(store: Store) -> None:
     sparse = await store.engine.find(Query(text='"n":7', limit=20))
     assert len(sparse.jobs) == 1
     assert 1 <= sparse.scanned <= 20
+
+
+# --- the order of a time ------------------------------------------------------------------------------------------
+
+
+async def _ended(store: Store, outcome: Any, queue: str = "mail", **options: Any) -> JobId:
+    job = await store.add(queue=queue, **options)
+    await store.finish(await store.take(queue=queue), outcome)
+    store.pass_time(SECOND)
+    return job
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-20")
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_finished_jobs_by_the_time_of_their_end(store: Store, limit: int) -> None:
+    """The latest end first, whatever the status, queue, age or retention; active jobs are not among them."""
+    early = [await store.add(queue="late") for _ in range(3)]
+    first = await _ended(store, Done(), options=Options(keep=DAY))
+    second = await _ended(store, Rejected("no"), queue="bulk")
+    third = await _ended(store, Done(), queue="bulk", options=Options(keep=HOUR))
+    fourth = await _ended(store, Done(), options=Options(keep=9 * DAY))
+    await store.engine.alter(Selection((early[0],)), Cancel())
+    store.pass_time(SECOND)
+    fifth = await _ended(store, Done(), options=Options(keep=HOUR))
+    await store.claim("w1", 1, "late")
+    everything = [fifth, early[0], fourth, third, second, first]
+    assert await _walk(store, Query(order="finished", limit=limit)) == everything
+    done = Query(order="finished", limit=limit, statuses=frozenset({Status.DONE}))
+    assert await _walk(store, done) == [fifth, fourth, third, first]
+    failed = Query(order="finished", limit=limit, statuses=frozenset({Status.DEAD, Status.CANCELED, Status.RUNNING}))
+    assert await _walk(store, failed) == [early[0], second]
+    narrow = Query(order="finished", limit=limit, queues=frozenset({"bulk"}))
+    assert await _walk(store, narrow) == [third, second]
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-20")
+async def test_jobs_that_ended_together_are_ordered_by_id(store: Store) -> None:
+    """Higher ids first, and no page leaves one of them out."""
+    jobs = await store.insert(*(store.draft() for _ in range(7)))
+    claims = await store.claim("w1", 7)
+    await store.settle(*(conclude(claim, Done() if n % 2 else Rejected("x")) for n, claim in enumerate(claims)))
+    for limit in (1, 2, 3, 7, 8):
+        assert await _walk(store, Query(order="finished", limit=limit)) == sorted(jobs, reverse=True)
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-21")
+@pytest.mark.parametrize("order", ["finished", "newest"])
+async def test_a_window_over_the_end(store: Store, order: Any) -> None:
+    """It includes its beginning and not its end, in every order."""
+    start = store.now()
+    jobs = [await _ended(store, Done() if n % 2 else Rejected("no")) for n in range(5)]
+    await store.add()
+    window = Query(order=order, finished_since=start + SECOND, finished_until=start + 4 * SECOND, limit=2)
+    assert await _walk(store, window) == [jobs[3], jobs[2], jobs[1]]
+    dead = frozenset({Status.DEAD})
+    assert await _walk(store, Query(order=order, finished_since=start + SECOND, statuses=dead)) == [jobs[4], jobs[2]]
+    assert await _walk(store, Query(order=order, finished_until=start)) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-22")
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_waiting_jobs_by_when_they_are_due(store: Store, limit: int) -> None:
+    """The soonest first, whatever queue and priority; scheduled and retrying jobs apart or together."""
+    late = await store.add(delay=3 * HOUR, queue="a", priority=-5)
+    soon = await store.add(delay=HOUR, queue="b")
+    middle = await store.add(delay=2 * HOUR, queue="a", priority=7)
+    again = await store.add(queue="c")
+    await store.finish(await store.take(queue="c"), Failed("later"))
+    due = (await store.job(again)).scheduled_at - store.now()
+    assert 0 < due < HOUR
+    ready = await store.add(queue="a", priority=7)
+    await store.add(queue="d")
+    await store.take(queue="d")
+    await _ended(store, Done())
+    assert await _walk(store, Query(order="due", limit=limit)) == [ready, again, soon, middle, late]
+    assert await _walk(store, Query(order="due", limit=limit, due="later")) == [soon, middle, late]
+    assert await _walk(store, Query(order="due", limit=limit, due="now")) == [ready]
+    retrying = Query(order="due", limit=limit, statuses=frozenset({Status.RETRYING}))
+    assert await _walk(store, retrying) == [again]
+    assert await _walk(store, Query(order="due", limit=limit, queues=frozenset({"a"}), due="later")) == [middle, late]
+
+
+@pytest.mark.spec("FIND-22")
+async def test_jobs_that_are_due_together_are_ordered_by_id(store: Store) -> None:
+    """Lower ids first, also across queues and priorities, and no page leaves one of them out."""
+    drafts = [store.draft(delay=HOUR, queue="ab"[n % 2], priority=n % 3) for n in range(8)]
+    jobs = sorted(await store.insert(*drafts[::-1]))
+    for limit in (1, 3, 8, 9):
+        assert await _walk(store, Query(order="due", limit=limit)) == jobs
+
+
+@pytest.mark.spec("FIND-22")
+async def test_many_jobs_inserted_together_are_found_by_due_time(store: Store) -> None:
+    """Engines may store such jobs together; each has its place."""
+    jobs = sorted(await store.insert(*(store.draft(queue="mail") for _ in range(70))))
+    assert await _walk(store, Query(order="due", limit=9)) == jobs
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-23")
+async def test_find_by_error_payload_and_attempts(store: Store) -> None:
+    """Error and payload apart, ignoring case; attempts between two numbers."""
+    twice = await store.add(payload=b'"needle"', queue="mail")
+    await store.finish(await store.take(queue="mail"), Failed("first"))
+    store.pass_time(HOUR)
+    await store.finish(await store.take(queue="mail"), Rejected("Timeout"))
+    once = await _ended(store, Rejected("the needle"), payload=b'"timeout"')
+    waits = await store.add(payload=b'"needle"', queue="mail")
+    assert await _ids(store, error="TIMEOUT") == [twice]
+    assert await _ids(store, payload="TIMEOUT") == [once]
+    assert await _ids(store, text="timeout") == [twice, once]
+    assert await _ids(store, attempts_from=1) == [twice, once]
+    assert await _ids(store, attempts_from=2) == [twice]
+    assert await _ids(store, attempts_to=0) == [waits]
+    assert await _ids(store, attempts_from=1, attempts_to=1, error="needle") == [once]
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-24")
+async def test_find_jobs_with_the_same_error(store: Store) -> None:
+    """Their first lines agree but for ids, numbers and quoted text."""
+    same = [await _ended(store, Rejected(f"Timeout: order {n} of '{n}'\nmore {n}")) for n in range(3)]
+    await _ended(store, Rejected("Refused: order 1 of '1'"))
+    await _ended(store, Done())
+    wanted = normalized_error("Timeout: order 9 of 'x'")
+    assert await _ids(store, same_error=wanted) == same
+    assert await _walk(store, Query(order="finished", same_error=wanted, limit=2)) == same[::-1]
+
+
+@pytest.mark.spec("FIND-25")
+async def test_jobs_that_change_during_a_walk_by_time_hide_no_others(store: Store) -> None:
+    """Jobs are requeued and deleted between pages; those that stay are found once each."""
+    jobs = [await _ended(store, Rejected("no") if n % 3 else Done()) for n in range(9)]
+
+    async def disturb(page: Page) -> None:
+        if page.cursor is not None and page.jobs:
+            await store.engine.alter(Selection((page.jobs[0].id,)), Delete())
+            await store.engine.alter(Selection((jobs[1],)), Requeue())
+
+    found = await _walk(store, Query(order="finished", limit=2), disturb)
+    assert found == [*jobs[:1:-1], jobs[0]]
+    with pytest.raises(InvalidInput, match="begin without"):
+        await store.engine.find(Query(order="finished", cursor=jobs[0]))
 
 
 @pytest.mark.spec("FIND-18")

@@ -14,6 +14,7 @@ local function set_aside(id, queue, kind, body, state)
   call('HSET', LAST, id, 'corrupt record: ' .. why)
   call('HSET', CORRUPT, id, why)
   call('ZADD', ENDS, int(expires), id)
+  kept_for(expires)
   call('ZREM', ODD, 'a' .. id)
   call('ZADD', ODD, '0', 'x' .. id)
   -- Its group counts it as dead, if the body still names it (model.job.salvaged).

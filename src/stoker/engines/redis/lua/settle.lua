@@ -233,7 +233,10 @@ if a > 0 then
   if c > 0 then call('HSET', STATE, unpack(sets)) end
   for _, t in ipairs(all_traits) do
     local label, status = t.label, t.status
-    if #t.ends > 0 then call('ZADD', ENDS, t.score, table.concat(t.ends)) end
+    if #t.ends > 0 then
+      call('ZADD', ENDS, t.score, table.concat(t.ends))
+      kept_for(t.score)
+    end
     if t.n > 0 then
       count(label.counts .. 'r', -t.n)
       if band(t.flags, DELETE) == 0 then count(label.counts .. status, t.n) end

@@ -1,1 +1,1 @@
-SELECT id, seq FROM stoker_done WHERE expires < ?1 ORDER BY expires LIMIT ?2
+SELECT expires, id FROM stoker_done WHERE status > 3 AND expires < ?1 ORDER BY expires, id LIMIT ?2

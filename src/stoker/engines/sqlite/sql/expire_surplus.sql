@@ -1,1 +1,0 @@
-SELECT id, seq FROM stoker_done ORDER BY expires, id LIMIT ?1
