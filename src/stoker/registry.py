@@ -196,6 +196,11 @@ class Registry:
         self._declared[kind] = parse(options)
 
     @property
+    def declared(self) -> frozenset[str]:
+        """The kinds that are declared without code."""
+        return frozenset(self._declared)
+
+    @property
     def tasks(self) -> dict[str, Task[..., Any]]:
         """The registered tasks by kind; modules named by `modules=` are imported first."""
         self._import()

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stoker.app import Stoker
-from stoker.cli import cron
+from stoker.cli import schedules as cron
 from stoker.cli.command import stoker
 from stoker.model.job import Status
 from stoker.model.schedule import failed, tick
@@ -157,3 +157,17 @@ def test_a_schedule_that_is_not_there_ends_with_code_3(app: str, url: str, comma
     result = run(command, "nowhere", "--url", url)
     assert (result.exit_code, "'nowhere' is not in the store" in result.output) == (3, True)
     assert run(command, "no spaces", "--url", url).exit_code == 2
+
+
+@pytest.mark.spec("CLI-19")
+def test_a_schedule_is_shown_and_edited(app: str) -> None:
+    assert "cron: 0 9 * * mon-fri" in run("show", "digest", "--app", app).output
+    assert run("edit", "digest", "--cron", "0 8 * * *", "--jitter", "30s", "--app", app).output == (
+        "schedule digest is edited: 0 8 * * * Europe/Paris\n"
+    )
+    shown = json.loads(run("show", "digest", "--json", "--app", app).output)
+    assert (shown["cron"], shown["edited"]) == ("0 8 * * *", True)
+    assert run("edit", "digest", "--app", app).exit_code == 2
+    assert run("edit", "digest", "--cron", "never", "--app", app).exit_code == 2
+    assert json.loads(run("run", "digest", "--json", "--app", app).output)["schedule"] == "digest"
+    assert json.loads(run("reset", "digest", "--json", "--app", app).output)["edited"] is False

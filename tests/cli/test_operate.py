@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stoker.app import Stoker
+from stoker.cli import ALIASES, COMMANDS
 from stoker.cli.command import stoker
 from tests.harness.apps import drain
 
@@ -116,10 +120,11 @@ def test_a_refusal_by_status_has_its_own_exit_code(url: str) -> None:
 
 
 @pytest.mark.spec("CLI-15")
-def test_queues_are_paused_tuned_and_shown(url: str) -> None:
+def test_queues_are_paused_tuned_and_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "ada")
     [mail] = rows("queues", "list")
     assert (mail["name"], mail["dead"], mail["scheduled"], mail["paused"]) == ("mail", 2, 1, False)
-    call("queues", "pause", "mail", "--for", "30m", "--reason", "a migration", "--by", "ada")
+    call("queues", "pause", "mail", "--for", "30m", "--reason", "a migration")
     call("queues", "tune", "mail", "--rate", "100/1m", "--workers", "3", "--keep-done", "2d")
     shown = call("queues", "show", "mail").stdout
     for text in ("paused by ada (a migration), ends in 30 m", "at most 3 at once", "at most 100 per 60 s", "kept: 2 d"):
@@ -181,3 +186,129 @@ def test_an_admin_of_the_users_own_is_used_as_it_is(url: str, tmp_path: Path, mo
     assert len(call("queues", "list", "--app", "own_admin:admin").stdout.splitlines()) == 1
     assert len(call("queues", "list", "--app", "own_admin:jobs").stdout.splitlines()) == 2
     assert "lacks history, jobs" in call("queues", "list", "--app", "own_admin:half", code=1).output
+
+
+@pytest.mark.spec("CLI-20")
+@pytest.mark.parametrize(
+    "words, stands_for",
+    [
+        (["list"], ["jobs", "list"]),
+        (["dead"], ["jobs", "list", "is:dead"]),
+        (["tasks"], ["kinds"]),
+        (["cron", "list"], ["schedules", "list"]),
+        (["requeue", "is:dead", "--dry-run"], ["jobs", "requeue", "is:dead", "--dry-run"]),
+    ],
+)
+def test_what_people_type_by_instinct_is_understood(url: str, words: list[str], stands_for: list[str]) -> None:
+    assert call(*words).stdout == call(*stands_for).stdout
+
+
+@pytest.mark.spec("CLI-20")
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["quues"], "Did you mean 'queues'?"),
+        (["jobs", "lst"], "Did you mean 'list'?"),
+        (["xyzzy"], "`stoker --help` lists them"),
+        (["schedules", "nxt"], "Did you mean 'next'?"),
+    ],
+)
+def test_an_unknown_command_names_the_nearest(words: list[str], says: str) -> None:
+    done = CliRunner().invoke(stoker, words, prog_name="stoker")
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+@pytest.mark.spec("CLI-20")
+def test_every_other_name_leads_to_a_command() -> None:
+    later = {"doctor"}
+    for name, words in ALIASES.items():
+        assert name not in COMMANDS
+        assert words[0] in {*COMMANDS, *later}
+    assert "Also understood: list, show" in call("--help").stdout
+
+
+@pytest.mark.spec("CLI-21")
+def test_a_job_is_enqueued_from_a_shell(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = call("enqueue", "send", '{"to": "ada"}', "-q", "mail", "--delay", "10m", "--key", "k").stdout.strip()
+    shown = json.loads(call("show", job, "--json").stdout)
+    assert (shown["payload"], shown["queue"], shown["view"], shown["unique"]["key"]) == (
+        {"to": "ada"},
+        "mail",
+        "scheduled",
+        "k",
+    )
+    again = json.loads(call("enqueue", "send", "-q", "mail", "--key", "k", "--json").stdout)
+    assert again == {"job": job, "stored": "existing"}
+    assert "Nothing was stored" in call("enqueue", "send", "{to}", code=2).output
+    (tmp_path / "strict_app.py").write_text(
+        f"from stoker import Stoker\njobs = Stoker({url!r})\n@jobs.task\nasync def send(to: str) -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "'sned' is neither registered" in call("enqueue", "sned", "--app", "strict_app:jobs", code=1).output
+
+
+@pytest.mark.spec("CLI-22")
+def test_events_are_followed(url: str) -> None:
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "stoker", "tail", "queue:mail", "--limit", "2", "--url", url],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    app = Stoker(url)
+    app.declare("send")
+
+    async def enqueue() -> None:
+        async with app:
+            while tail.poll() is None:
+                await app.enqueue(app.draft("send", queue="mail"))
+                await asyncio.sleep(0.2)
+
+    app.run(enqueue())
+    assert tail.stdout is not None
+    lines = tail.stdout.read().splitlines()
+    assert [line.split("\t")[1:4] for line in lines] == [["enqueued", "mail", "send"]] * 2
+    tail.stdout.close()
+
+
+@pytest.mark.spec("CLI-23")
+def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
+    call("limits", "tune", "mailer", "--rate", "60/1m")
+    [budget] = rows("limits", "list")
+    assert (budget["name"], budget["capacity"]) == ("mailer", 60)
+    assert call("limits", "drain", "mailer").stdout == "budget mailer is drained\n"
+    assert call("limits", "list").stdout.splitlines()[1].startswith("mailer\t0.")
+    assert "not in the store" in call("limits", "drain", "posts", code=3).output
+    [kind] = rows("kinds")
+    assert (kind["kind"], kind["completed"], kind["failed"]) == ("send", 1, 2)
+    assert call("kinds").stdout.splitlines()[1].startswith("send\t1\t0\t0\t2\t1\t2\tno\tValueError: no such address")
+    done = json.loads(call("jobs", "requeue", "is:dead", "--json").stdout)
+    assert (done["state"], done["changed"]) == ("done", 2)
+    [operation] = rows("operations", "list")
+    assert (operation["id"], operation["filter"]) == (done["operation"], "is:dead")
+    assert call("operations", "show", operation["id"]).stdout.splitlines() == [
+        f"{operation['id']} done: requeue is:dead",
+        "requeue: 2 jobs",
+    ]
+    assert len(call("operations", "list").stdout.splitlines()) == 2
+    assert call("operations", "stop", operation["id"]).exit_code == 0
+    assert "is done, which 'resume'" in call("operations", "resume", operation["id"], code=4).output
+    assert "not in the store" in call("operations", "show", "none", code=3).output
+
+
+@pytest.mark.spec("CLI-24")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["queues", "pause", "mail"],
+        ["queues", "resume", "mail"],
+        ["queues", "tune", "mail", "--workers", "2"],
+        ["limits", "tune", "mailer", "--rate", "5/s"],
+        ["jobs", "requeue", "is:dead", "--dry-run"],
+        ["jobs", "cancel", "is:scheduled", "--yes"],
+        ["status"],
+        ["queues", "show", "mail"],
+    ],
+)
+def test_every_command_answers_with_an_object(url: str, words: list[str]) -> None:
+    assert isinstance(json.loads(call(*words, "--json").stdout), dict)

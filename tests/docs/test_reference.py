@@ -107,8 +107,11 @@ def test_there_are_no_other_settings() -> None:
     assert found == {"WorkerSettings", "TimelineSettings", "RetentionSettings"}
 
 
+PAGES_OF_COMMANDS = ("cli", "operator-commands", "steering-commands", "dashboard")
+
+
 def test_every_option_of_the_command_line_is_in_the_reference() -> None:
-    page = "".join(read(f"reference/{name}.md") for name in ("cli", "operator-commands", "dashboard"))
+    page = "".join(read(f"reference/{name}.md") for name in PAGES_OF_COMMANDS)
     for name, (where, _) in COMMANDS.items():
         module, _, attribute = where.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import msgspec
 
@@ -20,6 +20,7 @@ from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
 from stoker.engines.base import CORRUPT, Engine
+from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
@@ -35,6 +36,7 @@ from stoker.model.query import (
     write_cursor,
 )
 from stoker.model.time import SECOND, Seconds, span
+from stoker.options import CallOptions
 
 PREVIEW = 10_000
 """A preview counts up to here."""
@@ -142,6 +144,16 @@ class JobsAdmin:
             since = found[-1].at if full else max(begin, until - LATEST_EVENT)
             seen = {one: None for one in seen if one.at >= since}
             await asyncio.sleep(0 if full else pause)
+
+    async def enqueue(
+        self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]
+    ) -> records.Receipt:
+        """Enqueue a job by name. Where the app is known it must have the task; a bare store takes any kind."""
+        app = self._app
+        if not app.tasks and not app.declared:
+            app.declare(kind)
+        handle = await app.enqueue(app.draft(kind, payload, **options))
+        return records.Receipt(handle.id, handle.stored)
 
     # --- actions ------------------------------------------------------------------------------------------------
 

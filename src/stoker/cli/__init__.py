@@ -1,6 +1,6 @@
 """The `stoker` command. One file per noun, imported only when its command is used, so that `--help` is quick.
 
-Nothing but the table is here: worker processes start from this package too, and need no command line.
+Nothing but the tables are here: worker processes start from this package too, and need no command line.
 """
 
 from __future__ import annotations
@@ -11,18 +11,49 @@ from typing import Final
 
 COMMANDS: Final = {
     "work": ("stoker.cli.work:work", "Run the jobs of an app: stoker work app:jobs"),
-    "status": ("stoker.cli.status:status", "Show queues, workers, failing kinds and what needs attention"),
+    "status": ("stoker.cli.status:status", "Show what needs attention, queues, workers and what goes wrong"),
     "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel"),
     "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
+    "schedules": ("stoker.cli.schedules:schedules", "List schedules; pause, resume, run, edit or drop one"),
+    "limits": ("stoker.cli.limits:limits", "Show rate budgets; tune and drain them"),
+    "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs now, and what became of those before"),
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
+    "operations": ("stoker.cli.operations:operations", "List bulk actions; stop and resume them"),
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
-    "cron": ("stoker.cli.cron:cron", "List schedules; pause, resume, run, reset or drop one"),
     "serve": ("stoker.cli.serve:serve", "Serve the dashboard and the REST API: stoker serve app:jobs"),
     "tokens": ("stoker.cli.tokens:tokens", "Make, list and revoke tokens for the dashboard and the REST API"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""
+
+ALIASES: Final = {
+    "list": ("jobs", "list"),
+    "ls": ("jobs", "list"),
+    "show": ("jobs", "show"),
+    "explain": ("jobs", "explain"),
+    "dead": ("jobs", "list", "is:dead"),
+    "failed": ("jobs", "list", "is:dead"),
+    "requeue": ("jobs", "requeue"),
+    "retry": ("jobs", "retry"),
+    "cancel": ("jobs", "cancel"),
+    "discard": ("jobs", "discard"),
+    "delete": ("jobs", "delete"),
+    "enqueue": ("jobs", "enqueue"),
+    "tail": ("jobs", "tail"),
+    "pause": ("queues", "pause"),
+    "resume": ("queues", "resume"),
+    "tune": ("queues", "tune"),
+    "tasks": ("kinds",),
+    "cron": ("schedules",),
+    "check": ("doctor",),
+    "ui": ("serve",),
+    "dashboard": ("serve",),
+    "worker": ("work",),
+    "run": ("work",),
+    "start": ("work",),
+}
+"""What people type by instinct, and what it stands for; not listed by `--help`."""
 
 
 def main() -> None:

@@ -6,11 +6,24 @@ import importlib
 
 import click
 
-from stoker.cli import COMMANDS
+from stoker.cli import ALIASES, COMMANDS
+from stoker.cli.groups import NearestGroup
 
 
-class LazyGroup(click.Group):
+class LazyGroup(NearestGroup):
     """A group that imports a command when it is called."""
+
+    def names(self, ctx: click.Context) -> list[str]:
+        """Commands, and what people type by instinct."""
+        return [*self.list_commands(ctx), *ALIASES]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, also by another name for it."""
+        if args and args[0] not in COMMANDS and args[0] in ALIASES:
+            args = [*ALIASES[args[0]], *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every name, known or imported."""
@@ -29,6 +42,9 @@ class LazyGroup(click.Group):
         rows = [(name, COMMANDS[name][1]) for name in self.list_commands(ctx) if name in COMMANDS]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+        short = ("list", "show", "dead", "requeue", "retry", "cancel", "pause", "resume", "enqueue", "tail")
+        formatter.write_paragraph()
+        formatter.write_text(f"Also understood: {', '.join(short)}.")
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -1,19 +1,25 @@
-"""`stoker jobs …`: list jobs, read one, ask why it does not run, requeue, cancel, delete."""
+"""`stoker jobs …`: list jobs, read one, ask why it does not run, requeue, cancel, delete, enqueue."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 import msgspec
+from msgspec import Raw
 
 from stoker.admin import Bulk, Filter, Operators
-from stoker.cli.store import EXIT_CODES, ask, on_store, show
+from stoker.admin.details import EventView, JobDetail
+from stoker.admin.operations import OperationView
+from stoker.cli.groups import NearestGroup
+from stoker.cli.operations import tally
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read, read_time, said, show
 from stoker.cli.text import one_line, safe
-from stoker.model.errors import StokerError
+from stoker.codec.signature import display
+from stoker.model.time import SECOND
 from stoker.records import Job
 
 COLUMNS = ("id", "status", "queue", "kind", "attempts", "created", "error")
@@ -31,7 +37,7 @@ A filter is a list of terms that must all hold:
 """
 
 
-@click.group()
+@click.group(cls=NearestGroup)
 def jobs() -> None:
     """List jobs, read one, ask why it does not run, requeue, cancel, delete."""
 
@@ -70,16 +76,22 @@ def _row(job: Job) -> tuple[Any, ...]:
 
 @jobs.command("show", epilog=EXIT_CODES)
 @click.argument("job")
-@click.option("--json", "as_json", is_flag=True, help="As one object.")
+@as_json_option
 @on_store
 def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Show everything about one job."""
-    found = (ask(path, url, lambda admin: admin.jobs.get(job))).job
+    """Show everything about one job: record, arguments, errors, log, events, and what it belongs to."""
+    found = detail_object(ask(path, url, lambda admin: admin.jobs.get(job)))
     if as_json:
-        click.echo(json.dumps(as_object(found)))
+        click.echo(json.dumps(found))
         return
-    for name, value in as_object(found).items():
-        if value in (None, {}, [], (), ""):
+    for name, value in found.items():
+        if value in (None, {}, [], (), "", False):
+            continue
+        if name == "events":
+            click.echo("events:")
+            for event in value:
+                took = "" if event["seconds"] is None else f" after {event['seconds']:.2f} s"
+                click.echo(safe(f"  {event['at']} {event['type']}, attempt {event['attempt']}{took}"))
             continue
         text = value if isinstance(value, str) else json.dumps(value)
         if name == "last_error" or "\n" in text:
@@ -91,157 +103,195 @@ def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
 
 @jobs.command(epilog=EXIT_CODES)
 @click.argument("job")
-@click.option("--json", "as_json", is_flag=True, help="As one object.")
+@as_json_option
 @on_store
 def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Say why a job does not run, and what to do about it."""
     found = ask(path, url, lambda admin: admin.jobs.explain(job))
     if as_json:
-        click.echo(json.dumps({"job": job, "gates": msgspec.to_builtins([found.first, *found.gates])}))
+        gates = msgspec.to_builtins([found.first, *found.gates])
+        click.echo(json.dumps({"job": job, "gates": gates, "beside": found.beside}))
         return
     click.echo(safe(f"{found.reason}: {found.detail}"))
     for gate in found.gates:
         click.echo(safe(f"also {gate.reason}: {gate.detail}"))
+    for line in found.beside:
+        click.echo(safe(line))
     if found.remedy:
         click.echo(safe(found.remedy))
 
 
+@jobs.command()
+@click.argument("terms", metavar="[FILTER]...", nargs=-1)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N events.")
+@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@on_store
+def tail(terms: tuple[str, ...], limit: int | None, as_json: bool, path: str | None, url: str | None) -> None:
+    """Print what happens to jobs as it happens, until stopped. A filter may have queue: and kind:."""
+
+    async def follow(admin: Operators) -> None:
+        left = limit
+        async for event in admin.jobs.tail(" ".join(terms)):
+            click.echo(_line(event, as_json))
+            sys.stdout.flush()
+            left = None if left is None else left - 1
+            if left == 0:
+                return
+
+    try:
+        ask(path, url, follow)
+    except KeyboardInterrupt:
+        return
+
+
+def _line(event: EventView, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(msgspec.to_builtins(event))
+    took = "" if event.seconds is None else f"{event.seconds:.2f} s"
+    return safe(f"{event.at.isoformat()}\t{event.type}\t{event.queue}\t{event.kind}\t{event.job}\t{took}")
+
+
+@jobs.command(epilog=EXIT_CODES)
+@click.argument("kind")
+@click.argument("payload", required=False)
+@click.option("--queue", "-q", metavar="QUEUE", help="Instead of the task's own.")
+@click.option("--priority", type=int, metavar="N", help="-1000 to 1000; lower runs first.")
+@click.option("--delay", metavar="TIME", help="Not before this time has passed, as in 10m.")
+@click.option("--attempts", type=click.IntRange(1), metavar="N", help="Runs at most.")
+@click.option("--key", "unique", metavar="KEY", help="A unique key; an active job with it is kept instead.")
+@click.option("--tenant", metavar="NAME", help="The tenant.")
+@as_json_option
+@on_store
+def enqueue(
+    kind: str, payload: str | None, as_json: bool, path: str | None, url: str | None, delay: str | None, **given: Any
+) -> None:
+    """Enqueue a job of a KIND; the PAYLOAD is JSON: an object of keywords or a list. Prints the job's id."""
+    options = {name: value for name, value in given.items() if value is not None}
+    if delay is not None:
+        options["delay"] = read_time("--delay", delay) / SECOND
+    body = None if payload is None else Raw(payload.encode())
+    receipt = ask(path, url, lambda admin: admin.jobs.enqueue(kind, body, **options))
+    if not as_json and receipt.stored.value != "inserted":
+        click.echo(f"an active job has this key already ({receipt.stored.value})", err=True)
+    said(receipt.id, as_json, job=receipt.id, stored=receipt.stored.value)
+
+
 # --- actions --------------------------------------------------------------------------------------------------------
 
-Action: TypeAlias = Callable[..., Awaitable[Bulk]]
-"""Takes the admin, the target, a progress callback and the command's own options."""
 
-
-def _action(name: str, text: str, do: Action, *, asks: bool = False, params: tuple[Any, ...] = ()) -> None:
+def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...] = ()) -> None:
     """Add a command that changes the jobs which a filter or ids name."""
 
     def command(
         terms: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool, path: str | None, url: str | None, **given: Any
     ) -> None:
-        filter_ = _filter(terms)
+        filter_ = read(lambda: Filter.parse(" ".join(terms)))
+        wanted = {key: value for key, value in given.items() if value not in (None, False)}
 
-        async def call(admin: Operators) -> Bulk | None:
+        async def call(admin: Operators) -> Bulk | OperationView | None:
             if filter_.id is not None:
-                return None if dry_run else await do(admin, filter_.id, None, **given)
+                if not dry_run:
+                    return await admin.jobs.act(name, filter_.id, wanted)
+                await admin.jobs.get(filter_.id)
+                click.echo(f"1 job matches {filter_}. Nothing was changed.")
+                return None
             count, all_of_them = await admin.jobs.preview(filter_)
             shown = f"{count:,}" if all_of_them else f"more than {count:,}"
             if dry_run or not count:
-                click.echo(f"{shown} jobs match {filter_}. Nothing was changed.")
+                said(
+                    f"{shown} jobs match {filter_}. Nothing was changed.",
+                    as_json,
+                    action=name,
+                    matching=count,
+                    changed=0,
+                )
                 return None
             if asks and not yes:
                 if not sys.stdin.isatty():
                     raise click.UsageError(f"{shown} jobs match {filter_}; say --yes to {name} them")
                 click.confirm(f"{name} {shown} jobs that match {filter_}?", abort=True)
-            return await _with_bar(lambda progress: do(admin, filter_, progress, **given), count)
+            started = await admin.operations.start(name, filter_, wanted)
+            return await _finished(admin, started, count)
 
-        bulk = ask(path, url, call)
-        if bulk is not None:
-            _report(name, bulk, as_json=as_json)
+        done = ask(path, url, call)
+        if isinstance(done, OperationView):
+            _report_operation(done, as_json)
+        elif done is not None:
+            _report(name, done, as_json=as_json)
 
     decorated: Any = on_store(command)
     for option in (
         *params,
         click.option("--json", "as_json", is_flag=True, help="The tally as one object."),
         click.option("--dry-run", is_flag=True, help="Only count the jobs."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
         click.argument("terms", metavar="ID|FILTER...", nargs=-1, required=True),
     ):
         decorated = option(decorated)
     jobs.command(name, help=f"{text}\n\n`stoker jobs list --help` explains filters.", epilog=EXIT_CODES)(decorated)
 
 
-def _filter(terms: tuple[str, ...]) -> Filter:
-    try:
-        return Filter.parse(" ".join(terms))
-    except StokerError as error:
-        raise click.UsageError(safe(str(error))) from None
-
-
-async def _with_bar(call: Callable[[Callable[[Bulk], bool | None]], Awaitable[Bulk]], count: int) -> Bulk:
-    """Show progress on a terminal."""
+async def _finished(admin: Operators, started: OperationView, count: int) -> OperationView:
+    """Wait for an operation, with a bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("jobs", total=count)
 
-        def progress(bulk: Bulk) -> None:
-            bar.update(task, completed=bulk.seen)
+        def progress(one: OperationView) -> None:
+            seen = one.changed + one.cancel_requested + one.missing + one.blocked + sum(one.refused.values())
+            bar.update(task, completed=seen)
 
-        return await call(progress)
+        try:
+            return await admin.operations.finish(started.id, progress)
+        except asyncio.CancelledError:
+            click.echo(f"Interrupted. `stoker operations resume {started.id}` goes on in half a minute.", err=True)
+            raise
+
+
+def _report_operation(one: OperationView, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({**msgspec.to_builtins(one), "operation": one.id}))
+    else:
+        click.echo(tally(one))
+    if one.state == "failed":
+        click.echo(f"Error: {safe(one.error or '')} `stoker operations resume {one.id}` goes on from there.", err=True)
+        raise SystemExit(1)
 
 
 def _report(action: str, bulk: Bulk, *, as_json: bool) -> None:
-    if as_json:
-        tally = {
-            "action": action,
-            "changed": bulk.changed,
-            "cancel_requested": bulk.cancel_requested,
-            "missing": bulk.missing,
-            "blocked": bulk.blocked,
-            "refused": {status.value: n for status, n in bulk.refused.items()},
-            "created": bulk.created,
-        }
-        click.echo(json.dumps(tally))
-        return
-    parts = [f"{action}: {bulk.changed:,} jobs"]
+    """One job was changed; what hinders it is an error."""
+    text = f"{action}: {bulk.changed:,} jobs"
     if bulk.cancel_requested:
-        parts.append(f"{bulk.cancel_requested:,} running ones are asked to stop")
-    if bulk.blocked:
-        parts.append(f"{bulk.blocked:,} left: another active job holds their unique key")
-    parts += [f"{n:,} left: they are {status.value}" for status, n in bulk.refused.items()]
-    if bulk.missing:
-        parts.append(f"{bulk.missing:,} are gone")
-    click.echo("; ".join(parts))
+        text += f"; {bulk.cancel_requested:,} running ones are asked to stop"
+    made = "".join(f"\n{job}" for job in bulk.created)
+    facts = {"changed": bulk.changed, "cancel_requested": bulk.cancel_requested, "created": bulk.created}
+    said(f"{text}{made}", as_json, action=action, **facts)
 
 
-_action(
-    "requeue",
-    "Put jobs back, due now, with a fresh budget of attempts.",
-    lambda admin, target, progress: admin.jobs.requeue(target, progress),
-)
-_action(
-    "retry",
-    "Enqueue copies of dead jobs under new ids.",
-    lambda admin, target, progress: admin.jobs.retry(target, progress),
-)
+_action("requeue", "Put jobs back, due now, with a fresh budget of attempts.")
+_action("retry", "Enqueue copies of dead jobs under new ids.")
 _action(
     "cancel",
     "Cancel waiting jobs; ask running ones to stop.",
-    lambda admin, target, progress, **given: admin.jobs.cancel(target, progress=progress, **given),
     asks=True,
     params=(
         click.option("--reason", help="Becomes the last error of the jobs."),
         click.option("--force", is_flag=True, help="Take running jobs away from handlers that ignore the request."),
     ),
 )
-_action(
-    "discard",
-    "Take dead jobs off the dead list without running them again.",
-    lambda admin, target, progress: admin.jobs.discard(target, progress),
-    asks=True,
-)
-_action(
-    "delete",
-    "Remove jobs and their events.",
-    lambda admin, target, progress: admin.jobs.delete(target, progress),
-    asks=True,
-)
-_action(
-    "run-now",
-    "Make scheduled jobs due now.",
-    lambda admin, target, progress: admin.jobs.run_now(target, progress),
-)
+_action("discard", "Take dead jobs off the dead list without running them again.", asks=True)
+_action("delete", "Remove jobs and their events.", asks=True)
+_action("run-now", "Make scheduled jobs due now.")
 _action(
     "move",
     "Put waiting jobs into another queue.",
-    lambda admin, target, progress, to: admin.jobs.move(target, to, progress),
-    params=(click.option("--to", required=True, metavar="QUEUE", help="The other queue."),),
+    params=(click.option("--to", "queue", required=True, metavar="QUEUE", help="The other queue."),),
 )
 _action(
     "prioritize",
     "Give waiting jobs another priority; lower runs first.",
-    lambda admin, target, progress, priority: admin.jobs.prioritize(target, priority, progress),
     params=(click.option("--priority", required=True, type=int, metavar="N", help="-1000 to 1000."),),
 )
 
@@ -251,12 +301,22 @@ def as_object(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(job)
     for name in ("payload", "result"):
         raw: bytes | None = getattr(job, name)
-        found[name] = None if raw is None else _value(raw)
+        found[name] = _shown(raw)
     return found
 
 
-def _value(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw.decode(errors="replace")
+def detail_object(detail: JobDetail) -> dict[str, Any]:
+    """Everything about a job as one flat object."""
+    more: dict[str, Any] = msgspec.to_builtins(detail)
+    for name in ("job", "arguments", "value"):
+        more.pop(name)
+    group = more.pop("group")
+    return {**as_object(detail.job), **more, **({} if group is None else {"group": group})}
+
+
+def _shown(raw: bytes | None) -> Any:
+    """JSON as a value; what is none as text."""
+    if raw is None:
+        return None
+    value = display(raw)
+    return raw.decode(errors="replace") if value is None and raw != b"null" else value

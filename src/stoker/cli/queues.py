@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
 from stoker.admin.queues import QueueView
-from stoker.cli.store import EXIT_CODES, ago, ask, length, on_store, show
+from stoker.cli.groups import NearestGroup
+from stoker.cli.store import (
+    EXIT_CODES,
+    ago,
+    as_json_option,
+    ask,
+    length,
+    objects,
+    on_store,
+    read,
+    read_rate,
+    read_time,
+    said,
+    show,
+)
 from stoker.model.control import SETTINGS, Tuning
-from stoker.model.errors import StokerError
-from stoker.model.throttle import Rate
-from stoker.model.time import SECOND, Span
-from stoker.settings import read_span
+from stoker.model.time import SECOND
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
+FLOW = ("in/min", "out/min", "clear in", "95 % done in")
 
 
-@click.group()
+@click.group(cls=NearestGroup)
 def queues() -> None:
     """Show queues; pause, resume and tune them."""
 
@@ -28,13 +41,12 @@ def queues() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
 @on_store
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
-    """List queues with their counts."""
+    """List queues with their counts, and what went through them in the last 15 minutes."""
     found = ask(path, url, lambda admin: admin.queues.list())
     if as_json:
-        for view in found:
-            click.echo(json.dumps(msgspec.to_builtins(view)))
+        objects(found)
     else:
-        show(COLUMNS, [row(view) for view in found])
+        show((*COLUMNS, *FLOW), [(*row(view), *flow(view)) for view in found])
 
 
 def row(view: QueueView) -> tuple[Any, ...]:
@@ -42,6 +54,16 @@ def row(view: QueueView) -> tuple[Any, ...]:
     lag = length(view.lag) if view.ready else ""
     counts = (view.ready, view.scheduled, view.running, view.retrying, view.dead)
     return view.name, *counts, lag, view.workers, view.slots, state(view)
+
+
+def flow(view: QueueView) -> tuple[str, ...]:
+    """Jobs per minute in and out, how soon the queue is clear, and how long jobs take."""
+    minutes = view.flow.minutes
+    clear = "" if view.clear_in is None or not view.ready else length(view.clear_in)
+    if view.ready and view.flow.growing:
+        clear = "growing"
+    total = "" if view.total is None else f"{view.total.p95:.2f} s"
+    return f"{view.flow.enqueued / minutes:.1f}", f"{view.flow.completed / minutes:.1f}", clear, total
 
 
 def state(view: QueueView) -> str:
@@ -63,7 +85,7 @@ def state(view: QueueView) -> str:
 
 @queues.command("show", epilog=EXIT_CODES)
 @click.argument("queue")
-@click.option("--json", "as_json", is_flag=True, help="As one object.")
+@as_json_option
 @on_store
 def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show one queue."""
@@ -71,7 +93,7 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(view)))
         return
-    for name, value in zip(COLUMNS, row(view), strict=True):
+    for name, value in zip((*COLUMNS, *FLOW), (*row(view), *flow(view)), strict=True):
         click.echo(f"{name}: {value}")
     click.echo(f"done jobs are kept: {length(view.keep_done)}")
     click.echo(f"dead jobs are kept: {length(view.keep_dead)}")
@@ -80,24 +102,45 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
 @queues.command(epilog=EXIT_CODES)
 @click.argument("queue")
 @click.option("--for", "lasts", metavar="TIME", help="Resume by itself after this time, as in 30m.")
+@click.option("--until", metavar="MOMENT", help="Resume by itself then, as in 2026-11-16T14:00; UTC without a zone.")
 @click.option("--reason", help="Shown to operators and by `stoker jobs explain`.")
-@click.option("--by", envvar="USER", help="Who pauses it; $USER by default.")
+@as_json_option
 @on_store
-def pause(queue: str, lasts: str | None, reason: str | None, by: str | None, path: str | None, url: str | None) -> None:
-    """Stop workers from claiming jobs of a queue; running jobs finish."""
-    pause_for = None if lasts is None else _span("--for", lasts)
-    tuning = _tuning(paused=True, pause_for=pause_for, reason=reason, by=by or None)
-    ask(path, url, lambda admin: admin.queues.tune(queue, tuning))
-    click.echo(f"queue {queue} is paused" + ("" if lasts is None else f" for {lasts}"))
+def pause(
+    queue: str,
+    lasts: str | None,
+    until: str | None,
+    reason: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+) -> None:
+    """Stop workers from claiming jobs of a queue; running jobs and enqueueing go on."""
+    if lasts is not None and until is not None:
+        raise click.UsageError("--for and --until exclude each other")
+    for_ = None if lasts is None else read_time("--for", lasts) / SECOND
+    end = None if until is None else _moment(until)
+    ask(path, url, lambda admin: admin.queues.pause(queue, for_=for_, until=end, reason=reason))
+    ends = f" for {lasts}" if lasts else f" until {until}" if until else ""
+    said(f"queue {queue} is paused{ends}", as_json, queue=queue, paused=True)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a moment, as in 2026-11-16T14:00", param_hint="--until") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 @queues.command(epilog=EXIT_CODES)
 @click.argument("queue")
+@as_json_option
 @on_store
-def resume(queue: str, path: str | None, url: str | None) -> None:
+def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Let workers claim jobs of a queue again."""
-    ask(path, url, lambda admin: admin.queues.tune(queue, _tuning(paused=False)))
-    click.echo(f"queue {queue} is resumed")
+    ask(path, url, lambda admin: admin.queues.resume(queue))
+    said(f"queue {queue} is resumed", as_json, queue=queue, paused=False)
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -107,6 +150,7 @@ def resume(queue: str, path: str | None, url: str | None) -> None:
 @click.option("--keep-done", metavar="TIME", help="How long done jobs are kept, as in 2d.")
 @click.option("--keep-dead", metavar="TIME", help="How long dead jobs are kept.")
 @click.option("--clear", multiple=True, type=click.Choice(SETTINGS), help="Back to the default. Repeatable.")
+@as_json_option
 @on_store
 def tune(
     queue: str,
@@ -115,48 +159,20 @@ def tune(
     keep_done: str | None,
     keep_dead: str | None,
     clear: tuple[str, ...],
+    as_json: bool,
     path: str | None,
     url: str | None,
 ) -> None:
     """Change settings of a queue; what is not named stays as it is."""
-    tuning = _tuning(
-        workers=workers,
-        rate=None if rate is None else _rate(rate),
-        keep_done=None if keep_done is None else _span("--keep-done", keep_done),
-        keep_dead=None if keep_dead is None else _span("--keep-dead", keep_dead),
-        clear=frozenset(clear),
-    )
+    settings: dict[str, Any] = {
+        "workers": workers,
+        "rate": None if rate is None else read_rate("--rate", rate),
+        "keep_done": None if keep_done is None else read_time("--keep-done", keep_done),
+        "keep_dead": None if keep_dead is None else read_time("--keep-dead", keep_dead),
+        "clear": frozenset(clear),
+    }
+    tuning = read(lambda: Tuning(**settings))
     if tuning == Tuning():
         raise click.UsageError("name at least one setting")
     ask(path, url, lambda admin: admin.queues.tune(queue, tuning))
-    click.echo(f"queue {queue} is tuned")
-
-
-def _tuning(**settings: Any) -> Tuning:
-    try:
-        return Tuning(**settings)
-    except StokerError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _span(option: str, text: str) -> Span:
-    try:
-        return read_span(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} {error}", param_hint=option) from None
-
-
-def _rate(text: str) -> Rate:
-    number, slash, per = text.partition("/")
-    try:
-        n = float(number)
-        if not slash:
-            raise ValueError
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not a number of starts per time, as in 100/1m", param_hint="--rate"
-        ) from None
-    try:
-        return Rate(n, _span("--rate", per if per[:1].isdigit() else f"1{per}") / SECOND)
-    except StokerError as error:
-        raise click.UsageError(str(error)) from None
+    said(f"queue {queue} is tuned", as_json, queue=queue, tuned=True)

@@ -11,9 +11,10 @@ from stoker.admin import Operators
 from stoker.admin.history import RECENT, Failures
 from stoker.admin.overview import Overview
 from stoker.cli.queues import COLUMNS, row
-from stoker.cli.store import ask, on_store, show
+from stoker.cli.store import ask, objects, on_store, show
 from stoker.cli.text import safe
 from stoker.engines.base import Description
+from stoker.model.derived import error_line
 from stoker.model.time import moment
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
@@ -72,8 +73,7 @@ def workers(as_json: bool, path: str | None, url: str | None) -> None:
     """List workers: where they are, what they serve and how much they run."""
     found = ask(path, url, lambda admin: admin.workers.list())
     if as_json:
-        for one in found:
-            click.echo(json.dumps(msgspec.to_builtins(one)))
+        objects(found)
         return
     columns = ("worker", "host", "pid", "state", "queues", "running", "version", "seen")
     show(
@@ -88,6 +88,35 @@ def workers(as_json: bool, path: str | None, url: str | None) -> None:
                 one.running,
                 one.version,
                 one.seen_at,
+            )
+            for one in found
+        ],
+    )
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@on_store
+def kinds(as_json: bool, path: str | None, url: str | None) -> None:
+    """List kinds: their jobs now, what became of those before, and whether a worker has the task."""
+    found = ask(path, url, lambda admin: admin.kinds.list())
+    if as_json:
+        objects(found)
+        return
+    columns = ("kind", "pending", "running", "retrying", "dead", "completed", "died", "worker", "last error")
+    show(
+        columns,
+        [
+            (
+                one.kind,
+                one.pending,
+                one.running,
+                one.retrying,
+                one.dead,
+                one.completed,
+                one.failed,
+                "yes" if one.known else "no",
+                error_line(one.last_error)[:80],
             )
             for one in found
         ],

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
+import msgspec
 
 from stoker.admin import Admin, Operators
 from stoker.app import Stoker
@@ -30,6 +31,9 @@ from stoker.model.errors import (
     StokerError,
     WrongState,
 )
+from stoker.model.throttle import Rate
+from stoker.model.time import SECOND, Span
+from stoker.settings import read_span
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -153,6 +157,52 @@ def reported() -> Generator[None, None, None]:
     except StokerError as error:
         click.echo(f"Error: {safe(str(error))}", err=True)
         raise SystemExit(next((code for kinds, code in _CODES if isinstance(error, kinds)), 1)) from None
+
+
+def as_json_option(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command the option `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="As one object.")(command)
+
+
+def said(text: str, as_json: bool, **facts: Any) -> None:
+    """Say what was done, in a sentence or as an object."""
+    click.echo(json.dumps(facts) if as_json else safe(text))
+
+
+def objects(found: Iterable[Any]) -> None:
+    """Print values as one object per line."""
+    for one in found:
+        click.echo(json.dumps(msgspec.to_builtins(one)))
+
+
+def read(what: Callable[[], T]) -> T:
+    """Read what was typed; what Stoker refuses is wrong usage."""
+    try:
+        return what()
+    except StokerError as error:
+        raise click.UsageError(safe(str(error))) from None
+
+
+def read_time(option: str, text: str) -> Span:
+    """Read a time as it is typed, such as 30m."""
+    try:
+        return read_span(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}", param_hint=option) from None
+
+
+def read_rate(option: str, text: str) -> Rate:
+    """Read a rate as it is typed, such as 100/1m."""
+    number, slash, per = text.partition("/")
+    try:
+        n = float(number)
+        if not slash:
+            raise ValueError
+    except ValueError:
+        why = f"{text!r} is not a number of starts per time, as in 100/1m"
+        raise click.BadParameter(why, param_hint=option) from None
+    seconds = read_time(option, per if per[:1].isdigit() else f"1{per}") / SECOND
+    return read(lambda: Rate(n, seconds))
 
 
 # --- showing --------------------------------------------------------------------------------------------------------

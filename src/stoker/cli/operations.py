@@ -1,0 +1,94 @@
+"""`stoker operations …`: bulk actions and how far they came; stop and resume them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import msgspec
+
+from stoker.admin import Operators
+from stoker.admin.operations import OperationView
+from stoker.cli.groups import NearestGroup
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, show
+from stoker.cli.text import safe
+
+COLUMNS = ("operation", "state", "action", "filter", "by", "started", "changed", "left")
+
+
+@click.group(cls=NearestGroup)
+def operations() -> None:
+    """List bulk actions; stop and resume them."""
+
+
+@operations.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@on_store
+def list_(as_json: bool, path: str | None, url: str | None) -> None:
+    """List operations, the one that was started last first."""
+    found = ask(path, url, lambda admin: admin.operations.list())
+    if as_json:
+        objects(found)
+    else:
+        show(COLUMNS, [_row(one) for one in found])
+
+
+def _row(one: OperationView) -> tuple[Any, ...]:
+    left = one.missing + one.blocked + sum(one.refused.values())
+    return one.id, one.state, one.action, one.filter, one.who, one.started_at, one.changed, left
+
+
+@operations.command("show", epilog=EXIT_CODES)
+@click.argument("operation")
+@as_json_option
+@on_store
+def show_(operation: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Show one operation."""
+    _print(ask(path, url, lambda admin: admin.operations.get(operation)), as_json)
+
+
+@operations.command(epilog=EXIT_CODES)
+@click.argument("operation")
+@as_json_option
+@on_store
+def stop(operation: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Ask an operation to stop; its process does so within one page."""
+    _print(ask(path, url, lambda admin: admin.operations.stop(operation)), as_json)
+
+
+@operations.command(epilog=EXIT_CODES)
+@click.argument("operation")
+@as_json_option
+@on_store
+def resume(operation: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Go on with an operation that was stopped, failed or interrupted, and wait for its end."""
+
+    async def go_on(admin: Operators) -> OperationView:
+        await admin.operations.resume(operation)
+        return await admin.operations.finish(operation)
+
+    _print(ask(path, url, go_on), as_json)
+
+
+def _print(one: OperationView, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(one)))
+        return
+    click.echo(f"{one.id} {one.state}: {safe(one.action)} {safe(one.filter)}")
+    click.echo(tally(one))
+    if one.error is not None:
+        click.echo(safe(one.error))
+
+
+def tally(one: OperationView) -> str:
+    """What an operation did, in a sentence."""
+    parts = [f"{one.action}: {one.changed:,} jobs"]
+    if one.cancel_requested:
+        parts.append(f"{one.cancel_requested:,} running ones are asked to stop")
+    if one.blocked:
+        parts.append(f"{one.blocked:,} left: another active job holds their unique key")
+    parts += [f"{n:,} left: they are {status.value}" for status, n in one.refused.items()]
+    if one.missing:
+        parts.append(f"{one.missing:,} are gone")
+    return "; ".join(parts)

@@ -1,0 +1,175 @@
+"""`stoker schedules …`: list the schedules of a store; pause, resume, run, edit, reset or drop one."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from stoker.admin import Operators
+from stoker.cli.groups import NearestGroup
+from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, on_store, read_time, said, show
+from stoker.cli.text import one_line, safe
+from stoker.codec.signature import display
+from stoker.model.time import SECOND
+from stoker.records import Schedule
+
+COLUMNS = ("schedule", "fires", "kind", "queue", "next", "last", "status")
+
+
+@click.group(cls=NearestGroup)
+def schedules() -> None:
+    """List the schedules of a store; pause, resume, run, edit, reset or drop one."""
+
+
+@schedules.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@on_store
+def list_(as_json: bool, path: str | None, url: str | None) -> None:
+    """List schedules: when they fire next, and what became of the last time.
+
+    Named by its app, a list marks what no code of that app declares.
+    """
+
+    async def look(admin: Operators) -> tuple[list[Schedule], bool]:
+        return await admin.schedules.list(), bool(admin.app.tasks)
+
+    found, has_code = ask(path, url, look)
+    if as_json:
+        for one in found:
+            click.echo(json.dumps(_object(one)))
+    else:
+        show(COLUMNS, [_row(one, has_code=has_code) for one in found])
+
+
+def _object(one: Schedule) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    return {**found, "payload": display(one.payload)}
+
+
+def _row(one: Schedule, *, has_code: bool) -> tuple[Any, ...]:
+    fires = one.cron if one.tz == "UTC" else f"{one.cron} {one.tz}"
+    upcoming: datetime | str = "paused" if not one.enabled else one.next_fire or "soon"
+    return one.name, fires, one.kind, one.queue, upcoming, one.last_fire, _status(one, has_code=has_code)
+
+
+def _status(one: Schedule, *, has_code: bool) -> str:
+    parts = [] if one.last_status is None else [one.last_status]
+    if one.last_missed:
+        parts.append(f"missed {one.last_missed}")
+    if one.last_error is not None:
+        parts.append(one.last_error)
+    if one.edited:
+        parts.append("edited")
+    if has_code and one.source == "code" and not one.declared:
+        parts.append("not declared by this app")
+    return "; ".join(parts)
+
+
+@schedules.command("show", epilog=EXIT_CODES)
+@click.argument("schedule")
+@as_json_option
+@on_store
+def show_(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Show one schedule: its timing and policies, its job, its last and its next fire."""
+    one = ask(path, url, lambda admin: admin.schedules.get(schedule))
+    if as_json:
+        click.echo(json.dumps(_object(one)))
+        return
+    for name, value in _object(one).items():
+        if value not in (None, "", {}, False, 0):
+            click.echo(f"{name}: {one_line(value if isinstance(value, str) else json.dumps(value))}")
+
+
+@schedules.command("next", epilog=EXIT_CODES)
+@click.argument("schedule")
+@click.option("-n", "count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many.")
+@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@on_store
+def next_(schedule: str, count: int, as_json: bool, path: str | None, url: str | None) -> None:
+    """Show the next occurrences, in the schedule's zone and in UTC."""
+    found = ask(path, url, lambda admin: admin.schedules.next(schedule, count))
+    rows = [(at.isoformat(), at.astimezone(UTC).isoformat(), ago(at)) for at in found]
+    show(("local", "utc", "when"), rows, as_json=as_json)
+
+
+@schedules.command(epilog=EXIT_CODES)
+@click.argument("schedule")
+@as_json_option
+@on_store
+def pause(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Stop firing a schedule, on every worker, until it is resumed."""
+    ask(path, url, lambda admin: admin.schedules.pause(schedule))
+    said(f"schedule {schedule} is paused", as_json, schedule=schedule, paused=True)
+
+
+@schedules.command(epilog=EXIT_CODES)
+@click.argument("schedule")
+@as_json_option
+@on_store
+def resume(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Fire a schedule again from its next occurrence on; nothing is caught up."""
+    ask(path, url, lambda admin: admin.schedules.resume(schedule))
+    said(f"schedule {schedule} is resumed", as_json, schedule=schedule, paused=False)
+
+
+@schedules.command("run", epilog=EXIT_CODES)
+@click.argument("schedule")
+@as_json_option
+@on_store
+def run_(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Enqueue one job of a schedule now, beside its timetable; prints the job's id."""
+    job = ask(path, url, lambda admin: admin.schedules.run_now(schedule))
+    said(job, as_json, schedule=schedule, job=job)
+
+
+@schedules.command(epilog=EXIT_CODES)
+@click.argument("schedule")
+@click.option("--cron", metavar="EXPRESSION", help='When it fires, as in "0 9 * * mon-fri".')
+@click.option("--every", metavar="TIME", help="Or how often, as in 90s.")
+@click.option("--tz", metavar="ZONE", help="The zone of --cron, as in Europe/Paris.")
+@click.option("--misfire", type=click.Choice(["once", "skip", "all"]), help="What becomes of missed occurrences.")
+@click.option("--overlap", type=click.Choice(["allow", "skip"]), help="While its last job is active.")
+@click.option("--grace", metavar="TIME", help="How late --misfire skip still fires.")
+@click.option("--jitter", metavar="TIME", help="Delay jobs by up to so much.")
+@as_json_option
+@on_store
+def edit(schedule: str, as_json: bool, path: str | None, url: str | None, **given: str | None) -> None:
+    """Change a schedule; deployments keep the edit until `reset`. What is not named stays as it is."""
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if not options:
+        raise click.UsageError("name at least one change")
+    for name in ("every", "grace", "jitter"):
+        if name in options:
+            options[name] = read_time(f"--{name}", options[name]) / SECOND
+    one = ask(path, url, lambda admin: admin.schedules.edit(schedule, **options))
+    if as_json:
+        click.echo(json.dumps(_object(one)))
+    else:
+        click.echo(safe(f"schedule {schedule} is edited: {one.cron} {one.tz}"))
+
+
+@schedules.command(epilog=EXIT_CODES)
+@click.argument("schedule")
+@as_json_option
+@on_store
+def reset(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Give an edited schedule back to the code that declares it; needs the app."""
+    one = ask(path, url, lambda admin: admin.schedules.reset(schedule))
+    if as_json:
+        click.echo(json.dumps(_object(one)))
+    else:
+        click.echo(f"schedule {schedule} is as the code declares it: {safe(one.cron)} {safe(one.tz)}")
+
+
+@schedules.command(epilog=EXIT_CODES)
+@click.argument("schedule")
+@as_json_option
+@on_store
+def drop(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Remove a schedule; its jobs stay. One that code declares comes back when a worker starts."""
+    ask(path, url, lambda admin: admin.schedules.drop(schedule))
+    said(f"schedule {schedule} is dropped", as_json, schedule=schedule, dropped=True)
