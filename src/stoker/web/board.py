@@ -34,7 +34,6 @@ from stoker.model.redact import Redaction
 from stoker.model.time import MINUTE
 from stoker.web import charts, problems
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask, is_loopback
-from stoker.web.background import Background
 from stoker.web.hub import LIMIT, Flow, Hub
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
@@ -59,6 +58,9 @@ SAFE = frozenset({"GET", "HEAD"})
 COLORS = ("red", "amber", "green", "blue", "grey")
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
+
+MOST_ADMINS = 500
+"""Of how many visitors the dashboard remembers that they were here."""
 
 Call: TypeAlias = Callable[[Visit], Awaitable[Response]]
 Kind: TypeAlias = Literal["page", "action", "api", "open"]
@@ -136,7 +138,7 @@ class Dashboard:
         self._sparks: dict[str, dict[str, list[float]]] = {}
         self.streams: dict[str, int] = {}
         self.recent: Sequence[Point] = ()
-        self.work = Background()
+        self._admins: dict[tuple[str, str], Admin] = {}
         self.known_tokens = KnownTokens()
         from stoker.web.routes import ways
 
@@ -148,7 +150,12 @@ class Dashboard:
 
     def admin_for(self, who: Identity | None, way: str) -> Admin:
         """The operator's questions and actions, under a visitor's name."""
-        return Admin(self.store, by=None if who is None else who.name, way=way, redact=self.redact)
+        key = ("" if who is None else who.name, way)
+        if key not in self._admins:
+            if len(self._admins) >= MOST_ADMINS:  # those that walk an operation are kept by their tasks
+                self._admins.pop(next(iter(self._admins)))
+            self._admins[key] = Admin(self.store, by=key[0] or None, way=way, redact=self.redact)
+        return self._admins[key]
 
     @property
     def signs_in(self) -> bool:
@@ -170,7 +177,8 @@ class Dashboard:
 
     async def close(self) -> None:
         """End the live streams and close the dashboard's own connections."""
-        await self.work.close()
+        for admin in self._admins.values():
+            await admin.operations.close()
         await self.hub.close()
         await self.store.close()
 

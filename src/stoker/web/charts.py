@@ -207,7 +207,7 @@ def _decades(low: float, high: float) -> list[str]:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:g} s"
+    return f"{value:g} s" if value < 1_000 else f"{value / 1_000:g}k s"
 
 
 def _clock(drawn: Range) -> list[str]:

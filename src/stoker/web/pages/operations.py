@@ -8,14 +8,14 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from stoker.admin import Filter
+from stoker.admin import Bulk, Filter
+from stoker.admin.operations import OperationView
 from stoker.model import ids
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
 from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
 from stoker.model.words import count, span
 from stoker.web import actions, view
-from stoker.web.background import Work
 from stoker.web.board import Form
 from stoker.web.hub import Reading
 from stoker.web.pages import jobs, shared
@@ -104,7 +104,7 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         "verb_names": {name: found[0] for name, found in VERBS.items()},
         "needs": {"move": "queue", "prioritize": "priority"}.get(do, ""),
         "notes": _notes(reading, text) if do in {"requeue", "retry", "run-now"} else [],
-        "running": visit.board.work.shown(),
+        "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
         "may": visit.may("operate"),
         "live_url": "",
@@ -173,8 +173,9 @@ async def start(visit: Visit) -> Response:
     if (of > TYPED_ABOVE or change is Delete) and typed != str(of):
         problem = f"You typed {typed or 'nothing'}, and {of:,} jobs are meant. Nothing was changed."
         raise Problem(422, "count", problem)
-    work = visit.board.work.start(visit, do, wanted, _needs(form, do))
-    return view.redirect(visit, visit.url(f"operations/{work.id}"))
+    begun = await visit.admin.operations.start(do, wanted, _needs(form, do))
+    visit.board.hub.forget()
+    return view.redirect(visit, visit.url(f"operations/{begun.id}"))
 
 
 async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) -> Response:
@@ -184,7 +185,7 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
     for job in await engine.get([ids.parse(one) for one in chosen]):
         if job is not None:
             actions.check_queue(visit, job.queue)
-    done = await visit.board.work.act(visit, do, chosen, _needs(form, do))
+    done = await act(visit, do, chosen, _needs(form, do))
     visit.board.hub.forget()
     return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(actions.told(do, done)))
 
@@ -200,33 +201,89 @@ def _needs(form: Form, do: str) -> dict[str, Any]:
     return {}
 
 
+async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, Any]) -> Bulk:
+    """Do it to these jobs, in one or a few steps."""
+    jobs_ = visit.admin.jobs
+    match do:
+        case "requeue":
+            return await jobs_.requeue(chosen)
+        case "retry":
+            return await jobs_.retry(chosen)
+        case "run-now":
+            return await jobs_.run_now(chosen)
+        case "cancel":
+            return await jobs_.cancel(chosen, **needs)
+        case "discard":
+            return await jobs_.discard(chosen)
+        case "delete":
+            return await jobs_.delete(chosen)
+        case "move":
+            return await jobs_.move(chosen, needs["queue"])
+        case _:
+            return await jobs_.prioritize(chosen, needs["priority"])
+
+
+async def everything(visit: Visit) -> Response:
+    """Every operation that the store remembers."""
+    reading = await visit.board.hub.reading()
+    context = view.common(visit, "jobs", "Operations", shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "rows": [(one, VERBS[one.action][0], _tally(one)) for one in (await visit.admin.operations.list())[:200]],
+        "live_url": "",
+    }
+    return view.page(visit, "operations.html", context)
+
+
 async def show(visit: Visit) -> Response:
     """How far an operation is."""
-    work = _named(visit)
+    found = await visit.admin.operations.get(visit.request.path_params["id"])
     reading = await visit.board.hub.reading()
-    label = VERBS[work.do][0]
-    title = f"{label}: {work.state}"
-    context = view.common(visit, "jobs", title, shared.found(visit, reading)) | {
+    label = VERBS[found.action][0]
+    context = view.common(visit, "jobs", f"{label}: {found.state}", shared.found(visit, reading)) | {
         "now": reading.census.at,
-        "w": work,
+        "w": found,
+        "seen": _seen(found),
         "label": label,
-        "tally": actions.told(work.do, work.tally),
-        "back": visit.url("jobs", q=str(work.filter)),
+        "heading": f"{label} {STATES[found.state]}",
+        "tally": actions.told(found.action, _tally_of(found)),
+        "back": visit.url("jobs", q=found.filter),
         "live_url": "",
     }
     return view.page(visit, "operation.html", context)
 
 
-async def stop(visit: Visit) -> Response:
-    """Stop an operation after its present page of jobs."""
+STATES: Final = {
+    "running": "is under way",
+    "stopping": "stops",
+    "stopped": "was stopped",
+    "done": "is done",
+    "failed": "failed",
+    "interrupted": "was interrupted: its process has gone",
+}
+
+
+def _seen(found: OperationView) -> int:
+    refused = sum(found.refused.values())
+    return found.changed + found.cancel_requested + found.missing + found.blocked + refused
+
+
+def _tally_of(found: OperationView) -> Bulk:
+    names = ("changed", "cancel_requested", "missing", "blocked")
+    return Bulk(**{name: getattr(found, name) for name in names}, refused=Counter(found.refused))
+
+
+def _tally(found: OperationView) -> str:
+    return actions.told(found.action, _tally_of(found))
+
+
+async def steer(visit: Visit) -> Response:
+    """Stop an operation after its present page of jobs, or go on with one that was interrupted."""
     await visit.board.form(visit)
-    work = _named(visit)
-    work.stopping = True
-    return view.redirect(visit, visit.url(f"operations/{work.id}"), Flash("It stops after the jobs it is at."))
-
-
-def _named(visit: Visit) -> Work:
-    found = visit.board.work.get(visit.request.path_params["id"])
-    if found is None:
-        raise NotFound("There is no such operation.")
-    return found
+    id_, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
+    if verb == "stop":
+        await visit.admin.operations.stop(id_)
+        return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It stops after the jobs it is at."))
+    if verb == "resume":
+        await visit.admin.operations.resume(id_)
+        return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It goes on from where it came to."))
+    raise Problem(404, "not_found", f"There is no action {verb[:40]} for an operation.")

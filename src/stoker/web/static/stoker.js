@@ -1,236 +1,238 @@
 // Life on top of pages that are complete without it: theme, keys, ticking, copying, live parts. No inline handlers and
 // no eval, so that the content security policy holds.
-"use strict";
-const root = document.documentElement;
-const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-const one = (selector) => document.querySelector(selector);
-const base = new URL(one(".brand")?.href ?? "/", location.href).pathname.replace(/\/$/, "");
-for (const node of all("[hidden][data-copy], #live, #zone, #keys, #save-view")) node.hidden = false;
-for (const node of all(".noscript-only")) node.hidden = true;
-root.classList.add("scripted");
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const one = (selector) => document.querySelector(selector);
+  const base = new URL(one(".brand")?.href ?? "/", location.href).pathname.replace(/\/$/, "");
+  for (const node of all("[hidden][data-copy], #live, #zone, #keys, #save-view")) node.hidden = false;
+  for (const node of all(".noscript-only")) node.hidden = true;
+  root.classList.add("scripted");
 
-// --- theme: at once here, and in a cookie for the next page --------------------------------------------------------
-document.addEventListener("submit", (event) => {
-  const form = event.target;
-  if (event.submitter?.id !== "theme") return;
-  event.preventDefault();
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  const chosen = dark ? "light" : "dark";
-  root.dataset.theme = chosen;
-  const fields = new URLSearchParams(new FormData(form));
-  fields.set("theme", chosen);
-  fetch(form.action, { method: "POST", body: fields, redirect: "manual" });
-});
-
-// --- times: UTC as the server writes them, or this machine's zone --------------------------------------------------
-const zone = one("#zone");
-const local = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-function showZone() {
-  const here = localStorage.getItem("stoker-zone") === "local";
-  if (zone) zone.textContent = here ? "Local times" : "Times in UTC";
-  for (const node of all("time.abs[datetime]")) {
-    node.dataset.utc ??= node.textContent;
-    node.textContent = here ? local.format(new Date(node.dateTime)) : node.dataset.utc;
-  }
-}
-zone?.addEventListener("click", () => {
-  localStorage.setItem("stoker-zone", localStorage.getItem("stoker-zone") === "local" ? "utc" : "local");
-  showZone();
-});
-if (localStorage.getItem("stoker-zone") === "local") showZone();
-
-// --- copying -------------------------------------------------------------------------------------------------------
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-copy]");
-  if (!button) return;
-  await navigator.clipboard.writeText(button.dataset.copy);
-  toast("Copied");
-});
-function toast(text) {
-  one(".toast")?.remove();
-  const node = document.createElement("div");
-  node.className = "toast";
-  node.setAttribute("role", "status");
-  node.textContent = text;
-  document.body.append(node);
-  setTimeout(() => node.remove(), 2500);
-}
-const note = one(".flash-note");
-if (note) {
-  note.className = `toast${note.classList.contains("bad") ? " bad" : ""}`;
-  if (!note.classList.contains("bad")) setTimeout(() => note.remove(), 10000);
-}
-
-// --- ticking rows --------------------------------------------------------------------------------------------------
-const bulk = one(".bulk");
-let last = null;
-function tally() {
-  const boxes = all("input[name=id]");
-  const ticked = boxes.filter((box) => box.checked);
-  for (const box of boxes) box.closest("tr").classList.toggle("sel", box.checked);
-  if (!bulk) return;
-  bulk.hidden = !ticked.length;
-  one("#picked").textContent = `${ticked.length} selected`;
-}
-if (bulk) bulk.hidden = true;
-tally();
-document.addEventListener("change", (event) => {
-  if (event.target.name === "all") for (const box of all("input[name=id]")) box.checked = event.target.checked;
-  if (event.target.name === "id" || event.target.name === "all") tally();
-});
-document.addEventListener("click", (event) => {
-  const box = event.target.closest("input[name=id]");
-  if (!box) return;
-  if (event.shiftKey && last) reach(last, box);
-  last = box;
-});
-function reach(from, to) {
-  const boxes = all("input[name=id]");
-  const [start, end] = [boxes.indexOf(from), boxes.indexOf(to)].sort((a, b) => a - b);
-  for (const box of boxes.slice(start, end + 1)) box.checked = to.checked;
-  tally();
-}
-const typed = one("#typed");
-if (typed) {
-  const button = typed.form.querySelector("button");
-  const check = () => (button.disabled = typed.value.replaceAll(",", "").trim() !== typed.dataset.count);
-  typed.addEventListener("input", check);
-  check();
-}
-
-// --- views that people save, in this browser -----------------------------------------------------------------------
-const views = () => JSON.parse(localStorage.getItem("stoker-views") ?? "[]");
-const menu = one("#views .menu-list");
-function showViews() {
-  for (const node of all("#views .own")) node.remove();
-  for (const [name, query] of views()) {
-    const link = document.createElement("a");
-    link.className = "own";
-    link.href = `${base}/jobs?q=${encodeURIComponent(query)}`;
-    link.textContent = name;
-    menu.insertBefore(link, one("#save-view"));
-  }
-}
-if (menu) showViews();
-one("#save-view")?.addEventListener("click", () => {
-  const query = new URLSearchParams(location.search).get("q") ?? "";
-  const kept = views().filter(([, other]) => other !== query);
-  localStorage.setItem("stoker-views", JSON.stringify([...kept, [query || "All jobs", query]].slice(-20)));
-  showViews();
-});
-
-// --- keys ----------------------------------------------------------------------------------------------------------
-const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health", a: "audit" };
-const keylist = one("#keylist");
-one("#keys")?.addEventListener("click", () => keylist.showModal());
-let going = 0;
-const rows = () => all(".table tbody tr").filter((row) => row.querySelector("a"));
-let at = -1;
-function go(step) {
-  const list = rows();
-  if (!list.length) return;
-  at = Math.min(Math.max(at + step, 0), list.length - 1);
-  list[at].querySelector("a").focus();
-}
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "Escape") {
-    for (const open of all("details.menu[open]")) open.open = false;
-    for (const box of all("input[name=id], input[name=all]")) box.checked = false;
-    tally();
-    if (event.target.matches?.("input")) event.target.blur();
-    return;
-  }
-  if (event.target.closest("input, textarea, select, dialog[open]")) return;
-  if (going && Date.now() - going < 1500 && event.key in places) {
-    going = 0;
-    location.assign(`${base}/${places[event.key]}`);
-    return;
-  }
-  const row = event.target.closest?.("tr");
-  const act = {
-    "/": () => one(".query input:not([type=hidden]), .find input").focus(),
-    "?": () => keylist.showModal(),
-    g: () => (going = Date.now()),
-    j: () => go(1),
-    k: () => go(-1),
-    x: () => row?.querySelector("input[name=id]")?.click(),
-    X: () => row && last && reach(last, row.querySelector("input[name=id]")),
-    e: () => one(".bulk button[value=requeue]")?.click(),
-    ".": () => hold(),
-    t: () => one("#theme").click(),
-  }[event.key];
-  if (!act) return;
-  event.preventDefault();
-  act();
-});
-
-// --- live parts ----------------------------------------------------------------------------------------------------
-const live = one("#live");
-const stream = one("#stream");
-let held = false;
-let heard = Date.now();
-let polling = 0;
-function say(word, look) {
-  if (!live) return;
-  const text = live.querySelector("span");
-  if (text.textContent !== word) text.textContent = word;
-  live.setAttribute("aria-pressed", String(!held));
-  live.classList.toggle("stale", look === "stale");
-}
-function hold() {
-  if (!live) return;
-  held = !held;
-  say(held ? "Held" : "Live");
-}
-live?.addEventListener("click", hold);
-// What is hovered, focused, ticked or open stays as it is.
-const busy = (node) => node.matches(":hover, :focus-within") || node.querySelector("details[open]");
-if (stream) {
-  stream.addEventListener("htmx:sse:before:message", (event) => {
-    heard = Date.now();
-    const { message } = event.detail;
-    if (message.event === "away") return say("Reconnecting", "stale");
-    if (message.event) return held ? undefined : say("Live");
-    if (held) return event.preventDefault();
-    say("Live");
-    const parts = new DOMParser().parseFromString(message.data, "text/html");
-    const fresh = [...parts.querySelectorAll("hx-partial")].filter((part) => {
-      const old = one(part.getAttribute("hx-target"));
-      return old && !busy(old);
-    });
-    message.data = fresh.map((part) => part.outerHTML).join("");
-    if (!fresh.length) event.preventDefault();
+  // --- theme: at once here, and in a cookie for the next page --------------------------------------------------------
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (event.submitter?.id !== "theme") return;
+    event.preventDefault();
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    const chosen = dark ? "light" : "dark";
+    root.dataset.theme = chosen;
+    const fields = new URLSearchParams(new FormData(form));
+    fields.set("theme", chosen);
+    fetch(form.action, { method: "POST", body: fields, redirect: "manual" });
   });
-  stream.addEventListener("htmx:sse:error", () => say("Reconnecting", "stale"));
-  stream.addEventListener("htmx:response:error", () => poll());
-  stream.addEventListener("htmx:error", () => poll());
-  setInterval(() => {
-    if (!document.hidden && !polling && Date.now() - heard > 20000) say("Reconnecting", "stale");
-  }, 5000);
-  addEventListener("pagehide", () => stream.remove());
-  const title = document.title;
-  new MutationObserver(() => {
-    const heading = one("#live_head h1");
-    if (heading) document.title = heading.textContent + title.slice(title.indexOf(" · "));
-  }).observe(one("main"), { childList: true, subtree: true, characterData: true });
-}
-// A server that refuses the stream is asked for the parts from time to time instead.
-function poll() {
-  if (polling) return;
-  say("Not live", "stale");
-  const url = stream.getAttribute("hx-sse:connect").replace("/live?", "/pieces?");
-  polling = setInterval(async () => {
-    if (held || document.hidden) return;
-    const answer = await fetch(url);
-    if (!answer.ok) return;
-    const parts = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const node of parts.querySelectorAll("[id^=live_]")) {
-      const old = document.getElementById(node.id);
-      if (old && !busy(old)) old.replaceWith(node);
+
+  // --- times: UTC as the server writes them, or this machine's zone --------------------------------------------------
+  const zone = one("#zone");
+  const local = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+  function showZone() {
+    const here = localStorage.getItem("stoker-zone") === "local";
+    if (zone) zone.textContent = here ? "Local times" : "Times in UTC";
+    for (const node of all("time.abs[datetime]")) {
+      node.dataset.utc ??= node.textContent;
+      node.textContent = here ? local.format(new Date(node.dateTime)) : node.dataset.utc;
     }
-  }, 15000);
-}
-const nav = one(".nav");
-const current = nav?.querySelector("[aria-current]");
-if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2;
+  }
+  zone?.addEventListener("click", () => {
+    localStorage.setItem("stoker-zone", localStorage.getItem("stoker-zone") === "local" ? "utc" : "local");
+    showZone();
+  });
+  if (localStorage.getItem("stoker-zone") === "local") showZone();
+
+  // --- copying -------------------------------------------------------------------------------------------------------
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    toast("Copied");
+  });
+  function toast(text) {
+    one(".toast")?.remove();
+    const node = document.createElement("div");
+    node.className = "toast";
+    node.setAttribute("role", "status");
+    node.textContent = text;
+    document.body.append(node);
+    setTimeout(() => node.remove(), 2500);
+  }
+  const note = one(".flash-note");
+  if (note) {
+    note.className = `toast${note.classList.contains("bad") ? " bad" : ""}`;
+    if (!note.classList.contains("bad")) setTimeout(() => note.remove(), 10000);
+  }
+
+  // --- ticking rows --------------------------------------------------------------------------------------------------
+  const bulk = one(".bulk");
+  let last = null;
+  function tally() {
+    const boxes = all("input[name=id]");
+    const ticked = boxes.filter((box) => box.checked);
+    for (const box of boxes) box.closest("tr").classList.toggle("sel", box.checked);
+    if (!bulk) return;
+    bulk.hidden = !ticked.length;
+    one("#picked").textContent = `${ticked.length} selected`;
+  }
+  if (bulk) bulk.hidden = true;
+  tally();
+  document.addEventListener("change", (event) => {
+    if (event.target.name === "all") for (const box of all("input[name=id]")) box.checked = event.target.checked;
+    if (event.target.name === "id" || event.target.name === "all") tally();
+  });
+  document.addEventListener("click", (event) => {
+    const box = event.target.closest("input[name=id]");
+    if (!box) return;
+    if (event.shiftKey && last) reach(last, box);
+    last = box;
+  });
+  function reach(from, to) {
+    const boxes = all("input[name=id]");
+    const [start, end] = [boxes.indexOf(from), boxes.indexOf(to)].sort((a, b) => a - b);
+    for (const box of boxes.slice(start, end + 1)) box.checked = to.checked;
+    tally();
+  }
+  const typed = one("#typed");
+  if (typed) {
+    const button = typed.form.querySelector("button");
+    const check = () => (button.disabled = typed.value.replaceAll(",", "").trim() !== typed.dataset.count);
+    typed.addEventListener("input", check);
+    check();
+  }
+
+  // --- views that people save, in this browser -----------------------------------------------------------------------
+  const views = () => JSON.parse(localStorage.getItem("stoker-views") ?? "[]");
+  const menu = one("#views .menu-list");
+  function showViews() {
+    for (const node of all("#views .own")) node.remove();
+    for (const [name, query] of views()) {
+      const link = document.createElement("a");
+      link.className = "own";
+      link.href = `${base}/jobs?q=${encodeURIComponent(query)}`;
+      link.textContent = name;
+      menu.insertBefore(link, one("#save-view"));
+    }
+  }
+  if (menu) showViews();
+  one("#save-view")?.addEventListener("click", () => {
+    const query = new URLSearchParams(location.search).get("q") ?? "";
+    const kept = views().filter(([, other]) => other !== query);
+    localStorage.setItem("stoker-views", JSON.stringify([...kept, [query || "All jobs", query]].slice(-20)));
+    showViews();
+  });
+
+  // --- keys ----------------------------------------------------------------------------------------------------------
+  const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health", a: "audit" };
+  const keylist = one("#keylist");
+  one("#keys")?.addEventListener("click", () => keylist.showModal());
+  let going = 0;
+  const rows = () => all(".table tbody tr").filter((row) => row.querySelector("a"));
+  let at = -1;
+  function go(step) {
+    const list = rows();
+    if (!list.length) return;
+    at = Math.min(Math.max(at + step, 0), list.length - 1);
+    list[at].querySelector("a").focus();
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") {
+      for (const open of all("details.menu[open]")) open.open = false;
+      for (const box of all("input[name=id], input[name=all]")) box.checked = false;
+      tally();
+      if (event.target.matches?.("input")) event.target.blur();
+      return;
+    }
+    if (event.target.closest("input, textarea, select, dialog[open]")) return;
+    if (going && Date.now() - going < 1500 && event.key in places) {
+      going = 0;
+      location.assign(`${base}/${places[event.key]}`);
+      return;
+    }
+    const row = event.target.closest?.("tr");
+    const act = {
+      "/": () => one(".query input:not([type=hidden]), .find input").focus(),
+      "?": () => keylist.showModal(),
+      g: () => (going = Date.now()),
+      j: () => go(1),
+      k: () => go(-1),
+      x: () => row?.querySelector("input[name=id]")?.click(),
+      X: () => row && last && reach(last, row.querySelector("input[name=id]")),
+      e: () => one(".bulk button[value=requeue]")?.click(),
+      ".": () => hold(),
+      t: () => one("#theme").click(),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+
+  // --- live parts ----------------------------------------------------------------------------------------------------
+  const live = one("#live");
+  const stream = one("#stream");
+  let held = false;
+  let heard = Date.now();
+  let polling = 0;
+  function say(word, look) {
+    if (!live) return;
+    const text = live.querySelector("span");
+    if (text.textContent !== word) text.textContent = word;
+    live.setAttribute("aria-pressed", String(!held));
+    live.classList.toggle("stale", look === "stale");
+  }
+  function hold() {
+    if (!live) return;
+    held = !held;
+    say(held ? "Held" : "Live");
+  }
+  live?.addEventListener("click", hold);
+  // What is hovered, focused, ticked or open stays as it is.
+  const busy = (node) => node.matches(":hover, :focus-within") || node.querySelector("details[open]");
+  if (stream) {
+    stream.addEventListener("htmx:sse:before:message", (event) => {
+      heard = Date.now();
+      const { message } = event.detail;
+      if (message.event === "away") return say("Reconnecting", "stale");
+      if (message.event) return held ? undefined : say("Live");
+      if (held) return event.preventDefault();
+      say("Live");
+      const parts = new DOMParser().parseFromString(message.data, "text/html");
+      const fresh = [...parts.querySelectorAll("hx-partial")].filter((part) => {
+        const old = one(part.getAttribute("hx-target"));
+        return old && !busy(old);
+      });
+      message.data = fresh.map((part) => part.outerHTML).join("");
+      if (!fresh.length) event.preventDefault();
+    });
+    stream.addEventListener("htmx:sse:error", () => say("Reconnecting", "stale"));
+    stream.addEventListener("htmx:response:error", () => poll());
+    stream.addEventListener("htmx:error", () => poll());
+    setInterval(() => {
+      if (!document.hidden && !polling && Date.now() - heard > 20000) say("Reconnecting", "stale");
+    }, 5000);
+    addEventListener("pagehide", () => stream.remove());
+    const title = document.title;
+    new MutationObserver(() => {
+      const heading = one("#live_head h1");
+      if (heading) document.title = heading.textContent + title.slice(title.indexOf(" · "));
+    }).observe(one("main"), { childList: true, subtree: true, characterData: true });
+  }
+  // A server that refuses the stream is asked for the parts from time to time instead.
+  function poll() {
+    if (polling) return;
+    say("Not live", "stale");
+    const url = stream.getAttribute("hx-sse:connect").replace("/live?", "/pieces?");
+    polling = setInterval(async () => {
+      if (held || document.hidden) return;
+      const answer = await fetch(url);
+      if (!answer.ok) return;
+      const parts = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const node of parts.querySelectorAll("[id^=live_]")) {
+        const old = document.getElementById(node.id);
+        if (old && !busy(old)) old.replaceWith(node);
+      }
+    }, 15000);
+  }
+  const nav = one(".nav");
+  const current = nav?.querySelector("[aria-current]");
+  if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2;
+})();

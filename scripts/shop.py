@@ -1,0 +1,360 @@
+"""A lively shop for looking at the dashboard: an hour of history, several queues, trouble in some, schedules, streams.
+
+`python scripts/shop.py FILE` fills a SQLite file. With `--serve PORT` it also works the queues and serves the dashboard
+until it is stopped. `scripts/demo --serve` and `scripts/screenshots` use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker import Rate, Stoker, Unique
+from stoker.engines.base import Engine, outbox_of
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.control import Presence, Tuning
+from stoker.model.events import Event, EventType, Point
+from stoker.model.job import Claim, Demand, Note, Settlement, Status
+from stoker.model.outbox.cursor import Consumer
+from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.throttle import Cool
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant
+from stoker.testing.clock import VirtualClock
+
+RANDOM = random.Random(7)
+QUEUES = {
+    "default": (5_200, 0.3, 60),
+    "webhooks": (2_600, 0.9, 60),
+    "mail": (2_100, 0.5, 40),
+    "search": (900, 0.1, 20),
+    "billing": (300, 4.0, 20),
+    "media": (12, 280.0, 20),
+    "imports": (20, 1.1, 10),
+    "reports": (2, 400.0, 10),
+}
+"""Completed per minute, seconds from enqueue to done, slots."""
+
+KINDS = {
+    "users.export_archive": "default",
+    "cache.warm_product_pages": "default",
+    "webhooks.deliver": "webhooks",
+    "mail.send_receipt": "mail",
+    "mail.send_digest": "mail",
+    "search.reindex_product": "search",
+    "billing.charge_subscription": "billing",
+    "media.transcode_video": "media",
+    "imports.parse_supplier_feed": "imports",
+    "reports.monthly_revenue": "reports",
+    "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2": "default",
+}
+LIMITED = """stripe.error.RateLimitError: Request rate limit exceeded. Too many requests to /v1/charges for acct_1Kx0.
+Traceback (most recent call last):
+  File "/srv/shop/venv/lib/python3.12/site-packages/stoker/worker/runner.py", line 88, in Runner._run
+    return await handler(*args, **kwargs)
+  File "/srv/shop/billing/tasks.py", line 41, in charge_subscription
+    charge = await gateway.charge(subscription, key=current().id)
+  File "/srv/shop/billing/gateway.py", line 117, in Gateway.charge
+    return await self._client.charges.create_async(**body)
+  File "/srv/shop/venv/lib/python3.12/site-packages/stripe/_charge.py", line 2094, in Charge.create_async
+    return await cls._static_request_async('post', cls.class_url(), params)
+Caused by httpx.HTTPStatusError: Client error '429 Too Many Requests' for url 'https://api.stripe.com/v1/charges'"""
+SKU = """KeyError: 'sku'
+Traceback (most recent call last):
+  File "/srv/shop/venv/lib/python3.12/site-packages/stoker/worker/runner.py", line 88, in Runner._run
+    return await handler(*args, **kwargs)
+  File "/srv/shop/imports/feeds.py", line 63, in parse_supplier_feed
+    products[row["sku"]] = row"""
+TIMED_OUT = "httpx.ConnectTimeout: timed out after 10 s connecting to hooks.northwind.example"
+KILLED = "process died under the job for the third time: killed by signal 9 (out of memory)"
+TENANTS = ("acme", "northwind", "globex", "initech")
+
+
+async def fill(path: Path) -> None:
+    """Make the store."""
+    end = SqliteEngine(path).for_loop()
+    await end.open()
+    now = await end.now()
+    await end.close()
+    clock = VirtualClock(now - 12 * MINUTE)
+    engine = SqliteEngine(path, clock=clock)
+    app = _app(engine)
+    async with app:
+        await _history(engine, clock, now)
+        await _jobs(app, engine, clock, now)
+        await _settings(app, engine, clock, now)
+        await _streams(engine)
+        clock.set(now)
+        await _presences(engine)
+
+
+def _app(store: Engine | str) -> Stoker:
+    app = Stoker(store, timeline=isinstance(store, str))
+    for kind, queue in KINDS.items():
+        app.declare(kind, queue=queue)
+    return app
+
+
+async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    """Points of the last two hours."""
+    points = []
+    last = now // MINUTE * MINUTE
+    for queue, (rate, total, _) in QUEUES.items():
+        level = float(rate)
+        for ago in range(120, 0, -1):
+            at = last - ago * MINUTE
+            level += RANDOM.uniform(-0.08, 0.08) * rate + (rate - level) * 0.15
+            done = max(round(level), 0)
+            if queue == "imports" and ago < 9:
+                done = 0
+            if queue == "billing" and ago < 12:
+                done = max(done * (ago - 4) // 10, 0)
+            slow = 1 + max(0, 14 - ago) / 3 if queue == "billing" else 1.0
+            come = done + RANDOM.randrange(0, max(rate // 20, 2)) + (400 if queue == "billing" and ago < 14 else 0)
+            died = RANDOM.choice([0] * 9 + [1, 2]) if queue in {"webhooks", "media"} else 0
+            if queue == "imports" and 8 < ago < 24:
+                died = [3, 9, 22, 41, 38, 29, 17, 12, 8, 5, 4, 3, 2, 3, 1][23 - ago]
+            points += [Point(queue, "enqueued", at, come), Point(queue, "completed", at, done)]
+            if died:
+                points.append(Point(queue, "failed", at, died))
+            if done:
+                spans = [total * slow * factor * RANDOM.uniform(0.85, 1.15) * SECOND for factor in (1, 4, 10)]
+                points += [
+                    Point(queue, name, at, done, spans[0] * done * part, *_ranks(spans, part))
+                    for name, part in (("total", 1.0), ("processing", 0.6))
+                ]
+    for start in range(0, len(points), 1_000):
+        await engine.record([], points[start : start + 1_000], now=clock.now())
+
+
+def _ranks(spans: list[float], part: float) -> tuple[float, float, float, float]:
+    p50, p95, p99 = (one * part for one in spans)
+    return p50, p95, p99, p99
+
+
+async def _claimed(engine: Engine, worker: str, queue: str, n: int) -> list[Claim]:
+    await engine.renew(worker, [], first=True, lease=3 * HOUR)
+    return await engine.claim(Demand(worker, ((queue, n),), n))
+
+
+async def _enqueue(app: Stoker, kind: str, n: int = 1, **options: Any) -> list[bytes]:
+    drafts = [app.draft(kind, tenant=RANDOM.choice(TENANTS), payload=_payload(), **options) for _ in range(n)]
+    await app.enqueue_many(drafts)
+    return [draft.id for draft in drafts]
+
+
+def _payload() -> dict[str, Any]:
+    return {
+        "user_id": f"user_{RANDOM.randrange(9_999)}",
+        "request_id": f"req-{RANDOM.randrange(16**8):08x}",
+        "amount": "49.00",
+        "currency": "EUR",
+        "card_token": "tok_1Kx0hidden",
+    }
+
+
+async def _end(engine: Engine, claims: list[Claim], status: Status, error: str | None = None, **given: Any) -> None:
+    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error, **given) for one in claims])
+    at = await engine.now()
+    ended = {Status.DONE: EventType.COMPLETED, Status.DEAD: EventType.FAILED, Status.RETRYING: EventType.RETRIED}
+    events = [
+        Event(at, ended[status], one.id, one.queue, one.kind, one.attempt, max(at - one.claimed_at, 1))
+        for one in claims
+    ]
+    starts = [Event(one.claimed_at, EventType.STARTED, one.id, one.queue, one.kind, one.attempt) for one in claims]
+    await engine.record([*starts, *events], now=at)
+
+
+async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    """Jobs in every state, as they came to be."""
+    await _enqueue(app, "imports.parse_supplier_feed", 187, attempts=1)
+    clock.advance(2)
+    for part in range(4):
+        claims = await _claimed(engine, "old", "imports", 50 if part < 3 else 37)
+        clock.advance(0.3)
+        await _end(engine, claims, Status.DEAD, SKU)
+        clock.advance(20)
+    await _enqueue(app, "webhooks.deliver", 96)
+    claims = await _claimed(engine, "old", "webhooks", 96)
+    clock.advance(10)
+    await _end(engine, claims[:40], Status.DEAD, TIMED_OUT)
+    await _end(engine, claims[40:], Status.RETRYING, TIMED_OUT, after=40 * MINUTE)
+    await _enqueue(app, "media.transcode_video", 17)
+    claims = await _claimed(engine, "old", "media", 17)
+    clock.advance(60)
+    await _end(engine, claims, Status.DEAD, KILLED, crash=True)
+    [film] = await _enqueue(app, "media.transcode_video")
+    [claim] = await _claimed(engine, "fra-2.1", "media", 1)
+    lines = ("source 1920×1080, 24 min 10 s", "240p done", "480p done", "720p 12 %")
+    await engine.note([Note(claim.id, claim.worker, claim.token, 0.64, None, lines)])
+    await engine.record(
+        [Event(clock.now(), EventType.STARTED, film, "media", "media.transcode_video", 1)], now=clock.now()
+    )
+    await _enqueue(app, "reports.monthly_revenue")
+    for claim in await _claimed(engine, "fra-1.2", "reports", 1):
+        await engine.note([Note(claim.id, claim.worker, claim.token, 0.31)])
+    clock.set(now - 8 * MINUTE)
+    await _enqueue(app, "search.reindex_product", 60)
+    for _ in range(3):
+        claims = await _claimed(engine, "old", "search", 20)
+        clock.advance(0.4)
+        await _end(engine, claims, Status.DONE)
+    [special] = await _enqueue(app, "billing.charge_subscription", unique=Unique("sub:48213"), timeout=30)
+    claims = await _claimed(engine, "old", "billing", 1)
+    clock.advance(10)
+    await _end(engine, claims, Status.RETRYING, LIMITED, after=MINUTE)
+    await _enqueue(app, "billing.charge_subscription", 260)
+    claims = await _claimed(engine, "old", "billing", 120)
+    clock.advance(10)
+    await _end(engine, claims, Status.RETRYING, LIMITED, after=20 * MINUTE)
+    clock.set(now - 4 * MINUTE - 20 * SECOND)
+    again = [one for one in await _claimed(engine, "old", "billing", 1) if one.id == special]
+    clock.advance(10)
+    await _end(engine, again, Status.RETRYING, LIMITED, after=8 * MINUTE, cool=Cool(0, 6 * MINUTE), throttled=True)
+    await _enqueue(app, "billing.charge_subscription", 1_800)
+    clock.set(now - 2 * MINUTE)
+    await _enqueue(app, "imports.parse_supplier_feed", 31)
+    for kind, queue, n, worker in (
+        ("cache.warm_product_pages", "default", 24, "fra-1.0"),
+        ("users.export_archive", "default", 11, "fra-3.1"),
+        ("webhooks.deliver", "webhooks", 30, "fra-2.0"),
+        ("webhooks.deliver", "webhooks", 6, "fra-3.0"),
+        ("mail.send_receipt", "mail", 31, "fra-1.1"),
+        ("search.reindex_product", "search", 13, "fra-3.2"),
+    ):
+        clock.set(now - RANDOM.randrange(1, 40) * SECOND // 10)
+        await _enqueue(app, kind, n)
+        await _claimed(engine, worker, queue, n)
+    clock.set(now - SECOND)
+    long = "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2"
+    await _enqueue(app, long, 3)
+    await _enqueue(app, "webhooks.deliver", 122)
+    await _enqueue(app, "mail.send_receipt", 9)
+    await _enqueue(app, "mail.send_digest", 40, delay=16 * 3600)
+    await _enqueue(app, "users.export_archive", 12, delay=1200)
+
+
+async def _settings(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    clock.set(now - 9 * MINUTE)
+    await engine.tune("imports", Tuning(paused=True, reason="bad file from partner", by="maria"))
+    await engine.tune("webhooks", Tuning(workers=60))
+    await engine.tune("stripe", Rate(100, per=60))
+    await engine.tune("sendgrid", Rate(50, per=1))
+    await engine.tune("openai", Rate(1, per=1, burst=60))
+    await engine.drain("stripe")
+    daily = "0 9 * * mon-fri"
+    await app.schedule("search.refresh_facets", app.draft("search.reindex_product"), cron="*/2 * * * *")
+    await app.schedule("supplier-feeds", app.draft("imports.parse_supplier_feed"), cron="0 6-18 * * mon-fri")
+    await app.schedule("daily-digest", app.draft("mail.send_digest"), cron=daily, tz="Europe/Paris")
+    await app.schedule("monthly-revenue", app.draft("reports.monthly_revenue"), cron="0 3 1 * *")
+    await app.schedule("session-sweep", app.draft("cache.warm_product_pages"), every=6 * 3600)
+    await app.schedule("crm-sync", app.draft("users.export_archive"), cron="*/15 * * * *")
+    await app.schedule_handle("crm-sync").pause()
+
+
+async def _streams(engine: Engine) -> None:
+    outbox = outbox_of(engine)
+    orders = Stream("orders", 16)
+    await outbox.register(orders, [Consumer("warehouse"), Consumer("analytics")])
+    entries = [
+        Entry(RANDOM.randbytes(16), f"customer-{n}", n % 16, b'{"order": 1}', "shop.OrderPlaced.v3") for n in range(300)
+    ]
+    await outbox.append(orders, entries)
+
+
+async def _presences(engine: Engine) -> None:
+    hosts = {
+        "fra-1": ({"default": 30}, {"mail": 20, "default": 10}, {"reports": 10, "billing": 10}),
+        "fra-2": ({"webhooks": 30}, {"media": 20}, {"mail": 20}),
+        "fra-3": ({"webhooks": 20}, {"default": 20}, {"search": 20, "imports": 10}),
+    }
+    running = {"fra-1.0": 24, "fra-1.1": 31, "fra-1.2": 1, "fra-2.0": 30, "fra-2.1": 1, "fra-3.0": 6, "fra-3.1": 11}
+    known = {kind: f"shop.{kind}" for kind in KINDS}
+    for host, processes in hosts.items():
+        for index, queues in enumerate(processes):
+            worker = f"{host}.{index}"
+            await engine.beat(
+                Presence(
+                    worker=worker,
+                    host=f"worker-{host}",
+                    pid=2201 + 3 * index + 20 * int(host[-1]),
+                    queues=queues,
+                    kinds=known,
+                    running=running.get(worker, 0),
+                    version="0.1.0",
+                )
+            )
+
+
+async def alive(path: Path, port: int) -> None:
+    """Keep the demo's workers in sight, work the small queues, and serve the dashboard."""
+    import uvicorn
+
+    from stoker import Worker
+    from stoker.web import Open, dashboard
+
+    jobs = Stoker(f"sqlite:///{path}")
+
+    def task(kind: str, queue: str, seconds: float, failing: float) -> Any:
+        async def run(**_: Any) -> None:
+            await asyncio.sleep(RANDOM.expovariate(1 / seconds))
+            if RANDOM.random() < failing:
+                raise RuntimeError(f"{kind} failed in the demo, as {failing:.0%} of them do")
+
+        run.__name__ = kind.rpartition(".")[2]
+        return jobs.task(name=kind, queue=queue, attempts=3)(run)
+
+    made = [
+        task("cache.warm_product_pages", "default", 0.3, 0.01),
+        task("mail.send_receipt", "mail", 0.2, 0.02),
+        task("search.reindex_product", "search", 0.1, 0.0),
+        task("webhooks.deliver", "webhooks", 0.4, 0.05),
+    ]
+
+    async def feed() -> None:
+        while True:
+            for one in made:
+                drafts = [one.draft() for _ in range(RANDOM.randrange(4))]
+                if drafts:
+                    await jobs.enqueue_many(drafts)
+            await asyncio.sleep(0.4)
+
+    board = dashboard(jobs, auth=Open(), env="demo", color="amber")
+    config = uvicorn.Config(board, host="127.0.0.1", port=port, log_level="warning")
+    print(f"the demo shop is at http://127.0.0.1:{port}/ ; stop it with Ctrl-C")
+    async with jobs:
+        engine = await jobs.engine()
+        presences = [one for one in await engine.workers() if not one.worker.startswith("fra-3.0")]
+
+        async def stay() -> None:
+            while True:
+                for one in presences:
+                    await engine.beat(msgspec.structs.replace(one, seen_at=0))
+                await asyncio.sleep(3)
+
+        worker = Worker(jobs, queues={"default": 5, "mail": 5, "search": 5, "webhooks": 5})
+        tasks = [asyncio.create_task(one) for one in (feed(), stay())]
+        try:
+            async with worker:
+                await uvicorn.Server(config).serve()
+        finally:
+            for one in tasks:
+                one.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def main(arguments: list[str]) -> None:
+    path = Path(arguments[0])
+    for old in path.parent.glob(f"{path.name}*"):
+        old.unlink()
+    asyncio.run(fill(path))
+    if "--serve" in arguments:
+        asyncio.run(alive(path, int(arguments[arguments.index("--serve") + 1])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
