@@ -101,6 +101,12 @@ class EventBuffer:
         self._capacity = capacity
         self._chunk = chunk
         self.dropped = 0
+        self._reported = 0
+
+    @property
+    def lost(self) -> int:
+        """How many events were dropped, ever."""
+        return self._reported + self.dropped
 
     def __len__(self) -> int:
         return self._held
@@ -191,6 +197,7 @@ class EventBuffer:
         """Return and reset the number of dropped events."""
         with self._lock:
             dropped, self.dropped = self.dropped, 0
+            self._reported += dropped
             return dropped
 
 

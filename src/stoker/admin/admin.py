@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.admin.health import HealthAdmin
 from stoker.admin.history import Failures, HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
 from stoker.admin.kinds import KindsAdmin
@@ -58,6 +59,7 @@ class Operators(Protocol):
     kinds: KindsAdmin
     history: HistoryAdmin
     operations: OperationsAdmin
+    health: HealthAdmin
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen."""
@@ -93,6 +95,7 @@ class Admin:
         self.kinds = KindsAdmin(asking)
         self.history = HistoryAdmin(asking)
         self.operations = OperationsAdmin(asking)
+        self.health = HealthAdmin(asking)
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.

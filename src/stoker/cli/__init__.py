@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
     "serve": ("stoker.cli.serve:serve", "Serve the dashboard and the REST API: stoker serve app:jobs"),
     "tokens": ("stoker.cli.tokens:tokens", "Make, list and revoke tokens for the dashboard and the REST API"),
+    "doctor": ("stoker.cli.doctor:doctor", "Examine a store: what is wrong, and what mends it"),
+    "completion": ("stoker.cli.completion:completion", "Print what bash, zsh or fish need to complete commands"),
     "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
 }
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""

@@ -150,7 +150,8 @@ class Budget(msgspec.Struct, frozen=True):
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself, for operators and for counting slots. Its lease decides whether it lives.
 
-    `kinds` maps each kind the worker can run to the path of its function: module and name.
+    `kinds` maps each kind the worker can run to the path of its function: module and name. `dropped` events did not fit
+    into its buffer.
     """
 
     worker: str
@@ -162,6 +163,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     state: str = "running"
     seen_at: Instant = 0
+    dropped: int = 0
 
 
 class NamedLock(msgspec.Struct, frozen=True, gc=False):

@@ -42,4 +42,5 @@ def presence(worker: Worker) -> Presence:
         running=worker.runs,
         version=version(),
         state=worker.state,
+        dropped=0 if worker.app.timeline is None else worker.app.timeline.lost,
     )

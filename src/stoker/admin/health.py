@@ -1,0 +1,185 @@
+"""The check-up of a store: reads what there is to read and judges it by the rules of `model.health`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from stoker.admin.asking import Asking
+from stoker.engines.base import Description, Engine, Feature, outbox_of
+from stoker.event_buffer import wall
+from stoker.model import ids
+from stoker.model.errors import EngineError, EngineFull, EngineReadOnly, EngineRefused, SchemaMismatch
+from stoker.model.events import EventType, Window
+from stoker.model.findings import Delivery
+from stoker.model.health import jobs, postgres, redis, sqlite
+from stoker.model.health.check import Check, note, ok, warning, wrong
+from stoker.model.health.facts import Facts
+from stoker.model.health.jobs import Overdue, Situation
+from stoker.model.job import Status
+from stoker.model.outbox.letters import LetterFilter
+from stoker.model.outbox.steering import StreamState
+from stoker.model.query import LARGEST_PAGE, Query
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Span
+
+RUNS_OF: Span = HOUR
+FLOW_OF: Span = 10 * MINUTE
+MOST_EVENTS = 10_000
+"""Events that are read to find retry storms; where there are more, a shorter window is read."""
+
+SLACK: Span = 5 * SECOND
+"""A worker gets so long to stop a run that is beyond its limit."""
+
+_OWN_WORDS = (SchemaMismatch, EngineRefused, EngineReadOnly, EngineFull)
+"""Errors whose text is Stoker's own sentence. That of others may be a driver's."""
+
+
+class HealthAdmin:
+    """The check-up of a store."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._app = asking.app
+
+    async def check(self) -> list[Check]:
+        """Every check with what was read, its verdict, what it means and what mends it.
+
+        A store that cannot be opened is one check, and wrong. Nothing is changed.
+        """
+        try:
+            engine = await self._app.engine()
+            return await self._examined(engine)
+        except EngineError as error:
+            return [_unusable(self._app.root().where, error)]
+
+    async def _examined(self, engine: Engine) -> list[Check]:
+        facts, description = await engine.diagnose(), await engine.describe()
+        return [
+            await _schema(engine),
+            *_store(facts, description),
+            *jobs.judge_counts(facts),
+            *jobs.judge(await self.situation(engine)),
+        ]
+
+    async def situation(self, engine: Engine) -> Situation:
+        """What all engines are judged by."""
+        before = wall()
+        now = await engine.now()
+        after = wall()
+        presences = await engine.workers()
+        return Situation(
+            census=await engine.census(),
+            queues=await engine.queues(),
+            presences=presences,
+            apart=now - (before + after) // 2,
+            unsure=(after - before) // 2 + SECOND // 2,
+            overdue=await self._overdue(engine, now),
+            runs=await _runs(engine, now),
+            flow=await _flow(engine, now),
+            lost={one.worker: one.dropped for one in presences},
+            deliveries=await _deliveries(engine, now) if Feature.OUTBOX in engine.features else None,
+        )
+
+    async def _overdue(self, engine: Engine, now: Instant) -> list[Overdue]:
+        """Running jobs beyond their limit, of the thousand that run longest."""
+        page = await engine.find(Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LARGEST_PAGE))
+        found = []
+        for job in page.jobs:
+            limit = job.options.timeout if job.options.timeout is not None else self._limit(job.kind)
+            ran = 0 if job.started_at is None else now - job.started_at
+            if limit is not None and ran > limit + SLACK:
+                found.append(Overdue(ids.text(job.id), job.kind, limit, ran))
+        return found
+
+    def _limit(self, kind: str) -> Span | None:
+        task = self._app.find_task(kind)
+        own = None if task is None else task.options.timeout
+        return self._app.defaults.timeout if own is None else own
+
+
+def _store(facts: Facts, description: Description) -> Iterator[Check]:
+    """What the engine itself is judged by; of one that reads no facts of its own, what it warns of."""
+    if facts.postgres is not None:
+        yield from postgres.judge(facts.postgres)
+    elif facts.sqlite is not None:
+        yield from sqlite.judge(facts.sqlite)
+    elif facts.redis is not None:
+        yield from redis.judge(facts.redis)
+    else:
+        yield ok("version", f"{description.engine} {description.version}")
+        if description.durable:
+            yield ok("durability", description.durability)
+        else:
+            yield note("durability", description.durability, "Jobs are gone when this process ends.")
+        for text in description.warnings:
+            yield warning("store", text, "The store warns of this itself.", "See what it says")
+
+
+async def _schema(engine: Engine) -> Check:
+    pending = await engine.migrate(plan_only=True)
+    if pending:
+        read = f"{len(pending)} statements are missing"
+        return wrong("schema", read, "This Stoker needs a newer schema.", "stoker migrate --plan, then stoker migrate")
+    return ok("schema", "up to date")
+
+
+def _unusable(where: str, error: EngineError) -> Check:
+    meaning = "Nothing can be stored, run or shown."
+    if isinstance(error, SchemaMismatch):
+        return wrong("schema", str(error), meaning, "stoker migrate --plan, then stoker migrate")
+    if isinstance(error, _OWN_WORDS):
+        return wrong("store", str(error), meaning, "See what it says, then run this again")
+    remedy = "Is the server up, and the address right? Then run this again"
+    return wrong("store", f"{where} cannot be used ({type(error).__name__})", meaning, remedy)
+
+
+async def _runs(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
+    """Runs that succeeded and that failed, by kind, in the last hour or in as much of it as is read."""
+    window = RUNS_OF
+    while True:
+        events = await engine.events(Window(now - window, now + 1, limit=MOST_EVENTS))
+        if len(events) < MOST_EVENTS or window <= MINUTE:
+            break
+        window //= 8
+    ended = Counter((event.kind, event.type) for event in events)
+    kinds = {event.kind for event in events}
+
+    def count(kind: str, *types: EventType) -> int:
+        return sum(ended[kind, type_] for type_ in types)
+
+    both = {
+        kind: (count(kind, EventType.COMPLETED), count(kind, EventType.FAILED, EventType.RETRIED)) for kind in kinds
+    }
+    return {kind: pair for kind, pair in both.items() if any(pair)}
+
+
+async def _flow(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
+    """Jobs that came and that ended, by queue, in the last minutes that were rolled up."""
+    metrics = (EventType.ENQUEUED.value, EventType.COMPLETED.value, EventType.FAILED.value)
+    came: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
+    for point in await engine.points(now - FLOW_OF, now, metrics):
+        (came if point.metric == EventType.ENQUEUED else ended)[point.queue] += point.count
+    return {queue: (came[queue], ended[queue]) for queue in sorted({*came, *ended})}
+
+
+async def _deliveries(engine: Engine, now: Instant) -> list[Delivery]:
+    outbox = outbox_of(engine)
+    return [
+        await _delivery(engine, state, consumer, now)
+        for state in await outbox.streams()
+        for consumer in sorted({one.cursor.consumer for one in state.cursors})
+    ]
+
+
+async def _delivery(engine: Engine, state: StreamState, consumer: str, now: Instant) -> Delivery:
+    cursors = [one for one in state.cursors if one.cursor.consumer == consumer]
+    oldest = min((one.oldest for one in cursors if one.oldest is not None), default=None)
+    chosen = LetterFilter(stream=state.stream.name, consumer=consumer, limit=1)
+    letters = await outbox_of(engine).letters(chosen)
+    return Delivery(
+        state.stream.name,
+        consumer,
+        waits=0 if oldest is None else max(0, now - oldest),
+        parked=sum(one.cursor.parked for one in cursors),
+        letters=letters.n,
+    )

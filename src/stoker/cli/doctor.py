@@ -1,0 +1,69 @@
+"""`stoker doctor`: the check-up of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+
+import click
+import msgspec
+
+from stoker.cli.store import find_admin, on_store, reported
+from stoker.cli.text import one_line, safe
+from stoker.model.errors import StokerError
+from stoker.model.health.check import Check, Grade, worst
+
+EXIT_CODES = """\b
+Exit codes:
+  0  nothing is wrong; there may be warnings
+  1  something is wrong, or the store cannot be used
+  2  wrong usage
+"""
+
+COLOURS = {Grade.OK: "green", Grade.NOTE: "cyan", Grade.WARNING: "yellow", Grade.WRONG: "red"}
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--json", "as_json", is_flag=True, help="One object per check and line.")
+@click.option("--quiet", is_flag=True, help="Only warnings and what is wrong.")
+@on_store
+def doctor(as_json: bool, quiet: bool, path: str | None, url: str | None) -> None:
+    """Examine a store: settings, clocks, workers, queues, counters, keys and streams. Changes nothing."""
+    with reported():
+        checks = asyncio.run(_examined(path, url))
+    shown = [one for one in checks if not quiet or one.verdict in {Grade.WARNING, Grade.WRONG}]
+    for check in shown:
+        if as_json:
+            click.echo(json.dumps(msgspec.to_builtins(check)))
+        else:
+            _show(check)
+    if not as_json:
+        click.echo(_summary(checks))
+    if worst(checks) is Grade.WRONG:
+        raise SystemExit(1)
+
+
+async def _examined(path: str | None, url: str | None) -> list[Check]:
+    """The checks; a store that cannot be opened is one of them."""
+    admin = find_admin(path, url)
+    try:
+        return await admin.health.check()
+    finally:
+        with suppress(StokerError):
+            await admin.app.close()
+
+
+def _show(check: Check) -> None:
+    verdict = click.style(f"{check.verdict:<7}", fg=COLOURS[check.verdict])
+    click.echo(f"{verdict}  {safe(check.name)}: {one_line(check.read, 500)}")
+    if check.meaning:
+        click.echo(f"         {safe(check.meaning)}")
+    if check.remedy:
+        click.echo(f"         mend: {safe(check.remedy)}")
+
+
+def _summary(checks: list[Check]) -> str:
+    counts = {grade: sum(check.verdict is grade for check in checks) for grade in reversed(Grade)}
+    parts = [f"{n} {grade}" for grade, n in counts.items() if n]
+    return f"{len(checks)} checks: {', '.join(parts)}"

@@ -1,0 +1,213 @@
+"""The check-up, with each trouble provoked on a real store of every engine."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from stoker.admin import Admin
+from stoker.app import Stoker
+from stoker.cli.command import stoker
+from stoker.engines.base import Feature, outbox_of
+from stoker.engines.memory import MemoryEngine
+from stoker.model.control import Presence, Tuning
+from stoker.model.events import Event, EventType, Point
+from stoker.model.health.check import Check, Grade
+from stoker.model.job import Demand
+from stoker.model.outbox.cursor import Consumer
+from stoker.model.outbox.delivery import RetryLater
+from stoker.model.outbox.stream import Stream
+from stoker.model.time import MINUTE
+from stoker.testing.clock import VirtualClock
+from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.outbox import Orders
+from stoker.testing.conformance.outbox_letters import PARK
+from tests.harness.apps import make_engine
+
+
+async def the(admin: Admin, name: str) -> Check:
+    """The gravest check of a name."""
+    order = list(Grade)
+    found = [check for check in await admin.health.check() if check.name == name]
+    assert found, name
+    return max(found, key=lambda check: order.index(check.verdict))
+
+
+async def verdict(admin: Admin, name: str) -> Grade:
+    return (await the(admin, name)).verdict
+
+
+def worker(**changes: object) -> Presence:
+    given = {"worker": "w", "host": "h", "pid": 1, "queues": {"mail": 1}, "kinds": {"send": "app.send"}}
+    return Presence(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_an_empty_store_has_nothing_wrong_but_the_clock_of_the_test(admin: Admin) -> None:
+    found = await admin.health.check()
+    bad = {check.name for check in found if check.verdict is Grade.WRONG}
+    assert bad - {"durability"} == {"clock"}, "the Postgres server of the tests runs without fsync"
+    assert "ahead of" in (await the(admin, "clock")).read
+    assert await verdict(admin, "schema") is Grade.OK
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_queues_nobody_serves_and_kinds_nobody_knows(admin: Admin, app: Stoker) -> None:
+    await app.enqueue(app.draft("send", queue="mail"))
+    assert await verdict(admin, "queues") is Grade.WRONG
+    assert "-q mail" in (await the(admin, "queues")).remedy
+    engine = await app.engine()
+    await engine.beat(worker(kinds={"other": "app.other"}))
+    assert await verdict(admin, "queues") is Grade.OK
+    assert await verdict(admin, "kinds") is Grade.WRONG
+    await engine.beat(worker())
+    assert await verdict(admin, "kinds") is Grade.OK
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_silent_workers_and_dropped_events(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    await engine.beat(worker(dropped=5))
+    assert await verdict(admin, "workers") is Grade.OK
+    assert await verdict(admin, "event buffers") is Grade.NOTE
+    clock.advance(60)
+    assert await verdict(admin, "workers") is Grade.WARNING
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_a_run_beyond_its_limit(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    handle = await app.enqueue(app.draft("send", queue="mail", timeout=10))
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    assert await engine.claim(Demand("w", (("mail", 1),)))
+    assert await verdict(admin, "running jobs") is Grade.OK
+    clock.advance(20)
+    found = await the(admin, "running jobs")
+    assert found.verdict is Grade.WARNING
+    assert handle.id in found.remedy
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_a_retry_storm(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    engine = await app.engine()
+    ended = [EventType.RETRIED] * 15 + [EventType.COMPLETED] * 10
+    events = [Event(clock() - 1, type_, bytes([n]) * 16, "mail", "send") for n, type_ in enumerate(ended)]
+    await engine.record(events, now=clock())
+    found = await the(admin, "retry storms")
+    assert found.verdict is Grade.WARNING
+    assert "15 of 25 runs of send" in found.read
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_lag_that_grows(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    await app.enqueue(app.draft("send", queue="mail"))
+    clock.advance(300)
+    engine = await app.engine()
+    await engine.beat(worker())
+    bucket = clock() // MINUTE * MINUTE - MINUTE
+    await engine.record([], [Point("mail", "enqueued", bucket, 50), Point("mail", "completed", bucket, 5)], now=clock())
+    assert await verdict(admin, "lag") is Grade.WARNING
+    await engine.record([], [Point("mail", "completed", bucket, 60)], now=clock())
+    assert await verdict(admin, "lag") is Grade.OK
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_a_pause_that_is_forgotten(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    await app.enqueue(app.draft("send", queue="mail"))
+    await (await app.engine()).tune("mail", Tuning(paused=True, by="ada"))
+    assert await verdict(admin, "forgotten queues") is Grade.OK
+    clock.advance(2 * 86_400)
+    found = await the(admin, "forgotten queues")
+    assert found.verdict is Grade.WARNING
+    assert "by ada" in found.read
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_consumers_that_stand_still_letters_and_parked_keys(
+    admin: Admin, app: Stoker, clock: VirtualClock
+) -> None:
+    engine = await app.engine()
+    if Feature.OUTBOX not in engine.features:
+        assert not [check for check in await admin.health.check() if check.name == "consumers"]
+        return
+    orders = await Orders.begin(Store(engine, clock, lambda _: engine))
+    assert await verdict(admin, "consumers") is Grade.OK
+    await orders.add("p", "q")
+    clock.advance(700)
+    assert await verdict(admin, "consumers") is Grade.WRONG
+    await orders.turn(RetryLater("poison", 0), PARK)
+    assert await verdict(admin, "letters and parked keys") is Grade.WARNING
+    await outbox_of(engine).register(Stream("idle"), [Consumer("nobody")])
+    assert await verdict(admin, "letters and parked keys") is Grade.WARNING
+
+
+@pytest.mark.spec("HEALTH-08")
+async def test_a_store_that_cannot_be_used_is_one_check_without_a_drivers_words() -> None:
+    for url in ("redis://127.0.0.1:1", "postgresql://nobody@127.0.0.1:1/x"):
+        app = Stoker(url)
+        [check] = await Admin(app).health.check()
+        assert check.verdict is Grade.WRONG
+        assert "127.0.0.1:1" in check.read
+        assert "Errno" not in check.read + check.meaning
+        await app.close()
+
+
+@pytest.mark.spec("HEALTH-08")
+async def test_an_engine_without_facts_of_its_own_shows_what_it_warns_of() -> None:
+    app = Stoker(MemoryEngine())
+    assert await verdict(Admin(app), "durability") is Grade.NOTE
+    await app.close()
+
+
+@pytest.mark.spec("CLI-30")
+def test_the_command_prints_checks_and_exits_with_1_when_something_is_wrong(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = Stoker(url)
+    app.declare("send")
+
+    async def begin(*, fill: bool) -> None:
+        async with app:
+            if fill:
+                await app.enqueue(app.draft("send", queue="mail"))
+
+    app.run(begin(fill=False))
+    fine = CliRunner().invoke(stoker, ["doctor", "--url", url])
+    assert fine.exit_code == 0, fine.output
+    assert "ok       schema: up to date" in fine.output
+    app.run(begin(fill=True))
+    bad = CliRunner().invoke(stoker, ["doctor", "--url", url, "--json"])
+    assert bad.exit_code == 1
+    found = {line["name"]: line for line in map(json.loads, bad.stdout.splitlines())}
+    assert found["queues"]["verdict"] == "wrong"
+    assert set(found["queues"]) == {"name", "verdict", "read", "meaning", "remedy"}
+    quiet = CliRunner().invoke(stoker, ["doctor", "--url", url, "--quiet"])
+    assert "schema" not in quiet.output
+    assert "mend: stoker work app:jobs -q mail" in quiet.output
+
+
+@pytest.mark.spec("CLI-30")
+def test_the_command_on_a_store_that_is_away_exits_with_1() -> None:
+    found = CliRunner().invoke(stoker, ["doctor", "--url", "redis://127.0.0.1:1"])
+    assert found.exit_code == 1
+    assert "wrong    store: redis://127.0.0.1:1" in found.output
+
+
+@pytest.mark.spec("HEALTH-06")
+async def test_damaged_counters_and_keys_are_found(tmp_path: Path) -> None:
+    app = Stoker(make_engine("sqlite", tmp_path))
+    app.declare("send")
+    await app.enqueue(app.draft("send", unique="one"))
+    database = sqlite3.connect(tmp_path / "jobs.db")
+    database.execute("UPDATE stoker_counts SET n = 7 WHERE what = 0")
+    database.execute("INSERT INTO stoker_dedupe (slot, seq, weak) VALUES ('send/other', 999, 0)")
+    database.commit()
+    database.close()
+    admin = Admin(app)
+    assert await verdict(admin, "counters") is Grade.WRONG
+    assert "7 waiting jobs in default by the counter, 1 by counting" in (await the(admin, "counters")).read
+    assert await verdict(admin, "unique keys") is Grade.WRONG
+    await app.close()
