@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, current
+from stoker import groups as face
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
@@ -94,6 +95,17 @@ async def test_waiting_names_a_canceled_member_if_none_is_dead_and_none_if_none_
     with pytest.raises(GroupFailed, match="abandoned before it was sealed") as failed:
         await empty.wait()
     assert failed.value.job_id is None
+
+
+@pytest.mark.spec("GROUP-30")
+async def test_a_waiter_is_woken_by_the_last_ends(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking now and then would take an hour here."""
+    monkeypatch.setattr(face, "FIRST_PAUSE", 3600)
+    tasks = Tasks(jobs)
+    group = await jobs.group([tasks.work.draft() for _ in range(3)])
+    waiter = asyncio.create_task(group.wait(60))
+    async with working(jobs):
+        assert await waiter == Progress(3, 3, 0, 0, 0)
 
 
 @pytest.mark.spec("GROUP-23")

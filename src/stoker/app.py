@@ -337,6 +337,13 @@ class Stoker(Registry):
         """Emit jobs that this process has stored to the timeline and the listeners."""
         self._emit_inserted(await self._pool.current(), drafts, receipts)
 
+    async def emit_events(self, events: Sequence[Event]) -> None:
+        """Emit events that follow from no write of a job to the timeline."""
+        if events and self.timeline is not None:
+            for event in events:
+                self.timeline.add(event)
+            (await self._pool.current()).flush_soon(self.timeline, self._pace.event_flush / SECOND)
+
     def _emit_inserted(self, member: LoopEngine, drafts: Sequence[Draft], receipts: Sequence[stored.Receipt]) -> None:
         for draft, receipt in zip(drafts, receipts, strict=True):
             if receipt.superseded is not None:

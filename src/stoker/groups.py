@@ -22,13 +22,19 @@ from stoker.model import ids
 from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
 from stoker.model.groups import MOST_KNOWN, Group, into_group
 from stoker.model.ids import JobId
-from stoker.model.job import LARGEST_BATCH, Draft, Job, Status, portions
+from stoker.model.job import FINISHED, LARGEST_BATCH, Draft, Job, Status, portions
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
 from stoker.records import Progress, Receipt
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+
+MOST_AWAITED = 50
+"""Up to so many members that have not ended a waiter is woken by their ends; while they are more it looks again."""
+
+LONGEST_LOOK = 5.0
+"""Seconds after which a waiter looks at the group again: members may join it."""
 
 
 class GroupHandle:
@@ -83,9 +89,12 @@ class GroupHandle:
         until = None if timeout is None else time.monotonic() + span(timeout, "timeout") / 1e6
         pause = FIRST_PAUSE
         while (group := await self._find()).closed_at is None:
-            left = pause if until is None else until - time.monotonic()
+            left = LONGEST_LOOK if until is None else until - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"group {self.id} is not closed in time ({_counts(group)}); its jobs go on")
+            if await self._ends(group, min(left, LONGEST_LOOK)):
+                pause = FIRST_PAUSE  # the last members have ended: it is closed now, or in a moment
+                continue
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 2, LAST_PAUSE)
         if not group.succeeded:
@@ -138,6 +147,16 @@ class GroupHandle:
         if group is None:
             raise NotFound.group(self._id)
         return group
+
+    async def _ends(self, group: Group, timeout: float) -> bool:
+        """Sleep until the last members have ended; returns at once, with False, while they are many or not known."""
+        if not group.sealed or not 0 < group.waiting <= MOST_AWAITED or not group.members:
+            return False
+        active = [job.id for job in await self._members(group) if job.status not in FINISHED]
+        if not active:
+            return False
+        engine = await self._app.engine()
+        return any(await asyncio.gather(*(engine.ended(job, timeout) for job in active)))
 
     async def _members(self, group: Group) -> list[Job]:
         """The records of its members, as far as they are kept; a job that a newer draft took away is none."""

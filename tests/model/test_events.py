@@ -14,6 +14,7 @@ from stoker.model.events import (
     Window,
     of_claims,
     of_insert,
+    of_missed,
     of_settlement,
     transition_of,
     transition_to_pending,
@@ -125,3 +126,11 @@ def test_windows_points_and_timings_are_plain_values() -> None:
     assert (window.queue, window.job, window.limit) == (None, None, 10_000)
     assert Point("q", "m", 0, 3) == Point("q", "m", 0, 3, sum=0, p50=0, p95=0, p99=0, max=0)
     assert Timings([], []).dropped == 0
+
+
+@pytest.mark.spec("SCHED-21")
+def test_occurrences_that_made_no_job_are_one_event() -> None:
+    assert of_missed(bytes(16), "mail", "work", 0, 7) == []
+    assert of_missed(bytes(16), "mail", "work", 3, 7) == [
+        Event(7, EventType.SCHEDULE_MISSED, bytes(16), "mail", "work", attempt=3)
+    ]

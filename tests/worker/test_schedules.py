@@ -13,7 +13,7 @@ from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model import cron, ids, schedule
 from stoker.model.errors import EngineBusy, EngineUnavailable
-from stoker.model.events import Transition, Window
+from stoker.model.events import EventType, Transition, Window
 from stoker.model.job import Draft, Status
 from stoker.model.query import Query
 from stoker.model.schedule import LONGEST_SLEEP, NO_ID, SHORTEST_SLEEP, Action, Schedule, Tick
@@ -131,6 +131,25 @@ async def test_jobs_of_schedules_are_events_like_all_others(timed_jobs: Stoker, 
     await jobs.timeline.flush(engine)  # type: ignore[union-attr]
     [event] = await engine.events(Window(since=0, until=clock() + DAY * 10_000))
     assert event.job == ids.occurrence("report", START + HOUR)
+
+
+@pytest.mark.spec("SCHED-21")
+@pytest.mark.parametrize(("misfire", "fired", "missed"), [("once", 1, 4), ("skip", 0, 5), ("all", 5, 0)])
+async def test_missed_occurrences_are_an_event(
+    timed_jobs: Stoker, clock: VirtualClock, misfire: str, fired: int, missed: int
+) -> None:
+    clock.set(START)
+    engine = await timed_jobs.engine()
+    await engine.put(hourly(misfire=misfire))
+    await fire_due(timed_jobs, engine, await engine.schedules())
+    clock.advance((5 * HOUR + 2 * MINUTE) / SECOND)
+    await fire_due(timed_jobs, engine, await engine.schedules())
+    await timed_jobs.timeline.flush(engine)  # type: ignore[union-attr]
+    events = await engine.events(Window(since=0, until=clock() + DAY * 10_000))
+    assert sum(event.type is EventType.ENQUEUED for event in events) == fired
+    left_out = [event for event in events if event.type is EventType.SCHEDULE_MISSED]
+    assert [event.attempt for event in left_out] == ([missed] if missed else [])
+    assert all(event.job == ids.occurrence("report", START + HOUR) and event.kind == "work" for event in left_out)
 
 
 @pytest.mark.spec("SCHED-18")

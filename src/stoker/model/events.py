@@ -1,7 +1,7 @@
 """Events: what happened to jobs, derived from writes that applied.
 
 Over any period, started = completed + failed + retried + released + canceled while running + still running. A
-superseded job and a deduplicated enqueue emit nothing.
+superseded job and a deduplicated enqueue emit nothing. Occurrences of a schedule that made no job are one event.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class EventType(enum.StrEnum):
     FAILED = "failed"
     CANCELED = "canceled"
     RELEASED = "released"
+    SCHEDULE_MISSED = "schedule_missed"
+    """Occurrences of a schedule made no job. The event has the id that the first of them would have had, the kind and
+    queue of the schedule's jobs, and how many there were as its `attempt`."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +124,11 @@ def of_insert(drafts: Sequence[Draft], receipts: Sequence[Receipt], at: Instant)
         for draft, receipt in zip(drafts, receipts, strict=True)
         if receipt.stored is Stored.INSERTED
     ]
+
+
+def of_missed(first: JobId, queue: str, kind: str, missed: int, at: Instant) -> list[Event]:
+    """The event of a tick that left occurrences of a schedule out; none if it left out none."""
+    return [Event(at, EventType.SCHEDULE_MISSED, first, queue, kind, missed)] if missed else []
 
 
 def of_claims(claims: Iterable[Claim]) -> list[Event]:

@@ -13,7 +13,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL, Engine
+from stoker.event_buffer import wall
 from stoker.model.errors import EngineError, EngineRefused, InvalidInput, StokerError
+from stoker.model.events import of_missed
+from stoker.model.ids import occurrence
 from stoker.model.job import Draft
 from stoker.model.schedule import (
     LONGEST_SLEEP,
@@ -138,6 +141,9 @@ async def _decide_and_store(app: Stoker, engine: Engine, schedule: Schedule, now
             await app.emit_inserted(drafts, fired.receipts)
         if decision.action is not Action.SEED:
             _log(fired.schedule)
+        if decision.seen is not None and decision.action is not Action.SEED:
+            first, template = occurrence(schedule.name, decision.seen), schedule.template
+            await app.emit_events(of_missed(first, template.queue, template.kind, fired.schedule.last_missed, wall()))
     return fired
 
 
