@@ -353,7 +353,6 @@ class Block(Generic[AsyncT, SyncT]):
                 f"{engine.name} cannot join a transaction of your data, so {self.name} cannot be settled in one. "
                 "Nothing was stored. Keep the jobs in the database that holds your data."
             )
-        await self._take_turn(engine)
         try:
             handle = await self._open(engine)
         except BaseException:
@@ -374,8 +373,15 @@ class Block(Generic[AsyncT, SyncT]):
 
     async def _open(self, engine: Engine) -> Any:
         """Begin the transaction; returns what the user gets."""
+        if Feature.BESIDE_TRANSACTIONS not in engine.features:
+            await self._take_turn()
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._watch)
         manager: Any = engine.transaction() if self._factory is None else self._factory()
-        if self._factory is None or (hasattr(manager, "__aenter__") and not self._threaded):
+        suspends = self._factory is None or hasattr(manager, "__aenter__")
+        if self._turn is None and not suspends and not self._threaded:
+            await self._take_turn()
+        if self._factory is None or (suspends and not self._threaded):
             self._host = _Host(manager)
             self._handle = await self._elsewhere(self._host.enter())
         elif hasattr(manager, "__enter__"):
@@ -510,15 +516,14 @@ class Block(Generic[AsyncT, SyncT]):
 
     # --- one writer at a time -----------------------------------------------------------------------------------
 
-    async def _take_turn(self, engine: Engine) -> None:
-        """Wait for other blocks of this loop where a store has one writer: waiting in SQLite may block the loop."""
-        if Feature.BESIDE_TRANSACTIONS in engine.features:
-            return
+    async def _take_turn(self) -> None:
+        """Wait for other blocks of this loop: on a store with one writer, and with a handle that blocks the loop.
+
+        A statement that blocks the loop while it waits for a lock of another block here would wait for ever.
+        """
         turn = await self._elsewhere(self.app.block_turn())
         await self._elsewhere(_acquired(turn))
         self._turn = turn
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._watch)
 
     def _watch(self) -> None:
         assert self._loop is not None

@@ -96,6 +96,7 @@ class Own:
         connection, store = self.connection, self.store
         if connection is None:
             raise EngineClosed("this transaction is over")
+        self.check(connection)
         now = store.now()
         if now is None:
             [(now,)] = await connection.run(store.texts[_NOW], (), store.options.patience)
@@ -125,6 +126,13 @@ class Own:
         """Run a statement of the user's own; returns its rows. Raises what the driver raises."""
         return [tuple(row) for row in await self.raw.fetch(statement, *values)]
 
+    def check(self, connection: Connection) -> None:
+        """Refuse to go on outside of the transaction: every statement would be committed by itself."""
+        if not connection.link.is_in_transaction():
+            raise EngineRefused(
+                "this transaction was committed or rolled back inside its block. Leave the commit to the block"
+            )
+
     def aborted(self, error: Retriable) -> EngineBusy:
         """The error of a transaction that the server gave up."""
         return EngineBusy(
@@ -146,10 +154,7 @@ async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]
         try:
             yield tx
             tx.connection = None
-            if not connection.link.is_in_transaction():
-                raise EngineRefused(
-                    "this transaction was committed or rolled back inside its block. Leave the commit to the block"
-                )
+            tx.check(connection)
             await connection.command("COMMIT", patience)
         except Retriable as error:
             tx.connection = None

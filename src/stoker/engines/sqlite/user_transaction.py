@@ -88,6 +88,7 @@ class Own:
     def run(self, unit: Unit, steps: Steps[T]) -> T:
         if self.connection is None:
             raise EngineClosed("this transaction is over")
+        self._check()
         result = self.connection.run_steps(in_unit(unit, steps))
         self.woken |= unit.woken
         return result
@@ -104,20 +105,26 @@ class Own:
         found: list[Row] = self.raw.execute(statement, values).fetchall()
         return found
 
+    def _check(self) -> None:
+        """Refuse to go on outside of the transaction: every statement would be committed by itself."""
+        if not self.raw.in_transaction:
+            raise EngineRefused(
+                "this transaction was committed or rolled back inside its block. Leave the commit to the block"
+            )
+
     async def end(self, *, keep: bool) -> None:
         """Commit in a thread, or roll back, and close the connection."""
-        connection, self.connection = self.connection, None
+        connection = self.connection
         assert connection is not None
         try:
             if keep:
-                if not connection.raw.in_transaction:
-                    raise EngineRefused(
-                        "this transaction was committed or rolled back inside its block. Leave the commit to the block"
-                    )
+                self._check()
+                self.connection = None
                 await asyncio.to_thread(commit, connection, self._patience)
             else:
                 connection.rollback()
         finally:
+            self.connection = None
             connection.close()
 
 

@@ -1,0 +1,438 @@
+"""Blocks with every kind of handle, at every isolation level, in threads and in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django import setup
+from django.conf import settings
+
+from stoker import block
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.engines.base import Engine
+from stoker.engines.postgres import PostgresEngine
+from stoker.engines.sqlite import SqliteEngine
+from stoker.model.chunk import Chunk
+from stoker.model.errors import EngineRefused
+from stoker.model.job import Status
+from stoker.model.retry import Fixed
+from stoker.outbox import Outbox
+from stoker.task import Task
+from tests.harness.apps import becomes, drain, until, working
+from tests.harness.django_settings import on_file, on_server, unconfigured
+from tests.worker.factories import ASYNC, PLAIN, Site, execute
+
+pytestmark = pytest.mark.timeout(120)
+
+STORES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
+LEVELS = ("REPEATABLE READ", "SERIALIZABLE")
+
+
+def handles(*tables: dict[str, dict[str, Any]]) -> list[Any]:
+    return [
+        pytest.param(store, name, id=f"{store}-{name}", marks=pytest.mark.engine(store))
+        for store in ("sqlite", "postgres")
+        for table in tables
+        for name in table[store]
+    ]
+
+
+class Shop:
+    """Jobs and effects in one database."""
+
+    def __init__(self, site: Site, engine: Engine) -> None:
+        self.site = site
+        self.jobs = Stoker(engine, backoff=Fixed(0.01), attempts=3)
+
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        if self.site.path is not None:
+            with closing(sqlite3.connect(self.site.path)) as db, db:
+                return db.execute(text).fetchall()
+        with psycopg.connect(self.site.url) as connection:
+            cursor = connection.execute(text.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def effects(self) -> list[int]:
+        return [n for (n,) in self.rows("select n from effects order by n")]
+
+
+@contextmanager
+def opened(store: str, tmp_path: Path, request: pytest.FixtureRequest, level: str | None = None) -> Iterator[Shop]:
+    if store == "sqlite":
+        path = str(tmp_path / "shop.db")
+        shop = Shop(Site(f"sqlite:///{path}", path), SqliteEngine(path, durability="process"))
+        shop.rows("create table effects (n integer)")
+        yield shop
+        return
+    url = request.getfixturevalue("postgres_url")
+    name = f"shop_{uuid.uuid4().hex}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+    own = url.rsplit("/", 1)[0] + f"/{name}"
+    shop = Shop(Site(own, level=level), PostgresEngine(own))
+    shop.rows("create table effects (n integer)")
+    yield shop
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def shop(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
+    with opened(store, tmp_path, request) as found, configured(found):
+        yield found
+
+
+@contextmanager
+def configured(shop: Shop) -> Iterator[None]:
+    """Django, on the shop's database."""
+    with unconfigured():
+        site = shop.site
+        default = on_server(site.url) if site.path is None else on_file(Path(site.path))
+        settings.configure(DATABASES={"default": default})
+        setup()
+        yield
+
+
+class Trouble(Exception):
+    pass
+
+
+@pytest.mark.spec("BLOCK-13")
+@pytest.mark.parametrize(("store", "name"), handles(PLAIN))
+async def test_a_plain_handler_with_every_handle(shop: Shop, store: str, name: str) -> None:
+    """The first run of each job raises inside its block; the second one commits."""
+    begin = PLAIN[store][name](shop.site)
+    follow: Task[..., None] = shop.jobs.task(name="follow", queue="later")(_nothing)
+
+    @shop.jobs.task
+    def charge(n: int) -> None:
+        with (one := current().transaction(begin)) as handle:
+            execute(handle, f"insert into effects values ({n})")
+            follow.enqueue_sync()
+            one.result(n)
+            if current().attempt == 1:
+                raise Trouble
+
+    made = [await charge.enqueue(n) for n in range(5)]
+    async with working(shop.jobs, {"default": 3}, poll=0.02):
+        records = [await becomes(one, Status.DONE, Status.DEAD) for one in made]
+    assert [(one.status, one.attempts, one.result) for one in records] == [
+        (Status.DONE, 2, str(n).encode()) for n in range(5)
+    ]
+    assert shop.effects() == [0, 1, 2, 3, 4]
+    engine = await shop.jobs.engine()
+    assert (await engine.census()).by_status("later")[Status.PENDING] == 5
+    await shop.jobs.close()
+
+
+def _nothing() -> None:
+    pass
+
+
+@pytest.mark.spec("BLOCK-13")
+@pytest.mark.parametrize(("store", "name"), [one for one in handles(PLAIN, ASYNC) if "django" not in one.id])
+async def test_an_async_handler_with_every_handle(shop: Shop, store: str, name: str) -> None:
+    """Also with handles that block: they are used on the loop then, as the handler itself would."""
+    begin = (PLAIN[store] | ASYNC[store])[name](shop.site)
+    orders: Outbox[str] = Outbox(shop.jobs, stream="orders", partitions=2)
+
+    @shop.jobs.task
+    async def charge(n: int) -> None:
+        async with (one := current().transaction(begin)) as handle:
+            answer = execute(handle, f"insert into effects values ({n})")
+            if inspect.isawaitable(answer):
+                await answer
+            await orders.append("a", f"charged {n}")
+            one.result(n)
+            await asyncio.sleep(0)
+            if current().attempt == 1:
+                raise Trouble
+
+    made = [await charge.enqueue(n) for n in range(5)]
+    async with working(shop.jobs, {"default": 3}, poll=0.02):
+        records = [await becomes(one, Status.DONE, Status.DEAD) for one in made]
+    assert [(one.status, one.attempts, one.result) for one in records] == [
+        (Status.DONE, 2, str(n).encode()) for n in range(5)
+    ]
+    assert shop.effects() == [0, 1, 2, 3, 4]
+    engine: Any = await shop.jobs.engine()
+    [state] = await engine.streams(["orders"])
+    assert sum(state.last) == 5
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-14")
+@pytest.mark.engine("postgres")
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["asyncpg", "sqlalchemy-async-session", "psycopg", "sqlalchemy"])
+async def test_every_isolation_level(level: str, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Claims of one call share a row in the store: siblings that are settled meanwhile must not abort a block.
+
+    At SERIALIZABLE the server may abort blocks that run at the same time, for what they read; they run again.
+    """
+    with opened("postgres", tmp_path, request, level) as shop:
+        table = PLAIN["postgres"] | ASYNC["postgres"]
+        begin = table[name](shop.site)
+        failed: list[str] = []
+
+        async def on_loop(n: int) -> None:
+            async with current().transaction(begin) as handle:
+                await execute(handle, f"insert into effects values ({n})")
+                await asyncio.sleep(0.002)
+
+        def in_thread(n: int) -> None:
+            with current().transaction(begin) as handle:
+                execute(handle, f"insert into effects values ({n})")
+
+        handler = on_loop if name in ASYNC["postgres"] else in_thread
+        charge: Task[..., None] = shop.jobs.task(name="charge", attempts=100, backoff=Fixed(0))(handler)
+        shop.jobs.on_error(lambda run: failed.append(run.error))
+        await shop.jobs.enqueue_many([charge.draft(n) for n in range(40)])
+        slots = 8 if level == "REPEATABLE READ" else 2
+        async with working(shop.jobs, {"default": slots}, poll=0.02) as worker:
+            await until(lambda: worker.counts[Status.DONE] == 40)
+        assert all("could not serialize access" in error for error in failed)
+        assert level == "SERIALIZABLE" or failed == []
+        assert shop.effects() == list(range(40))
+        await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-15")
+@pytest.mark.parametrize(
+    ("store", "name"),
+    [one for one in handles(PLAIN) if one.id.rpartition("-")[2] in ("sqlite3", "psycopg")],
+)
+async def test_a_commit_inside_the_block_is_refused(shop: Shop, store: str, name: str) -> None:
+    """What was committed there stays, and the job is not done: it does not look as if it had been exactly once."""
+    begin = PLAIN[store][name](shop.site)
+
+    @shop.jobs.task(attempts=1)
+    def charge() -> None:
+        with current().transaction(begin) as handle:
+            execute(handle, "insert into effects values (1)")
+            handle.commit()
+            execute(handle, "insert into effects values (2)")
+
+    job = await charge.enqueue()
+    await drain(shop.jobs)
+    record = await job.refresh()
+    assert record.status is Status.DEAD
+    assert "committed or rolled back inside its block" in (record.last_error or "")
+    assert shop.effects() == [1]
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-15")
+@pytest.mark.parametrize("store", STORES)
+async def test_a_commit_inside_the_engines_own_transaction_is_refused(shop: Shop, store: str) -> None:
+    @shop.jobs.task(attempts=1)
+    async def charge() -> None:
+        async with current().transaction() as tx:
+            await tx.execute("insert into effects values (1)")
+            await tx.execute("commit")
+
+    job = await charge.enqueue()
+    await drain(shop.jobs)
+    record = await job.refresh()
+    assert record.status is Status.DEAD, store
+    assert "committed or rolled back inside its block" in (record.last_error or "")
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-13")
+@pytest.mark.parametrize("store", STORES)
+async def test_the_engines_own_transaction_runs_the_users_statements(shop: Shop, store: str) -> None:
+    """With the driver's own types and plans: a uuid is a uuid, and nothing of the engine's settings is in force."""
+    seen: list[Any] = []
+    mark = "$1" if store == "postgres" else "?"
+
+    @shop.jobs.task
+    async def charge() -> None:
+        async with current().transaction() as tx:
+            await tx.execute(f"insert into effects values ({mark})", 7)
+            seen.append(await tx.execute(f"select n from effects where n = {mark}", 7))
+            if store == "postgres":
+                key = uuid.uuid4()
+                seen.append(await tx.execute("select $1::uuid = $2::uuid, $1::uuid", key, str(key)))
+                seen.append(await tx.execute("show enable_seqscan"))
+                assert seen[1][0][1] == key
+                assert await tx.connection.fetchval("select 1") == 1
+            else:
+                assert tx.connection.execute("select 1").fetchall() == [(1,)]
+
+    @shop.jobs.task
+    def plain() -> None:
+        with current().transaction() as tx:
+            tx.execute(f"insert into effects values ({mark})", 8)
+
+    made = [await charge.enqueue(), await plain.enqueue()]
+    await drain(shop.jobs)
+    assert [(await one.refresh()).status for one in made] == [Status.DONE] * 2
+    assert seen[0] == [(7,)]
+    if store == "postgres":
+        assert seen[1][0][0] is True
+        assert seen[2] == [("on",)]
+    assert shop.effects() == [7, 8]
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-09")
+@pytest.mark.parametrize("store", STORES)
+async def test_a_factory_that_only_closes_is_refused_by_name(shop: Shop, store: str) -> None:
+    """`closing(...)` rolls back: the block looks well ended, and nothing is stored."""
+
+    def forgetful() -> Any:
+        if store == "sqlite":
+            return closing(sqlite3.connect(shop.site.path or ""))
+        return closing(psycopg.connect(shop.site.url))
+
+    @shop.jobs.task(attempts=1)
+    def charge() -> None:
+        with current().transaction(forgetful) as handle:
+            execute(handle, "insert into effects values (1)")
+
+    job = await charge.enqueue()
+    worker = await drain(shop.jobs)
+    record = await job.refresh()
+    assert record.status is Status.DEAD
+    assert "forgetful" in (record.last_error or "")
+    assert "did not commit" in (record.last_error or "")
+    assert (shop.effects(), worker.counts[Status.DONE]) == ([], 0)
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-08")
+@pytest.mark.parametrize("store", [STORES[0]])
+async def test_the_wrong_form_of_a_block_is_refused_by_name(shop: Shop, store: str) -> None:
+    """`with` on the loop, an async factory in a thread, a factory on another database."""
+    path = shop.site.path or ""
+    other = str(Path(path).with_name("other.db"))
+    told: dict[str, str] = {}
+
+    @shop.jobs.task
+    async def on_loop() -> None:
+        with pytest.raises(EngineRefused, match="async with") as refused, current().transaction():
+            raise AssertionError
+        told["loop"] = str(refused.value)
+
+    @shop.jobs.task
+    def in_thread() -> None:
+        begin = ASYNC["sqlite"]["aiosqlite"](shop.site)
+        with pytest.raises(EngineRefused, match="async context manager"), current().transaction(begin):
+            raise AssertionError
+        with pytest.raises(EngineRefused, match=r"other\.db"), current().transaction(lambda: sqlite3.connect(other)):
+            raise AssertionError
+        with current().transaction(PLAIN["sqlite"]["sqlite3"](shop.site)) as handle:
+            execute(handle, "insert into effects values (1)")
+
+    made = [await on_loop.enqueue(), await in_thread.enqueue()]
+    await drain(shop.jobs)
+    assert [(await one.refresh()).last_error for one in made] == [None, None]
+    assert (shop.effects(), list(told)) == ([1], ["loop"])
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-06")
+@pytest.mark.parametrize("store", [STORES[0]])
+async def test_items_of_a_chunk_have_blocks_of_their_own(shop: Shop, store: str) -> None:
+    """The call itself has none: it is for many jobs. Items that opened none are settled as usual."""
+
+    @shop.jobs.task(chunk=Chunk(4))
+    async def charge(ns: list[int]) -> list[int]:
+        with pytest.raises(Exception, match="one job's"):
+            current().transaction()
+        for item, n in zip(current().items, ns, strict=True):
+            if n % 2:
+                async with item.transaction() as tx:
+                    await tx.execute("insert into effects values (?)", n)
+                    tx.result(10 * n)
+        return ns
+
+    made = [await charge.enqueue(n) for n in range(4)]
+    worker = await drain(shop.jobs)
+    assert [(await one.refresh()).result for one in made] == [b"0", b"10", b"2", b"30"]
+    assert (shop.effects(), worker.counts[Status.DONE]) == ([1, 3], 4)
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-16")
+@pytest.mark.parametrize("store", [STORES[0]])
+async def test_a_long_block_on_sqlite_is_named(
+    shop: Shop, store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every other write waits for it."""
+    monkeypatch.setattr(block, "LONG", 0.01)
+
+    @shop.jobs.task
+    async def charge() -> None:
+        async with current().transaction() as tx:
+            await tx.execute("insert into effects values (1)")
+            await until(lambda: "has been open for more than" in caplog.text)
+
+    job = await charge.enqueue()
+    await drain(shop.jobs)
+    assert (await job.refresh()).status is Status.DONE
+    assert f"the transaction of job {job.id} (charge) has been open" in caplog.text
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-06")
+@pytest.mark.parametrize("store", [STORES[0]])
+async def test_what_follows_a_block_is_logged(shop: Shop, store: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A value that is returned afterwards, once per task, and an error; listeners hear of one success."""
+    heard: list[tuple[str, Status]] = []
+    shop.jobs.listener(lambda change: heard.append((change.kind, change.after)))
+
+    @shop.jobs.task
+    async def charge(n: int) -> int:
+        async with current().transaction():
+            pass
+        if n == 2:
+            raise Trouble("too late")
+        return n
+
+    for n in range(3):
+        await charge.enqueue(n)
+    worker = await drain(shop.jobs)
+    assert worker.counts[Status.DONE] == 3
+    assert caplog.text.count("is not stored: the job was settled by its transaction before") == 1
+    assert "too late" in caplog.text
+    assert "It is done all the same" in caplog.text
+    assert heard.count(("charge", Status.DONE)) == 3
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-13")
+@pytest.mark.parametrize("store", STORES)
+async def test_who_waits_for_the_result_is_woken(shop: Shop, store: str) -> None:
+    """And jobs that the block enqueued start at once, for listeners too."""
+    heard: list[tuple[str, Status | None, Status]] = []
+    shop.jobs.listener(lambda change: heard.append((change.kind, change.before, change.after)))
+
+    @shop.jobs.task
+    async def follow() -> str:
+        return "followed"
+
+    @shop.jobs.task
+    async def charge() -> str:
+        async with current().transaction() as tx:
+            made = await follow.enqueue()
+            tx.result(made.id)
+        return ""
+
+    async with working(shop.jobs, {"default": 2}, poll=60):
+        job = await charge.enqueue()
+        follower = await asyncio.wait_for(job.result(), 5)
+        assert await asyncio.wait_for(shop.jobs.handle(follower).result(), 5) == "followed"
+    assert (store, ("follow", None, Status.PENDING) in heard) == (store, True)
+    await shop.jobs.close()
