@@ -12,6 +12,7 @@ from typing import Final
 COMMANDS: Final = {
     "work": ("stoker.cli.work:work", "Run the jobs of an app: stoker work app:jobs"),
     "status": ("stoker.cli.status:status", "Show what needs attention, queues, workers and what goes wrong"),
+    "top": ("stoker.cli.top:top", "Watch queues, workers and failures live, and steer them by keys"),
     "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel"),
     "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
     "schedules": ("stoker.cli.schedules:schedules", "List schedules; pause, resume, run, edit or drop one"),

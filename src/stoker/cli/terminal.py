@@ -1,0 +1,466 @@
+"""The live terminal view of `stoker top`: queues, jobs, failures and workers, steered by keys.
+
+It reads the store every two seconds through an admin. When the store does not answer, the last figures stay, with
+their time, and the view goes on trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Static
+
+from stoker.admin import Filter, Operators
+from stoker.admin.history import RECENT, Failures
+from stoker.admin.overview import Overview
+from stoker.cli.queues import flow, state
+from stoker.cli.store import ago, length
+from stoker.cli.text import one_line, safe
+from stoker.model.errors import StokerError
+from stoker.model.time import moment
+from stoker.records import Job
+
+View: TypeAlias = Literal["queues", "jobs", "failures", "workers"]
+VIEWS: tuple[View, ...] = ("queues", "jobs", "failures", "workers")
+EVERY = 2.0
+"""Seconds between two looks at the store."""
+
+WIDE = 120
+"""Columns of a terminal from which a table shows all of its own."""
+
+LISTED = 100
+"""Jobs that are listed."""
+
+HELP = """\
+1 2 3 4   queues, jobs, failures, workers
+enter     open: the jobs of a queue or of an error, everything about a job
+escape    back
+/         filter jobs: is:dead queue:mail kind:send* since:2h "text"
+p         pause the selected queue
+r         resume the selected queue
+R         requeue: the selected job, the dead jobs of the selected queue,
+          or the jobs of the selected error
+.         hold the picture, and go on
+?         this help
+q         quit
+"""
+
+STYLES = {"bad": "bold red", "warn": "yellow", "plain": "dim"}
+COLORS = {"running": "blue", "retrying": "yellow", "done": "green", "dead": "red"}
+
+
+class Page(ModalScreen[None]):
+    """A text over the view, which any of its keys closes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark", "dismiss", "Back"),
+    ]
+    CSS = """
+    Page { align: center middle; }
+    Page > VerticalScroll { width: 90%; height: auto; max-height: 90%; border: round $primary; padding: 0 1; }
+    """
+
+    def __init__(self, title: str, text: Text) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """A scrolling box."""
+        with VerticalScroll() as box:
+            box.border_title = self._title
+            yield Static(self._text)
+
+
+class Question(ModalScreen[bool]):
+    """A question that `y` affirms; everything else declines."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,escape,q", "answer(False)", "No"),
+    ]
+    CSS = """
+    Question { align: center middle; }
+    Question > Static { width: auto; max-width: 90%; border: round $warning; padding: 0 1; }
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """A box with the question."""
+        yield Static(Text(f"{self._text} (y/n)"))
+
+    def action_answer(self, yes: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(yes)
+
+
+class Top(App[None]):
+    """The live view of one store."""
+
+    TITLE = "stoker top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { height: auto; padding: 0 1; }
+    #findings { height: auto; max-height: 4; padding: 0 1; }
+    #said { height: auto; padding: 0 1; color: $text-muted; }
+    DataTable { height: 1fr; }
+    #filter { display: none; height: 3; }
+    #filter.open { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(n), f"look('{view}')", view.capitalize()) for n, view in enumerate(VIEWS, 1)),
+        Binding("p", "pause", "Pause"),
+        Binding("r", "resume", "Resume"),
+        Binding("R,shift+r", "requeue", "Requeue"),
+        Binding("slash", "filter", "Filter"),
+        Binding("full_stop", "hold", "Hold", show=False),
+        Binding("escape", "leave", "Back", show=False),
+        Binding("question_mark", "help", "Help"),
+        Binding("q", "quit", "Quit"),
+    ]
+
+    def __init__(self, admin: Operators, *, every: float = EVERY) -> None:
+        super().__init__()
+        self._admin = admin
+        self._every = every
+        self._overview: Overview | None = None
+        self._failures: Failures | None = None
+        self._jobs: list[Job] = []
+        self.looking_at: View = "queues"
+        self.filter_text = ""
+        self.held = False
+        self._read_at: datetime | None = None
+
+    # --- the picture --------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """A head, what needs attention, a table, a filter that opens, and the keys."""
+        with Vertical():
+            yield Static(id="head")
+            yield Static(id="findings")
+            yield DataTable(id="table", cursor_type="row", zebra_stripes=True)
+            yield Static(id="said")
+        yield Input(placeholder="is:dead queue:mail kind:send* since:2h", id="filter")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Look now, and again and again."""
+        self.query_one(DataTable).focus()
+        self.look()
+        self.set_interval(self._every, self._tick)
+
+    def on_resize(self) -> None:
+        """Another width has other columns."""
+        self._draw()
+
+    def _tick(self) -> None:
+        if not self.held:
+            self.look()
+
+    @work(exclusive=True, group="look")
+    async def look(self) -> None:
+        """Read the store and draw; one that does not answer leaves the picture as it was."""
+        try:
+            if self.looking_at == "failures" or self._failures is None:
+                self._failures = await self._admin.history.failures()
+            self._overview = await self._admin.overview(RECENT * 60, self._failures)
+            if self.looking_at == "jobs":
+                self._jobs = (await self._admin.jobs.find(self.filter_text, limit=LISTED)).jobs
+        except StokerError as error:
+            self._away(error)
+            return
+        self._read_at = self._overview.at
+        self._draw()
+
+    def _away(self, error: StokerError) -> None:
+        since = "" if self._read_at is None else f" What you see is from {self._read_at:%H:%M:%S}."
+        text = f"The store does not answer as it should: {one_line(str(error))}{since}"
+        self.query_one("#findings", Static).update(Text(text, style=STYLES["bad"]))
+
+    def _draw(self) -> None:
+        found = self._overview
+        if found is None or not self.is_running:
+            return
+        self.query_one("#head", Static).update(self._head(found))
+        lines = [Text(safe(str(one)), style=STYLES[one.tone], no_wrap=True) for one in found.findings[:4]]
+        self.query_one("#findings", Static).update(Text("\n").join(lines))
+        columns, rows = getattr(self, f"_{self.looking_at}_table")(found)
+        self._fill(columns, rows)
+
+    def _head(self, found: Overview) -> Text:
+        counts, flows = found.counts, found.flow
+        at_work = sum(one.state == "running" for one in found.workers)
+        text = Text()
+        text.append(found.verdict, style="bold red" if found.needs_attention else "bold green")
+        text.append(f"  {self.looking_at}", style="bold")
+        if self.looking_at == "jobs":
+            text.append(f" {safe(self.filter_text) or 'newest'}", style="italic")
+        if self.held:
+            text.append("  held", style="reverse")
+        text.append(f"  {found.at:%H:%M:%S} UTC\n", style="dim")
+        text.append(f"{counts['ready']:,} ready · {counts['running']:,} running · {counts['retrying']:,} retrying · ")
+        text.append(f"{counts['dead']:,} dead · {at_work} workers · ")
+        text.append(f"{flows.enqueued / flows.minutes:,.0f}/min in, {flows.completed / flows.minutes:,.0f}/min out")
+        return text
+
+    def _fill(self, columns: tuple[str, ...], rows: list[tuple[str, tuple[Any, ...]]]) -> None:
+        """Show rows, with the cursor on the row that it was on."""
+        table = self.query_one(DataTable)
+        selected = self.selected
+        # The table is drawn anew; the columns only if they are others, so that widths do not jump.
+        table.clear(columns=[str(column.label) for column in table.ordered_columns] != list(columns))
+        if not table.columns:
+            table.add_columns(*columns)
+        for key, cells in rows:
+            table.add_row(*map(_cell, cells), key=key)
+        keys = [key for key, _ in rows]
+        if selected in keys:
+            table.move_cursor(row=keys.index(selected), animate=False)
+
+    @property
+    def selected(self) -> str | None:
+        """The key of the selected row: a queue, a job's id, the sample of an error, a worker."""
+        table = self.query_one(DataTable)
+        if not table.row_count:
+            return None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+    def _queues_table(self, found: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
+        columns: tuple[str, ...] = ("queue", "ready", "running", "retrying", "dead", "waits", "slots")
+        wide = self.size.width >= WIDE
+        if wide:
+            columns = (*columns, "scheduled", "workers", "in/min", "out/min", "clear in", "95 % in", "state")
+        rows = []
+        for one in found.queues:
+            name = one.name if wide or state(one) == "open" else f"{one.name} ({state(one).split()[0].rstrip(',')})"
+            cells: tuple[Any, ...] = (name, one.ready, one.running, one.retrying, one.dead)
+            cells = (*cells, length(one.lag) if one.ready else "", one.slots)
+            more = (
+                (one.scheduled, one.workers, *flow(one), one_line(state(one), max(self.size.width - 117, 4)))
+                if wide
+                else ()
+            )
+            rows.append((one.name, (*cells, *more)))
+        return columns, rows
+
+    def _jobs_table(self, _: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
+        wide = self.size.width >= WIDE
+        columns: tuple[str, ...] = ("status", "kind", "queue", "attempts", "created", "error")
+        if wide:
+            columns = ("id", *columns)
+        rows = []
+        for job in self._jobs:
+            status = Text(job.status.value, style=COLORS.get(job.status.value, ""))
+            error = one_line((job.last_error or "").partition("\n")[0], 120 if wide else 30)
+            cells = (status, job.kind, job.queue, f"{job.attempts} of {job.base + job.budget}", ago(job.created_at))
+            rows.append((job.id, ((job.id, *cells, error) if wide else (*cells, error))))
+        return columns, rows
+
+    def _failures_table(self, _: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
+        groups = [] if self._failures is None else self._failures.groups
+        rows = [(one.sample, (one.count, one.kind, ago(moment(one.last)), one_line(one.error, 200))) for one in groups]
+        return ("jobs", "kind", "last", "error"), rows
+
+    def _workers_table(self, found: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
+        columns = ("worker", "host", "pid", "state", "running", "slots", "seen", "queues")
+        rows = []
+        for one in found.workers:
+            style = "red" if one.state == "silent" else ""
+            queues = ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items()))
+            seen = ago(one.seen_at, datetime.now(UTC))
+            cells = (one.worker, one.host, one.pid, Text(one.state, style=style), one.running, one.slots, seen, queues)
+            rows.append((one.worker, cells))
+        return columns, rows
+
+    # --- keys ---------------------------------------------------------------------------------------------------
+
+    def action_look(self, view: View) -> None:
+        """Show another table."""
+        self.looking_at = view
+        self.query_one(DataTable).clear(columns=True)
+        self._draw()
+        self.look()
+
+    def action_leave(self) -> None:
+        """Close the filter, else go back to the queues."""
+        box = self.query_one("#filter", Input)
+        if box.has_class("open"):
+            box.remove_class("open")
+            self.query_one(DataTable).focus()
+        else:
+            self.filter_text = ""
+            self.action_look("queues")
+
+    def action_hold(self) -> None:
+        """Stop looking, or look again."""
+        self.held = not self.held
+        self._draw()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(Page("keys", Text(HELP)))
+
+    def action_filter(self) -> None:
+        """Open the filter."""
+        box = self.query_one("#filter", Input)
+        box.add_class("open")
+        box.value = self.filter_text
+        box.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Look for jobs; a filter that means nothing stays open and says why."""
+        try:
+            Filter.parse(event.value)
+        except StokerError as error:
+            self.say(str(error))
+            return
+        self.filter_text = event.value
+        event.input.remove_class("open")
+        self.query_one(DataTable).focus()
+        self.action_look("jobs")
+
+    def on_data_table_row_selected(self) -> None:
+        """Open what is selected."""
+        selected = self.selected
+        if selected is None:
+            return
+        if self.looking_at == "queues":
+            self.show_jobs(f"queue:{selected}")
+        elif self.looking_at == "failures":
+            self.show_jobs(f"same_error:{selected}")
+        elif self.looking_at == "jobs":
+            self.open_job(selected)
+        else:
+            self.open_worker(selected)
+
+    def show_jobs(self, filter_text: str) -> None:
+        """List the jobs of a filter."""
+        self.filter_text = filter_text
+        self.action_look("jobs")
+
+    @work(group="act")
+    async def open_job(self, job: str) -> None:
+        """Show everything about a job, and why it does not run."""
+        await self._tried(self._opened_job(job))
+
+    async def _opened_job(self, job: str) -> None:
+        from stoker.cli.jobs import detail_object
+
+        found = await self._admin.jobs.get(job)
+        why = await self._admin.jobs.explain(job)
+        text = Text()
+        text.append(safe(f"{why.reason}: {why.detail}"), style="bold")
+        for line in (*(gate.detail for gate in why.gates), *why.beside, why.remedy):
+            text.append(safe(f"\n{line}") if line else "")
+        text.append("\n")
+        for name, value in detail_object(found).items():
+            if name != "events" and value not in (None, {}, [], (), "", False, 0):
+                text.append(f"\n{name}: ", style="bold")
+                text.append(safe(str(value)))
+        for event in found.events:
+            text.append(f"\n{event.at:%Y-%m-%d %H:%M:%S} {event.type}, attempt {event.attempt}", style="dim")
+        self.push_screen(Page(f"{found.job.kind} {job}", text))
+
+    @work(group="act")
+    async def open_worker(self, worker: str) -> None:
+        """Show what a worker runs."""
+        await self._tried(self._opened_worker(worker))
+
+    async def _opened_worker(self, worker: str) -> None:
+        running = await self._admin.workers.jobs(worker)
+        text = Text("it runs nothing" if not running else "")
+        for one in running:
+            since = "" if one.job.started_at is None else f" since {one.job.started_at:%H:%M:%S}"
+            text.append(safe(f"{one.job.kind} {one.job.id}{since}\n"), style="yellow" if one.long else "")
+        self.push_screen(Page(f"worker {worker}", text))
+
+    # --- acting -------------------------------------------------------------------------------------------------
+
+    def action_pause(self) -> None:
+        """Pause the selected queue."""
+        self._steer("pause")
+
+    def action_resume(self) -> None:
+        """Resume the selected queue."""
+        self._steer("resume")
+
+    def _steer(self, verb: Literal["pause", "resume"]) -> None:
+        queue = self.selected
+        if self.looking_at != "queues" or queue is None:
+            self.say(f"select a queue to {verb} it")
+            return
+        queues = self._admin.queues
+        call: Callable[[str], Coroutine[Any, Any, None]] = queues.pause if verb == "pause" else queues.resume
+        self._change(call(queue), f"queue {queue} is {verb}d")
+
+    def action_requeue(self) -> None:
+        """Requeue the selected job, the dead jobs of a queue or the jobs of an error; more than one is asked for."""
+        selected = self.selected
+        if selected is None or self.looking_at == "workers":
+            self.say("select a queue, an error or a job to requeue")
+        elif self.looking_at == "jobs":
+            self._change(self._admin.jobs.requeue(selected), f"job {selected} is requeued")
+        else:
+            dead = f"is:dead queue:{selected}" if self.looking_at == "queues" else f"same_error:{selected}"
+            self.requeue_many(dead)
+
+    @work(group="act")
+    async def requeue_many(self, filter_text: str) -> None:
+        """Count, ask, and requeue as an operation."""
+        await self._tried(self._requeued_many(filter_text))
+
+    async def _requeued_many(self, filter_text: str) -> None:
+        count, all_of_them = await self._admin.jobs.preview(filter_text)
+        if not count:
+            self.say(f"no jobs match {filter_text}")
+            return
+        shown = f"{count:,}" if all_of_them else f"more than {count:,}"
+        if not await self.push_screen_wait(Question(f"Requeue {shown} jobs that match {filter_text}?")):
+            self.say("nothing was changed")
+            return
+        started = await self._admin.operations.start("requeue", filter_text)
+        ended = await self._admin.operations.finish(started.id, lambda one: self.say(f"requeued {one.changed:,} jobs"))
+        self.say(f"requeued {ended.changed:,} jobs")
+        self._failures = None
+        self.look()
+
+    @work(group="act")
+    async def _change(self, call: Coroutine[Any, Any, object], done: str) -> None:
+        async def changed() -> None:
+            await call
+            self.say(done)
+            self.look()
+
+        await self._tried(changed())
+
+    async def _tried(self, call: Coroutine[Any, Any, None]) -> None:
+        """Await a call; what Stoker refuses is said below the table."""
+        try:
+            await call
+        except StokerError as error:
+            self.say(str(error))
+
+    def say(self, text: str) -> None:
+        """Say something below the table."""
+        self.query_one("#said", Static).update(Text(one_line(text, 400)))
+
+
+def _cell(value: Any) -> Text:
+    if isinstance(value, Text):
+        return value
+    return Text(f"{value:,}" if isinstance(value, int) else one_line(str(value)), justify=_side(value))
+
+
+def _side(value: Any) -> Literal["left", "right"]:
+    return "right" if isinstance(value, int) else "left"

@@ -1,0 +1,232 @@
+"""`stoker top`, through textual's pilot and once in a real terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import select
+import struct
+import sys
+import termios
+import time
+from collections.abc import AsyncIterator, Callable
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static
+
+from stoker.admin import Admin
+from stoker.app import Stoker
+from stoker.cli.terminal import HELP, Page, Question, Top
+from stoker.model.errors import EngineUnavailable
+from stoker.model.job import Status
+from tests.harness.apps import drain
+
+SIZES = [(80, 24), (200, 60)]
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[Stoker]:
+    """A store with twelve dead jobs, one done and one scheduled."""
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task(queue="mail", attempts=1)
+    async def send(to: str) -> str:
+        if to.startswith("nowhere"):
+            raise ValueError(f"no such address {to!r}\x1b[2J")
+        return to
+
+    async with app:
+        for n in range(12):
+            await send.enqueue(f"nowhere{n}")
+        await send.enqueue("ada")
+        await drain(app)
+        await send.using(delay=3600, queue="later").enqueue("later")
+        yield app
+
+
+def text(top: Top, where: str) -> str:
+    return str(top.query_one(where, Static).content)
+
+
+def cells(top: Top) -> list[list[str]]:
+    table = top.query_one(DataTable)
+    return [[str(cell) for cell in table.get_row_at(row)] for row in range(table.row_count)]
+
+
+async def shows(pilot: Pilot[None], seen: Callable[[], object]) -> None:
+    """Wait for what a worker of the view brings about."""
+    async with asyncio.timeout(20):
+        while not seen():
+            await pilot.pause(0.02)
+
+
+@pytest.mark.spec("TOP-01")
+@pytest.mark.parametrize("size", SIZES)
+async def test_queues_are_shown_at_every_size(app: Stoker, size: tuple[int, int]) -> None:
+    top = Top(Admin(app))
+    async with top.run_test(size=size) as pilot:
+        await shows(pilot, lambda: len(cells(top)) == 2)
+        later, mail = cells(top)
+        assert (later[0], mail[0], mail[4]) == ("later", "mail", "12")
+        assert len(mail) == (7 if size[0] == 80 else 14)
+        head = text(top, "#head")
+        assert "One thing needs you" in head
+        assert "12 dead" in head
+        assert "12 jobs died in the last hour" in text(top, "#findings")
+        table = top.query_one(DataTable)
+        assert table.virtual_size.width <= size[0], "nothing is cut off"
+        assert table.region.height >= 10
+
+
+@pytest.mark.spec("TOP-02")
+async def test_a_queue_is_paused_and_resumed(app: Stoker) -> None:
+    admin = Admin(app, by="ada")
+    top = Top(admin)
+    async with top.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, lambda: len(cells(top)) == 2)
+        await pilot.press("down", "p")
+        await shows(pilot, lambda: "queue mail is paused" in text(top, "#said"))
+        await shows(pilot, lambda: cells(top)[1][0] == "mail (paused)")
+        assert (await admin.queues.get("mail")).paused_by == "ada"
+        assert top.selected == "mail", "the cursor stays where it was"
+        await pilot.press("r")
+        await shows(pilot, lambda: cells(top)[1][0] == "mail")
+        await pilot.press("2", "p")
+        await shows(pilot, lambda: "select a queue to pause it" in text(top, "#said"))
+
+
+@pytest.mark.spec("TOP-03")
+async def test_jobs_are_filtered_opened_and_requeued(app: Stoker) -> None:
+    admin = Admin(app)
+    top = Top(admin)
+    async with top.run_test(size=(200, 60)) as pilot:
+        await shows(pilot, lambda: cells(top))
+        await pilot.press("slash", *"is:daed", "enter")
+        await shows(pilot, lambda: "Did you mean dead?" in text(top, "#said"))
+        top.query_one(Input).value = "is:dead"
+        await pilot.press("enter")
+        await shows(pilot, lambda: len(cells(top)) == 12)
+        assert "\x1b" not in str(cells(top))
+        await pilot.press("enter")
+        await shows(pilot, lambda: isinstance(top.screen, Page))
+        shown = str(top.screen.query_one(Static).content)
+        assert shown.startswith("finished: it is dead: ValueError: no such address")
+        assert "\x1b" not in shown
+        await pilot.press("escape")
+        chosen = top.selected
+        assert chosen is not None
+        await pilot.press("R")
+        await shows(pilot, lambda: f"job {chosen} is requeued" in text(top, "#said"))
+        await shows(pilot, lambda: len(cells(top)) == 11)
+        assert (await admin.jobs.get(chosen)).job.status is Status.PENDING
+        await pilot.press("escape")
+        await shows(pilot, lambda: top.looking_at == "queues" and len(cells(top)) == 2)
+
+
+@pytest.mark.spec("TOP-04")
+async def test_many_jobs_are_requeued_after_a_question(app: Stoker) -> None:
+    admin = Admin(app)
+    top = Top(admin)
+    async with top.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, lambda: cells(top))
+        await pilot.press("3")
+        await shows(pilot, lambda: len(cells(top)) == 1)
+        assert cells(top)[0][:2] == ["12", "send"]
+        await pilot.press("enter")
+        await shows(pilot, lambda: top.looking_at == "jobs" and len(cells(top)) == 12)
+        await pilot.press("3")
+        await shows(pilot, lambda: top.looking_at == "failures" and cells(top))
+        await pilot.press("R")
+        await shows(pilot, lambda: isinstance(top.screen, Question))
+        await pilot.press("n")
+        await shows(pilot, lambda: "nothing was changed" in text(top, "#said"))
+        await pilot.press("R")
+        await shows(pilot, lambda: isinstance(top.screen, Question))
+        await pilot.press("y")
+        await shows(pilot, lambda: "requeued 12 jobs" in text(top, "#said"))
+        await pilot.press("1")
+        await shows(pilot, lambda: len(cells(top)) == 2 and cells(top)[1][1] == "12")
+        await pilot.press("down", "R")
+        await shows(pilot, lambda: "no jobs match is:dead queue:mail" in text(top, "#said"))
+
+
+@pytest.mark.spec("TOP-05")
+async def test_workers_help_and_hold(app: Stoker) -> None:
+    top = Top(Admin(app), every=0.05)
+    async with top.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, lambda: cells(top))
+        await pilot.press("4")
+        await shows(pilot, lambda: len(cells(top)) == 1)
+        assert cells(top)[0][3] == "stopped"
+        await pilot.press("enter")
+        await shows(pilot, lambda: isinstance(top.screen, Page))
+        assert str(top.screen.query_one(Static).content) == "it runs nothing"
+        await pilot.press("escape", "question_mark")
+        await shows(pilot, lambda: isinstance(top.screen, Page))
+        assert str(top.screen.query_one(Static).content) == HELP
+        await pilot.press("escape", "full_stop")
+        await shows(pilot, lambda: "held" in text(top, "#head"))
+        assert top.held
+        await pilot.press("full_stop", "R")
+        await shows(pilot, lambda: "select a queue" in text(top, "#said"))
+        await pilot.press("q")
+    assert not top.is_running
+
+
+@pytest.mark.spec("TOP-06")
+async def test_a_store_that_is_away_leaves_the_picture(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin(app)
+    top = Top(admin, every=0.05)
+    async with top.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, lambda: cells(top))
+        real = app.engine
+
+        async def away() -> None:
+            raise EngineUnavailable("nobody is at home")
+
+        monkeypatch.setattr(app, "engine", away)
+        await shows(pilot, lambda: "What you see is from" in text(top, "#findings"))
+        assert len(cells(top)) == 2
+        await pilot.press("p")
+        await shows(pilot, lambda: "nobody is at home" in text(top, "#said"))
+        monkeypatch.setattr(app, "engine", real)
+        await shows(pilot, lambda: "died in the last hour" in text(top, "#findings"))
+
+
+@pytest.mark.spec("TOP-07")
+@pytest.mark.parametrize("size", SIZES)
+async def test_it_runs_in_a_real_terminal(app: Stoker, size: tuple[int, int]) -> None:
+    url = f"sqlite:///{app.root().where}"
+    code, seen = await asyncio.to_thread(play, [sys.executable, "-m", "stoker", "top", "--url", url], size)
+    assert code == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    assert "needs you" in plain
+    assert "mail" in plain
+
+
+def play(command: list[str], size: tuple[int, int]) -> tuple[int, str]:
+    """Run a command on a terminal of this size until it has drawn, press q, and return its exit code and output."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm-256color"
+        os.execvp(command[0], command)
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    seen, pressed, end = b"", False, time.monotonic() + 50
+    while time.monotonic() < end:
+        ready, _, _ = select.select([terminal], [], [], 0.2)
+        if ready:
+            try:
+                seen += os.read(terminal, 65536)
+            except OSError:  # the other side is closed
+                break
+        if not pressed and b"mail" in seen:
+            os.write(terminal, b"q")
+            pressed = True
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), seen.decode(errors="replace")
