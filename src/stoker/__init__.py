@@ -9,6 +9,7 @@ from stoker.codec.signature import Raw
 from stoker.context import Context, current
 from stoker.handle import JobHandle
 from stoker.hooks import FailedRun
+from stoker.limits import Limit
 from stoker.model.chunk import Chunk
 from stoker.model.errors import (
     Duplicate,
@@ -53,6 +54,7 @@ __all__ = [
     "Transition",
     "FailedRun",
     "Unique",
+    "Limit",
     "Rate",
     "Curve",
     "Exponential",

@@ -159,6 +159,7 @@ class Stoker(Registry):
         name: str,
         *,
         workers: int | None = None,
+        fair: bool | None = None,
         rate: Rate | None = None,
         keep_done: Seconds | None = None,
         keep_dead: Seconds | None = None,
@@ -166,12 +167,12 @@ class Stoker(Registry):
     ) -> QueueHandle:
         """A queue to pause and tune, for every process on the store. Settings that are given are declared.
 
-        `workers`: slots over all workers. `rate`: starts over all workers. `keep_done`, `keep_dead`: retention.
-        `curve`: waits before retries and after throttles. A worker stores declarations when it starts; a setting that
+        `workers`: slots over all workers. `fair`: tenants take turns. `rate`: starts over all workers. `keep_done`,
+        `keep_dead`: retention. `curve`: waits before retries and after throttles. A worker stores declarations when it starts; a setting that
         people changed meanwhile stays as they set it.
         """
         handle = QueueHandle(self, name)
-        self.declarations.queue(name, tuning(workers, rate, keep_done, keep_dead, curve))
+        self.declarations.queue(name, tuning(workers, fair, rate, keep_done, keep_dead, curve))
         return handle
 
     def budget(self, name: str, rate: Rate | None = None) -> BudgetHandle:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 def tuning(
     workers: int | None = None,
+    fair: bool | None = None,
     rate: Rate | None = None,
     keep_done: Seconds | None = None,
     keep_dead: Seconds | None = None,
@@ -38,6 +39,7 @@ def tuning(
         raise InvalidInput("curve", curve, "must be a Curve, such as Curve(base=60, max=1800)")
     return Tuning(
         workers=workers,
+        fair=fair,
         rate=rate,
         keep_done=None if keep_done is None else span(keep_done, "keep_done"),
         keep_dead=None if keep_dead is None else span(keep_dead, "keep_dead"),
@@ -122,16 +124,17 @@ class QueueHandle:
         self,
         *,
         workers: int | None = None,
+        fair: bool | None = None,
         rate: Rate | None = None,
         keep_done: Seconds | None = None,
         keep_dead: Seconds | None = None,
         curve: Curve | None = None,
     ) -> None:
         """Change settings of this queue, for every worker; what is not given stays."""
-        await self._tune(tuning(workers, rate, keep_done, keep_dead, curve))
+        await self._tune(tuning(workers, fair, rate, keep_done, keep_dead, curve))
 
     async def clear(self, *settings: str) -> None:
-        """Give settings their defaults again: workers, rate, keep_done, keep_dead, curve."""
+        """Give settings their defaults again: workers, fair, rate, keep_done, keep_dead, curve."""
         await self._tune(Tuning(clear=frozenset(settings)))
 
     async def settings(self) -> QueueSettings:
@@ -164,6 +167,7 @@ class QueueHandle:
         self,
         *,
         workers: int | None = None,
+        fair: bool | None = None,
         rate: Rate | None = None,
         keep_done: Seconds | None = None,
         keep_dead: Seconds | None = None,

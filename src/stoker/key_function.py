@@ -1,4 +1,4 @@
-"""Unique keys that a function computes from a task's arguments.
+"""Keys that a function computes from a task's arguments.
 
 The function is checked against the signature when it is given: it must take every call the task takes, by position or
 by keyword. So a key function that forgot a parameter is refused at start-up and not at the first enqueue.
@@ -16,27 +16,36 @@ from stoker.model.unique import Unique
 KeyFunction: TypeAlias = Callable[..., str | Unique | None]
 
 
-class KeyOf:
-    """A key function, and whether it takes arguments by keyword."""
+def bound_call(
+    fn: Callable[..., Any], signature: inspect.Signature, task: str, option: str
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
+    """A function of the task's arguments, called with them as the task is; checked that it takes every such call."""
+    by_keyword = _wants_keywords(fn, signature, task, option)
 
-    __slots__ = ("_by_keyword", "_signature", "fn")
+    def call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if by_keyword is None or not (args if by_keyword else kwargs):
+            return fn(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        return fn(**bound.arguments) if by_keyword else fn(*bound.args, **bound.kwargs)
+
+    return call
+
+
+class KeyOf:
+    """A function that computes unique keys."""
+
+    __slots__ = ("_call", "fn")
 
     def __init__(self, fn: KeyFunction, signature: inspect.Signature, task: str) -> None:
         self.fn = fn
-        self._signature = signature
-        self._by_keyword = _wants_keywords(fn, signature, task)
+        self._call = bound_call(fn, signature, task, "unique")
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Unique | None:
         """The key of one call, which the task's signature is known to take."""
-        if self._by_keyword is None or not (args if self._by_keyword else kwargs):
-            return _key(self.fn(*args, **kwargs))
-        bound = self._signature.bind(*args, **kwargs)
-        if self._by_keyword:
-            return _key(self.fn(**bound.arguments))
-        return _key(self.fn(*bound.args, **bound.kwargs))
+        return _key(self._call(args, kwargs))
 
 
-def _wants_keywords(fn: KeyFunction, signature: inspect.Signature, task: str) -> bool | None:
+def _wants_keywords(fn: Callable[..., Any], signature: inspect.Signature, task: str, option: str) -> bool | None:
     """Should arguments go by keyword? None: as given. Raises if neither fits every call."""
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     try:
@@ -52,7 +61,7 @@ def _wants_keywords(fn: KeyFunction, signature: inspect.Signature, task: str) ->
         if all(_takes(own, (), kwargs) for kwargs in by_name):
             return True
     why = f"must take the arguments of the task, {task}{signature}, but takes {own}"
-    raise InvalidInput("unique", getattr(fn, "__qualname__", fn), why)
+    raise InvalidInput(option, getattr(fn, "__qualname__", fn), why)
 
 
 def _calls(signature: inspect.Signature) -> list[tuple[tuple[None, ...], dict[str, None]]]:

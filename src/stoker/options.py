@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypedDict, TypeVar
 import msgspec
 
 from stoker.key_function import KeyFunction
+from stoker.limits import LimitOption, check_limit
 from stoker.model.errors import InvalidInput
 from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name
 from stoker.model.retry import Backoff
@@ -38,6 +39,7 @@ class TaskOptions(TypedDict, Generic[KeyFunctionT], total=False):
     keep: Seconds | None
     metadata: Mapping[str, str] | None
     isolation: Isolation | None
+    limit: LimitOption | None
 
 
 class CallOptions(TaskOptions[KeyFunctionT], Generic[KeyFunctionT], total=False):
@@ -58,6 +60,7 @@ class JobOptions(Options, frozen=True, kw_only=True, gc=True):
     attempts: int | None = None
     unique: Unique | KeyFunction | None = None
     tenant: str | None = None
+    limit: LimitOption | None = None  # type: ignore[assignment]  # each draft computes its own `Slot` of it
 
     def over(self, base: JobOptions) -> JobOptions:
         """These options before those of `base`: metadata adds up, a delay and a moment replace each other."""
@@ -70,7 +73,7 @@ class JobOptions(Options, frozen=True, kw_only=True, gc=True):
 
     def to_stored(self) -> Options:
         """The options that travel with the job as one value; most jobs have none."""
-        options = Options(**{name: getattr(self, name) for name in Options.__struct_fields__})
+        options = Options(**{name: getattr(self, name) for name in Options.__struct_fields__ if name != "limit"})
         return PLAIN if options == PLAIN else options
 
 
@@ -99,6 +102,8 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
         raise InvalidInput("unique", unique, "must be a key, a Unique, or a function of the task's arguments")
     if "backoff" in given and not isinstance(given["backoff"], Backoff):
         raise InvalidInput("backoff", given["backoff"], "must be Exponential, Linear, Fixed or Never")
+    if "limit" in given:
+        check_limit(given["limit"])
     if "at" in given:
         given["at"] = instant(given["at"])
     if "metadata" in given:

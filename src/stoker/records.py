@@ -18,6 +18,7 @@ from stoker.model.control import Queue, overridden
 from stoker.model.groups import Group
 from stoker.model.ids import occurrence, text
 from stoker.model.job import Isolation, Status, Stored, links
+from stoker.model.limit import Slot
 from stoker.model.retry import Backoff
 from stoker.model.schedule import Misfire, Overlap, Source
 from stoker.model.schedule import Schedule as StoredSchedule
@@ -70,6 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation | None = None
     then: tuple[str, ...] = ()
     group: str | None = None
+    limit: Slot | None = None
     unique: Unique | None = None
     tenant: str | None = None
     worker: str | None = None
@@ -177,6 +179,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     paused_by: str | None
     cooling_until: datetime | None
     workers: int | None
+    fair: bool
     rate: Rate | None
     keep_done: timedelta
     keep_dead: timedelta
@@ -196,6 +199,7 @@ def queue_settings(queue: Queue, plain: Queue, now: Instant) -> QueueSettings:
         paused_by=None if pause is None else pause.by,
         cooling_until=_moment(cooldown.until) if cooldown.shut(now) else None,
         workers=queue.workers,
+        fair=queue.fair,
         rate=queue.rate,
         keep_done=timedelta(microseconds=queue.keep_done),
         keep_dead=timedelta(microseconds=queue.keep_dead),
@@ -233,6 +237,7 @@ def job(record: stored.Job) -> Job:
         isolation=options.isolation,
         then=tuple(draft.kind for draft in links(options)),
         group=None if options.group is None else text(options.group),
+        limit=options.limit,
         unique=record.unique,
         tenant=record.tenant,
         worker=record.worker,

@@ -21,6 +21,7 @@ from stoker.codec.signature import Signature, encode_payload
 from stoker.event_buffer import wall
 from stoker.key_function import KeyFunction
 from stoker.lifespan import Lifespan
+from stoker.limits import LimitOf
 from stoker.model.chunk import Chunk
 from stoker.model.errors import DuplicateSchedule, DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
@@ -188,7 +189,29 @@ class Registry:
         known = self._tasks.get(task.name)
         if known is not None and not replace:
             raise DuplicateTask(task.name, _where(known.fn), _where(task.fn))
+        self._check_limit(task)
         self._tasks[task.name] = task
+
+    def _check_limit(self, task: Task[..., Any]) -> None:
+        """Refuse two tasks that share a limit by name and mean different ones."""
+        limit = task.options.limit
+        if not limit or limit.name is None:
+            return
+        mine, queue = (limit.n, limit.hold, limit.rate), self.resolve(task.name, task.options)[0]
+        for other in self._tasks.values():
+            theirs = other.options.limit
+            if other.name == task.name or not theirs or theirs.name != limit.name:
+                continue
+            if (theirs.n, theirs.hold, theirs.rate) != mine:
+                why = f"task {other.name} declares {theirs}, task {task.name} {limit}; a name has one number"
+                raise InvalidInput("limit", limit.name, why)
+            elsewhere = self.resolve(other.name, other.options)[0]
+            if elsewhere != queue:
+                why = (
+                    f"task {other.name} goes to queue {elsewhere!r}, task {task.name} to {queue!r}: a limit counts the "
+                    "jobs of one queue; send both to one, or give them two names"
+                )
+                raise InvalidInput("limit", limit.name, why)
 
     def declare(self, kind: str, **options: Unpack[CallOptions[KeyFunction]]) -> None:
         """Declare a task whose code lives elsewhere, so that it can be enqueued by name."""
@@ -271,6 +294,10 @@ class Registry:
             raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
         tenant = self.current_tenant() if chosen.tenant is None else chosen.tenant
         encoded = encode_payload(payload)
+        if chosen.limit:
+            signature = None if task is None else task.signature
+            slot = LimitOf(chosen.limit, kind, signature).of_payload(encoded, tenant)
+            rest = msgspec.structs.replace(rest, limit=slot)
         if task is not None and task.validate:
             task.signature.check(encoded)
         return Draft(

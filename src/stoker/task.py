@@ -14,9 +14,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from msgspec.structs import replace
+
 from stoker import other_systems
 from stoker.codec.signature import Signature
 from stoker.key_function import KeyOf
+from stoker.limits import LimitOf
 from stoker.model.chunk import Chunk
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Options, check_name
@@ -73,6 +76,7 @@ class Task(Generic[P, R]):
         self._key_of = None
         if unique is not None and not isinstance(unique, Unique):
             self._key_of = KeyOf(unique, self.signature.parameters, name)
+        self._limit_of = LimitOf(options.limit, name, self.signature) if options.limit else None
         self._resolved: tuple[str, int, int, Options] | None = None
         self.__name__ = getattr(fn, "__name__", name)
         self.__qualname__ = getattr(fn, "__qualname__", name)
@@ -117,6 +121,8 @@ class Task(Generic[P, R]):
         if self._key_of is not None:
             unique = self._key_of(args, kwargs)
         tenant = self.app.current_tenant() if given.tenant is None else given.tenant
+        if self._limit_of is not None:
+            options = replace(options, limit=self._limit_of.of_call(args, kwargs, payload, tenant))
         return Draft(
             self.app.mint(),
             self.name,

@@ -146,6 +146,7 @@ def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None
 @queues.command(epilog=EXIT_CODES)
 @click.argument("queue")
 @click.option("--workers", type=click.IntRange(0), metavar="N", help="At most N jobs at once, over all workers.")
+@click.option("--fair/--not-fair", "fair", default=None, help="Whether tenants take turns.")
 @click.option("--rate", metavar="N/TIME", help="At most N starts per time, as in 100/1m.")
 @click.option("--keep-done", metavar="TIME", help="How long done jobs are kept, as in 2d.")
 @click.option("--keep-dead", metavar="TIME", help="How long dead jobs are kept.")
@@ -155,6 +156,7 @@ def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None
 def tune(
     queue: str,
     workers: int | None,
+    fair: bool | None,
     rate: str | None,
     keep_done: str | None,
     keep_dead: str | None,
@@ -166,6 +168,7 @@ def tune(
     """Change settings of a queue; what is not named stays as it is."""
     settings: dict[str, Any] = {
         "workers": workers,
+        "fair": fair,
         "rate": None if rate is None else read_rate("--rate", rate),
         "keep_done": None if keep_done is None else read_time("--keep-done", keep_done),
         "keep_dead": None if keep_dead is None else read_time("--keep-dead", keep_dead),

@@ -174,6 +174,16 @@ class Signature:
 
     # Decoding a call.
 
+    def argument(self, payload: bytes, name: str) -> Any:
+        """One argument of a call as its JSON says it, or the parameter's default."""
+        parts, _ = self._split(payload)
+        if name in parts:
+            return msgspec.json.decode(parts[name])
+        default = self._signature.parameters[name].default
+        if default is inspect.Parameter.empty:
+            raise PayloadMismatch(f"{self.name}({name})", payload, "a required argument is missing")
+        return default
+
     def decode(self, payload: bytes) -> Call:
         """The arguments as the type hints want them; raises `PayloadMismatch` naming parameter and reason."""
         if self._read is not None:

@@ -35,6 +35,7 @@ from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
 from stoker.model.tokens import AccessToken
@@ -69,6 +70,7 @@ class Feature(enum.StrEnum):
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
     CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
     OUTBOX = "streams, whose messages are appended in the transaction of the user's own data, and inboxes"
+    SUBQUEUES = "limits by key and fair queues"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 
@@ -112,7 +114,9 @@ class Jobs(Protocol):
         """Give due jobs to a worker.
 
         Only pending and retrying jobs whose scheduled time is at or before now, of queues that are neither paused nor
-        cooling down. Order: queues as demanded; inside a queue by priority (lower first), scheduled time, id. At most
+        cooling down. Order: queues as demanded; inside a queue by priority (lower first), scheduled time, id, over all
+        jobs that may run: of those with a limit (`Options.limit`) no more run than it allows, by queue, name and key. In
+        a fair queue subqueues take turns (`subqueues.take_turns`). What waits for a limit costs a claim nothing. At most
         the number requested per queue and in total, and of a queue with a rate at most as many as it has whole tokens;
         the claim takes one token for each job that it hands out, in the same step. Atomic: no job goes to two workers;
         a job is running, with a rising token and one more attempt, when the call returns. Claiming a retrying job makes
@@ -293,6 +297,16 @@ class Control(Protocol):
         `declared`: this is what an app's code declares. The store keeps the last declaration, and a setting follows
         the code only while it has the value that was declared last (`control.declare`). Returns whether anything was
         written. A change that lets jobs start earlier (`control.opens`) wakes a waiter of the queue.
+        """
+        ...
+
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        """The subqueues of a queue with names behind `after`, by name, at most `limit`; with `names` these alone.
+
+        Each with what runs and may run, when its first job is due, and up to `subqueues.MOST_HOLDERS` holders of its
+        slots, by id. A subqueue in which nothing waits or runs need not be there. Empty: `[]`.
         """
         ...
 

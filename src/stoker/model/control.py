@@ -14,6 +14,7 @@ import msgspec
 from stoker.model.errors import InvalidInput
 from stoker.model.job import check_name
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
+from stoker.model.limit import check_limit_name, check_number
 from stoker.model.retry import OFF, Curve, clamped_curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, level, retuned
 from stoker.model.time import LONGEST, SECOND, Instant, Span
@@ -22,7 +23,7 @@ MOST_WORKERS = 10_000
 LONGEST_REASON = 1_000
 """Characters of the reason for a pause."""
 
-SETTINGS = ("workers", "rate", "keep_done", "keep_dead", "curve")
+SETTINGS = ("workers", "fair", "rate", "keep_done", "keep_dead", "curve")
 """What an app's code may declare for a queue, and what can be cleared."""
 
 SHOWN_WITHIN: Span = 20 * SECOND
@@ -36,7 +37,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Changes to a queue. `workers` is the cluster-wide number of slots; None there means: whatever workers bring.
 
     `paused=True` pauses the queue for `pause_for` (None: until it is resumed) and replaces an earlier pause;
-    `paused=False` resumes it. `clear` names settings that go back to their defaults.
+    `paused=False` resumes it. `fair`: tenants take turns. `limits` sets the numbers of limits by name, over what jobs
+    bring; None gives a limit back to its jobs. `clear` names settings that go back to their defaults.
     """
 
     paused: bool | None = None
@@ -44,11 +46,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     by: str | None = None
     workers: int | None = None
+    fair: bool | None = None
     rate: Rate | None = None
     keep_done: Span | None = None
     keep_dead: Span | None = None
     curve: Curve | None = None
     clear: frozenset[str] = frozenset()
+    limits: tuple[tuple[str, int | None], ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("pause_for", "reason", "by"):
@@ -63,6 +67,12 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         self._bound("keep_dead", LONGEST)
         if self.rate is not None and not isinstance(self.rate, Rate):
             raise InvalidInput("rate", self.rate, "must be a Rate, such as Rate(100, per=60)")
+        if self.fair not in (None, True, False):
+            raise InvalidInput("fair", self.fair, "must be True or False")
+        for name, n in self.limits:
+            check_limit_name(name)
+            if n is not None:
+                check_number(n)
         if self.curve is not None:
             msgspec.structs.force_setattr(self, "curve", clamped_curve(self.curve))
         for field in sorted(self.clear):
@@ -110,12 +120,15 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as stored. One that was never tuned acts like `Queue(name=…)`.
 
-    `bucket` holds its rate and tokens. `declared` is what an app's code declared last.
+    `bucket` holds its rate and tokens. `limits` are the numbers of limits that an operator set, by name. `declared` is
+    what an app's code declared last.
     """
 
     name: str
     pause: Pause | None = None
     workers: int | None = None
+    fair: bool = False
+    limits: tuple[tuple[str, int], ...] = ()
     bucket: Bucket | None = None
     keep_done: Span = KEEP_DONE
     keep_dead: Span = KEEP_DEAD
@@ -196,7 +209,7 @@ def tuned(queue: Queue, tuning: Tuning, now: Instant, *, keep_done: Span = KEEP_
     if tuning.paused is not None:
         until = None if tuning.pause_for is None else now + tuning.pause_for
         changes["pause"] = Pause(until, tuning.reason, tuning.by) if tuning.paused else None
-    for field in ("workers", "keep_done", "keep_dead", "curve"):
+    for field in ("workers", "fair", "keep_done", "keep_dead", "curve"):
         if field in tuning.clear:
             changes[field] = getattr(plain, field)
         elif getattr(tuning, field) is not None:
@@ -205,6 +218,9 @@ def tuned(queue: Queue, tuning: Tuning, now: Instant, *, keep_done: Span = KEEP_
         changes["bucket"] = None
     elif tuning.rate is not None:
         changes["bucket"] = _at_rate(queue.bucket, tuning.rate, now)
+    if tuning.limits:
+        pins = {**dict(queue.limits), **dict(tuning.limits)}
+        changes["limits"] = tuple(sorted((name, n) for name, n in pins.items() if n is not None))
     return msgspec.structs.replace(queue, **changes)
 
 
@@ -214,7 +230,7 @@ def declare(stored: Queue, before: Tuning, now: Tuning, plain: Queue) -> Tuning:
     A setting that still has the value last declared (undeclared: the default, as in `plain`) follows the code. One
     that people changed stays.
     """
-    if now.paused is not None or now.clear:
+    if now.paused is not None or now.clear or now.limits:
         raise InvalidInput("declaration", now, f"may hold only {', '.join(SETTINGS)}")
     follow = frozenset(SETTINGS) - overridden(stored, before, plain)
     sets = {field: getattr(now, field) for field in follow}
@@ -231,6 +247,8 @@ def overridden(stored: Queue, declared: Tuning, plain: Queue) -> frozenset[str]:
 def opens(before: Queue, after: Queue) -> bool:
     """Whether a tuning may let jobs start earlier than waiters expect, so that one of them is woken."""
     sooner = before.pause is not None and before.pause != after.pause
+    if before.limits != after.limits:
+        return True
     return sooner or (before.rate is not None and before.rate != after.rate)
 
 

@@ -10,6 +10,7 @@ import binascii
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.ids import JobId
 from stoker.model.ids import text as id_text
+from stoker.model.limit import Slot
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span
@@ -108,7 +110,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     `expires` counts from the enqueue: not started by then, the job is canceled. `keep` counts from success: None
     leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores;
-    `group` is the group it is a member of.
+    `group` is the group it is a member of. `limit` says how many jobs of its key run at once.
     """
 
     backoff: Backoff | None = None
@@ -119,6 +121,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     isolation: Isolation | None = None
     then: tuple[Draft, ...] = ()
     group: JobId | None = None
+    limit: Slot | None = None
 
     def __post_init__(self) -> None:
         for field in ("timeout", "expires", "keep"):
@@ -239,12 +242,21 @@ def unpack(stored: bytes | str | None) -> Options:
 
 
 _GROUP = re.compile(rb'"group":"([A-Za-z0-9+/]{22}==)"')
+_LIMIT = re.compile(rb'"limit":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\})')
+_read_slot = msgspec.json.Decoder(Slot).decode
 
 
 def salvaged(stored: object) -> Options:
-    """What is left of options that cannot be read: the group, so that it still counts the job."""
-    found = _GROUP.search(stored.encode() if isinstance(stored, str) else stored if isinstance(stored, bytes) else b"")
-    return PLAIN if found is None else Options(group=binascii.a2b_base64(found[1]))
+    """What is left of options that cannot be read: group and limit, so that both still count the job."""
+    raw = stored.encode() if isinstance(stored, str) else stored if isinstance(stored, bytes) else b""
+    group, limit = _GROUP.search(raw), _LIMIT.search(raw)
+    if group is None and limit is None:
+        return PLAIN
+    slot: Slot | None = None
+    if limit is not None:
+        with suppress(msgspec.MsgspecError, ValueError):
+            slot = _read_slot(limit[1])
+    return Options(group=None if group is None else binascii.a2b_base64(group[1]), limit=slot)
 
 
 def chain(*drafts: Draft) -> Draft:

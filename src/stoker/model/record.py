@@ -262,8 +262,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(self, scheduled_at=min(self.scheduled_at, now))
 
     def move(self, queue: str) -> Self:
-        """In another queue."""
-        return msgspec.structs.replace(self, queue=queue)
+        """In another queue; a slot that it kept there is given back."""
+        return msgspec.structs.replace(self, queue=queue, settled=self._without_slot())
 
     def prioritize(self, priority: int) -> Self:
         """With another priority."""
@@ -294,7 +294,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             options=draft.options,
             unique=draft.unique,
             tenant=draft.tenant,
+            settled=self._without_slot(),
         )
+
+    def _without_slot(self) -> Status | None:
+        """What `settled` is once a waiting job gives up the slot it kept: `subqueues.keeps_slot` reads it there."""
+        slot = self.options.limit
+        return None if slot is not None and slot.hold == "retrying" else self.settled
 
     # --- what leaves the store ----------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from stoker.model.job import (
     Verdict,
 )
 from stoker.model.lifecycle import TRANSITIONS, Rules, conclude
+from stoker.model.limit import Slot
 from stoker.model.outcome import (
     Canceled,
     Crashed,
@@ -100,8 +101,21 @@ _uniques = st.builds(
     mode=st.sampled_from(["existing", "existing", "existing", "replace", "raise"]),
     hold=st.sampled_from(["active", "active", "retrying"]),
 )
+_slots = st.sampled_from(
+    [
+        Slot("api", "a", 1),
+        Slot("api", "b", 2),
+        Slot("gpu", None, 1),
+        Slot("line", "a", 1, "retrying"),
+        Slot("line", "b", 2, "retrying"),
+        Slot("calls", "a", None, rate=Rate(1, per=3)),
+    ]
+)
 _options = st.builds(
-    Options, keep=st.sampled_from([None, None, 0, SECOND]), expires=st.sampled_from([None, None, MINUTE])
+    Options,
+    keep=st.sampled_from([None, None, 0, SECOND]),
+    expires=st.sampled_from([None, None, MINUTE]),
+    limit=st.none() | _slots,
 )
 _drafts = st.fixed_dictionaries(
     {
@@ -112,7 +126,7 @@ _drafts = st.fixed_dictionaries(
         "delay": _spans,
         "attempts": st.integers(1, 3),
         "unique": st.none() | _uniques,
-        "tenant": st.sampled_from([None, "acme"]),
+        "tenant": st.sampled_from([None, "acme", "bolt"]),
         "options": _options,
     }
 )
@@ -210,6 +224,8 @@ class LockStep(RuleBasedStateMachine):
         self.scheduled = False
         self.group_ids: list[JobId] = []
         self.groups: dict[JobId, Group] = {}
+        self.has_subqueues = Feature.SUBQUEUES in self.engine.features
+        self.slots: dict[tuple[str, str], int] = {}
 
     # --- both at once -------------------------------------------------------------------------------------------
 
@@ -275,6 +291,8 @@ class LockStep(RuleBasedStateMachine):
         return record is not None and (record.worker, record.token) == (claim.worker, claim.token)
 
     def draft(self, option: dict[str, Any]) -> Draft:
+        if not self.has_subqueues and "options" in option:
+            option = {**option, "options": msgspec.structs.replace(option["options"], limit=None)}
         draft = Draft(self.mint(), **option)
         self.ids.append(draft.id)
         return draft
@@ -302,7 +320,7 @@ class LockStep(RuleBasedStateMachine):
         if drafts and link is not None:
             drafts[-1] = drafts[-1].then(self.draft(link))
         if again is not None:
-            drafts.insert(0, Draft(self.pick(again), **{**options[0], "unique": None}))
+            drafts.insert(0, msgspec.structs.replace(drafts[0], id=self.pick(again), unique=None))
         self.insert_both(drafts)
 
     def insert_both(self, drafts: list[Draft], group: Group | None = None) -> None:
@@ -541,6 +559,8 @@ class LockStep(RuleBasedStateMachine):
             Tuning,
             paused=st.sampled_from([None, False, False, True]),
             workers=st.sampled_from([None, None, 0, 3]),
+            fair=st.sampled_from([None, None, True, False]),
+            limits=st.sampled_from([(), (), (("api", 3),), (("api", None),)]),
             rate=st.none() | _rates,
             keep_done=st.sampled_from([None, 0, HOUR]),
             curve=st.sampled_from([None, Curve(on=True, base=SECOND, max=MINUTE)]),
@@ -551,8 +571,10 @@ class LockStep(RuleBasedStateMachine):
     )
     def tune(self, queue: str, tuning: Tuning, pause_for: int | None, clear: set[str], declared: bool) -> None:
         """Change settings, or declare them as code does."""
+        if not self.has_subqueues:
+            tuning = msgspec.structs.replace(tuning, fair=None, limits=())
         if declared:
-            tuning = msgspec.structs.replace(tuning, paused=None)
+            tuning = msgspec.structs.replace(tuning, paused=None, limits=())
         else:
             unset = {field for field in clear if getattr(tuning, field) is None}
             tuning = msgspec.structs.replace(tuning, clear=frozenset(unset))
@@ -588,6 +610,8 @@ class LockStep(RuleBasedStateMachine):
         """Store a schedule, new or over another one."""
         if option["misfire"] == "all":
             option, draft = {**option, "overlap": "allow"}, {**draft, "unique": None}
+        if not self.has_subqueues:
+            draft = {**draft, "options": msgspec.structs.replace(draft["options"], limit=None)}
         given = Schedule(**option, template=Draft(NO_ID, **draft))
         self.scheduled = True
         self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
@@ -648,6 +672,12 @@ class LockStep(RuleBasedStateMachine):
                 "budgets": await engine.budgets(),
                 "groups": await engine.groups(self.group_ids),
                 "schedules": await engine.schedules() if self.scheduled else [],
+                "slots": {
+                    (queue, view.name): (view.running, view.most, view.holders)
+                    for queue in QUEUES
+                    for view in await engine.subqueues(queue)
+                    if view.running
+                },
             }
 
         if not self.records and not self.ids:
@@ -660,6 +690,7 @@ class LockStep(RuleBasedStateMachine):
             self.lawful(self.records.get(job.id), job)
         keyed = Counter(job.unique.slot(job.kind) for job in jobs.values() if job.unique and job.status in ACTIVE)
         assert all(n == 1 for n in keyed.values()), "two active jobs under one key"
+        self.lawful_slots(seen["slots"], jobs)
         groups = {group.id: group for group in seen["groups"] if group is not None}
         for group in groups.values():
             self.lawful_group(self.groups.get(group.id), group, jobs)
@@ -669,6 +700,24 @@ class LockStep(RuleBasedStateMachine):
             self.tokens.pop(gone, None)
             self.ended = {fence for fence in self.ended if fence[0] != gone}
         self.records = jobs
+
+    def lawful_slots(self, slots: dict[tuple[str, str], tuple[int, int | None, tuple[JobId, ...]]], jobs: Any) -> None:
+        """A slot is a claim: each subqueue counts the jobs that hold one, and no claim takes more than allowed."""
+        claims = Counter(
+            (job.queue, job.options.limit.subqueue)
+            for job in jobs.values()
+            if job.status is Status.RUNNING and job.options.limit is not None
+        )
+        assert claims.keys() <= slots.keys(), "a claim holds no slot"
+        for name, (running, most, holders) in slots.items():
+            assert running == len(holders), "a subqueue counts wrong"
+            assert running >= claims[name]
+            assert most is None or running <= max(most, self.slots.get(name, 0)), "more claims than the limit allows"
+            for job in holders:
+                limit = jobs[job].options.limit
+                assert (jobs[job].queue, limit.subqueue) == name
+                assert jobs[job].status is Status.RUNNING or limit.hold == "retrying"
+        self.slots = {name: running for name, (running, _, _) in slots.items()}
 
     def lawful_group(self, before: Group | None, after: Group, jobs: dict[JobId, Job]) -> None:
         """A group closes at most once, and only when all its members are finished; until then it counts them."""

@@ -5,11 +5,15 @@ The model decides; a function here reads a value, asks the model and writes the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from stoker.engines.memory.store import Store
 from stoker.model.control import Budget, NamedLock, Queue, Tuning, budgeted, may_release, may_take, opens, tuned
+from stoker.model.ids import JobId
 from stoker.model.job import check_name, check_span
+from stoker.model.subqueues import SubqueueView, slot_of, view
 from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
 from stoker.model.time import Instant, Span
 
@@ -26,9 +30,33 @@ def tune_queue(store: Store, name: str, tuning: Tuning, now: Instant, *, declare
     if after == before:
         return False
     store.set_queue(after)
+    if after.limits != before.limits and name in store.subqueues:
+        store.subqueues[name].pin(dict(after.limits), now)
     if opens(before, after):
         store.wake(name)
     return True
+
+
+def subqueues(
+    store: Store, queue: str, after: str | None, limit: int, names: Sequence[str] | None
+) -> list[SubqueueView]:
+    """The subqueues of a queue, by name."""
+    found = store.subqueues.get(queue)
+    states = {} if found is None else found.states
+    chosen = sorted(states if names is None else states.keys() & set(names))
+    page = [name for name in chosen if after is None or name > after][: max(limit, 0)]
+    holders = _holders(store, queue, set(page))
+    return [view(queue, states[name], sorted(holders[name])) for name in page]
+
+
+def _holders(store: Store, queue: str, names: set[str]) -> dict[str, list[JobId]]:
+    """The jobs that hold slots of these subqueues."""
+    found: dict[str, list[JobId]] = {name: [] for name in names}
+    for entry in store.jobs.values():
+        slot = slot_of(entry.record)
+        if slot is not None and slot[0] == queue and slot[1] in found:
+            found[slot[1]].append(entry.record.id)
+    return found
 
 
 def tune_budget(store: Store, name: str, rate: Rate, now: Instant, *, declared: bool) -> bool:

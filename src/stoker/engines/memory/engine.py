@@ -63,6 +63,7 @@ from stoker.model.query import (
     history_of,
 )
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
@@ -88,6 +89,7 @@ class MemoryEngine(Documents):
             Feature.KEYS_ACROSS_QUEUES,
             Feature.BESIDE_TRANSACTIONS,
             Feature.CLOSES_AT_ONCE,
+            Feature.SUBQUEUES,
             Feature.OUTBOX,
         }
     )
@@ -368,6 +370,12 @@ class MemoryEngine(Documents):
             if isinstance(tuning, Rate):
                 return control.tune_budget(store, name, tuning, store.now(), declared=declared)
             return control.tune_queue(store, name, tuning, store.now(), declared=declared)
+
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        with self._read as store:
+            return control.subqueues(store, queue, after, limit, names)
 
     async def budgets(self) -> list[Budget]:
         with self._read as store:

@@ -88,11 +88,13 @@ def census(store: Store, now: Instant) -> Census:
     scheduled: dict[str, int] = {}
     ready: dict[str, Instant] = {}
     for name, waiting in sorted(store.waiting.items()):
-        oldest = waiting.oldest(now)
-        if oldest is not None:
-            ready[name] = oldest
-        if waiting.scheduled:
-            scheduled[name] = waiting.scheduled
+        subqueues = store.subqueues.get(name)
+        lines = [waiting] if subqueues is None else [waiting, *subqueues.lines.values()]
+        oldest = [found for line in lines if (found := line.oldest(now)) is not None]
+        if oldest:
+            ready[name] = min(oldest)
+        if later := sum(line.scheduled for line in lines):
+            scheduled[name] = later
     return Census(
         at=now,
         counts=tuple(counts),
@@ -123,6 +125,9 @@ def ahead(store: Store, queues: Sequence[str], now: Instant) -> Ahead:
     gates: list[Gate] = []
     for name in queues:
         waiting, queue = store.waiting.get(name), store.queue(name)
-        due = None if waiting is None else waiting.first_due(now)
+        dues = [None if waiting is None else waiting.first_due(now)]
+        if name in store.subqueues:
+            dues += store.subqueues[name].dues()
+        due = min((when for when in dues if when is not None), default=None)
         gates.append(Gate(name, queue.pause, queue.cooldown.until, due, queue.bucket))
     return look_ahead(gates, now)

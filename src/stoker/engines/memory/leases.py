@@ -11,7 +11,12 @@ from collections.abc import Sequence
 import msgspec
 
 from stoker.engines.base import ORPHANED_AFTER
+from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.store import Store
+from stoker.engines.memory.subqueues import QueueLines
+from stoker.engines.shared import subqueue_claim
+from stoker.engines.shared.subqueue_claim import run
+from stoker.model.control import Queue
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Renewal
 from stoker.model.throttle import take
@@ -29,7 +34,7 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
         n = 0 if waiting is None else queue.startable(min(wanted, left - len(claims)), now)
         if waiting is None or n <= 0:
             continue
-        taken = waiting.take(n, now)
+        taken = _taken(store, queue, waiting, n, now)
         if taken and queue.bucket is not None:
             store.set_queue(msgspec.structs.replace(queue, bucket=take(queue.bucket, len(taken), now)))
         for entry in taken:
@@ -37,6 +42,16 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
             store.hand_over(entry, entry.record.claimed(demand.worker, now))
             claims.append(entry.record.as_claim(queue, before))
     return claims
+
+
+def _taken(store: Store, queue: Queue, waiting: ReadyQueue, n: int, now: Instant) -> list[Entry]:
+    """The jobs that start; the main line alone where the queue has no subqueue."""
+    subqueues = store.subqueues.get(queue.name)
+    if subqueues is None or not subqueues.states:
+        return waiting.take(n, now)
+    lines = QueueLines(waiting, subqueues, now)
+    run(subqueue_claim.claim(lines, n, now, fair=queue.fair))
+    return lines.taken
 
 
 def renew(

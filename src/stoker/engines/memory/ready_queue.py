@@ -22,6 +22,7 @@ import msgspec
 from stoker.model.ids import JobId
 from stoker.model.job import Status
 from stoker.model.record import Record
+from stoker.model.subqueues import Look
 from stoker.model.time import Instant
 
 NOWHERE = 0
@@ -29,11 +30,15 @@ NOWHERE = 0
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
-    """A stored job. `ticket` names its valid queue item while it waits; `later`: it is not due yet."""
+    """A stored job. `ticket` names its valid queue item while it waits; `later`: it is not due yet.
+
+    `line` is the subqueue it waits in; None: the main line.
+    """
 
     record: Record
     ticket: int = NOWHERE
     later: bool = False
+    line: str | None = None
 
 
 Item: TypeAlias = tuple[Instant, JobId, int, Entry]
@@ -135,6 +140,33 @@ class ReadyQueue:
                 taken.append(head[3])
         self._waiting -= len(taken)
         return taken
+
+    def first(self, n: int, now: Instant) -> list[Entry]:
+        """The first `n` due jobs, which stay where they are."""
+        found = self.take(n, now)
+        for entry in reversed(found):
+            record = entry.record
+            ticket = entry.ticket = next(_tickets)
+            self._run(record).straight.appendleft((record.scheduled_at, record.id, ticket, entry))
+        self._waiting += len(found)
+        return found
+
+    def look(self, now: Instant) -> Look:
+        """The first due job, and when the first of the others is due."""
+        found = self.first(1, now)
+        later = self._later
+        while later and later[0][3].ticket != later[0][2]:
+            heappop(later)
+        head = None
+        if found:
+            record = found[0].record
+            head = (record.priority, record.scheduled_at, record.id)
+        return Look(head, later[0][0] if later else None)
+
+    @property
+    def waits(self) -> bool:
+        """Is there any job?"""
+        return self._waiting > 0
 
     def promote(self, now: Instant) -> None:
         """Move what has become due to its run."""

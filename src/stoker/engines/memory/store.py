@@ -21,6 +21,7 @@ from stoker.engines.base import Clock
 from stoker.engines.memory.events import EventLog
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.streams import Tables
+from stoker.engines.memory.subqueues import Subqueues
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared import careful
 from stoker.engines.shared.ends import Ends, Interest
@@ -32,6 +33,7 @@ from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.schedule import Schedule
+from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.time import MINUTE, Instant, Span
 
 Answer = TypeVar("Answer")
@@ -58,6 +60,7 @@ class Store:
         self.clock = SteadyClock(clock)
         self.jobs: dict[JobId, Entry] = {}
         self.waiting: dict[str, ReadyQueue] = {}
+        self.subqueues: dict[str, Subqueues] = {}
         self.held: dict[str, dict[JobId, Entry]] = {}
         self.finished: dict[JobId, Entry] = {}
         self._ends: list[tuple[Instant, int, JobId]] = []
@@ -95,6 +98,9 @@ class Store:
             log.warning("the clock went back by more than a minute; the store's clock followed it")
             for queue in self.waiting.values():
                 queue.rebuild(now)
+            for subqueues in self.subqueues.values():
+                for line in subqueues.lines.values():
+                    line.rebuild(now)
         return now
 
     # --- units of work ------------------------------------------------------------------------------------------
@@ -155,6 +161,8 @@ class Store:
             entry = self.jobs.get(job)
             if before is not None and entry is not None:
                 self._take_out(entry, unit.now)
+            if (slot := freed(before, after)) is not None and self.subqueues[slot[0]].free(slot[1], unit.now):
+                self._woken.add(slot[0])
             if after is None:
                 del self.jobs[job]
                 continue
@@ -162,7 +170,7 @@ class Store:
                 entry = self.jobs[job] = Entry(after)
                 self._sorted = None
             entry.record = after
-            self._place(entry, unit.now)
+            self._place(entry, unit.now, anew=renumbers(before, after))
         for slot, _, holder in unit.key_changes():
             if holder is None:
                 self.holders.pop(slot, None)
@@ -186,13 +194,20 @@ class Store:
             self.event_log.remember(job, unit.now)
         return sum(self.event_log.remove(job) for job in unit.forgotten)
 
-    def _place(self, entry: Entry, now: Instant) -> None:
+    def _place(self, entry: Entry, now: Instant, *, anew: bool) -> None:
         record = entry.record
         if record.status in WAITING:
             queue = self.waiting.get(record.queue)
             if queue is None:
                 queue = self.waiting[record.queue] = ReadyQueue()
-            queue.add(entry, now)
+            settings = self.queue(record.queue)
+            entry.line = line_of(record, fair=settings.fair)
+            if entry.line is None:
+                queue.add(entry, now)
+            else:
+                pins = dict(settings.limits)
+                subqueues = self.subqueues.setdefault(record.queue, Subqueues())
+                subqueues.join(entry.line, entry, record.options.limit, pins, now, anew=anew)
         elif record.status is Status.RUNNING:
             assert record.worker is not None
             self.held.setdefault(record.worker, {})[record.id] = entry
@@ -207,7 +222,10 @@ class Store:
             assert record.worker is not None
             del self.held[record.worker][record.id]
         elif record.status in WAITING:
-            self.waiting[record.queue].leave(entry, now)
+            if entry.line is None:
+                self.waiting[record.queue].leave(entry, now)
+            else:
+                self.subqueues[record.queue].leave(entry.line, entry, now)
         else:
             del self.finished[record.id]
         self.active -= record.status in ACTIVE

@@ -45,6 +45,7 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
+from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
@@ -73,6 +74,7 @@ from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
@@ -89,6 +91,7 @@ class PostgresEngine(Documents):
 
     name: ClassVar[str] = "postgres"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
+        Feature.SUBQUEUES,
         Feature.SIGN_OF_LIFE,
         Feature.CLOSES_AT_ONCE,
     }
@@ -165,6 +168,7 @@ class PostgresEngine(Documents):
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
+        refuse_drafts(self.name, drafts)
         if tx is not None:
             return await user_transaction.insert(self._store, self._claimer, tx, drafts, group)
         if insert.are_grouped(drafts, group):
@@ -272,7 +276,13 @@ class PostgresEngine(Documents):
 
     @timed(write=True)
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+        refuse_tuning(self.name, tuning)
         return await control.tune(self._store, name, tuning, declared=declared)
+
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        return []  # what would make one is refused
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
@@ -318,6 +328,7 @@ class PostgresEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        refuse_drafts(self.name, drafts)
         fired = await fire(partial(schedules.fire, self._store), tick, drafts)
         self._claimer.inserted(drafts)
         return fired

@@ -27,6 +27,7 @@ from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.write_counter import WriteCounter
 from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
+from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.model.ahead import Ahead
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
@@ -50,6 +51,7 @@ from stoker.model.job import (
 )
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
@@ -189,6 +191,7 @@ class RedisEngine(Documents):
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
+        refuse_drafts(self.name, drafts)
         _refuse(tx)
         self._server_checks.insist()
         return await insert.batched(self._store, self._batcher, drafts, group)
@@ -285,7 +288,13 @@ class RedisEngine(Documents):
 
     @timed(write=True)
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+        refuse_tuning(self.name, tuning)
         return await self._control.tune(name, tuning, declared=declared)
+
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        return []  # what would make one is refused
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
@@ -332,6 +341,7 @@ class RedisEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        refuse_drafts(self.name, drafts)
         self._server_checks.insist()
         return await fire(partial(schedules.fire, self._store), tick, drafts)
 

@@ -20,6 +20,7 @@ from stoker.engines.shared.careful import check
 from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
+from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import (
@@ -73,6 +74,7 @@ from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
@@ -90,6 +92,7 @@ class SqliteEngine(Documents):
 
     name: ClassVar[str] = "sqlite"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
+        Feature.SUBQUEUES,
         Feature.BESIDE_TRANSACTIONS,
         Feature.SERVER,
     }
@@ -179,6 +182,7 @@ class SqliteEngine(Documents):
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
+        refuse_drafts(self.name, drafts)
         if tx is not None:
             undo = user_transaction.may_raise(drafts)
             return await self._store.join(tx, lambda unit: insert(unit, drafts, group), undo=undo)
@@ -307,7 +311,13 @@ class SqliteEngine(Documents):
 
     @timed(write=True)
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+        refuse_tuning(self.name, tuning)
         return await self._store.write(lambda unit: control.tune(unit, name, tuning, declared=declared), strict=True)
+
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        return []  # what would make one is refused
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
@@ -353,6 +363,7 @@ class SqliteEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        refuse_drafts(self.name, drafts)
         return await fire(self._fire, tick, drafts)
 
     async def _fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:

@@ -1,0 +1,157 @@
+"""A claim of a queue that has subqueues, once for every engine that runs it outside of its store.
+
+`model.subqueues` decides; an engine offers the reads and writes as `Lines`. They are generators, as the statements of
+the SQL engines are; those of an engine that needs no statements never yield. Claims of one queue must not overlap.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from stoker.model.subqueues import (
+    MOST_LOOKS,
+    NOTHING,
+    Head,
+    Line,
+    Look,
+    State,
+    joins_at,
+    looked,
+    pick,
+    room,
+    served,
+    served_at,
+    share,
+    take_turns,
+)
+from stoker.model.time import Instant
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Any, Any, T]
+
+
+def run(steps: Steps[T]) -> T:
+    """Run steps of an engine that needs no statements; returns their result."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("an engine without statements yielded one")
+
+
+class Lines(Protocol):
+    """What a claim needs of one queue's lines. `claims`: how many claims were served by subqueues so far."""
+
+    claims: int
+
+    def touched(self, most: int) -> Steps[list[State]]:
+        """Subqueues whose `next` is now or before, by `next` and name."""
+        ...
+
+    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+        """What these subqueues hold."""
+        ...
+
+    def write(self, states: Sequence[State]) -> Steps[None]:
+        """Store states; one that is `gone` is removed."""
+        ...
+
+    def by_head(self, most: int) -> Steps[list[State]]:
+        """Open subqueues by head; not those that are touched, whose head may be gone."""
+        ...
+
+    def by_turn(self, most: int) -> Steps[list[State]]:
+        """The same by `at`, `turn` and name."""
+        ...
+
+    def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+        """The first due jobs of lines, at most so many of each, in order."""
+        ...
+
+    def take(self, picked: Sequence[tuple[Line, Head]]) -> Steps[None]:
+        """Make these jobs claims; those of a line are its first due ones."""
+        ...
+
+    def count_claim(self) -> Steps[None]:
+        """Store that subqueues served one more claim."""
+        ...
+
+
+def claim(lines: Lines, n: int, now: Instant, *, fair: bool) -> Steps[int]:
+    """Take up to `n` jobs of a queue; returns how many."""
+    before, taken, counted = lines.claims, 0, False
+    while taken < n:
+        more = yield from _look_again(lines, now, joins_at(before))
+        wanted = n - taken
+        picked, states = yield from (_turns(lines, wanted, now) if fair else _in_order(lines, wanted, now))
+        if picked:
+            taken += len(picked)
+            yield from lines.take(picked)
+            counts = Counter(line for line, _ in picked if line is not None)
+            if counts and not counted:
+                counted = True
+                yield from lines.count_claim()
+            looks = (yield from lines.look(list(counts))) if counts else {}
+            turn = served_at(before)
+            written = [
+                served(states[name], given, looks.get(name, NOTHING), now, turn) for name, given in counts.items()
+            ]
+            if written:
+                yield from lines.write(written)
+        if not more and (not picked or not fair):
+            break
+    return taken
+
+
+def _look_again(lines: Lines, now: Instant, turn: int) -> Steps[bool]:
+    """Look at what was touched; returns whether there may be more of it."""
+    states = yield from lines.touched(MOST_LOOKS)
+    if not states:
+        return False
+    looks = yield from lines.look([state.name for state in states])
+    yield from lines.write([looked(state, looks.get(state.name, NOTHING), now, turn) for state in states])
+    return len(states) == MOST_LOOKS
+
+
+_Picked: TypeAlias = tuple[list[tuple[Line, Head]], Mapping[str, State]]
+
+
+def _in_order(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
+    """The first jobs by priority, due time and id. They are among those of the first `n` subqueues by head."""
+    states = {state.name: state for state in (yield from lines.by_head(n))}
+    rooms = {name: room(state, n, now) for name, state in states.items()}
+    heads = yield from lines.first({None: n, **_more_than_head(rooms)})
+    return pick(heads.get(None, ()), _given(states.values(), rooms, heads, now), n), states
+
+
+def _turns(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
+    """The main line first: it holds what was stored before the queue became fair. Then subqueues in turn."""
+    heads = yield from lines.first({None: n})
+    picked: list[tuple[Line, Head]] = [(None, head) for head in heads.get(None, ())]
+    left = n - len(picked)
+    states = {state.name: state for state in (yield from lines.by_turn(left))} if left else {}
+    if states:
+        each = share(left, len(states))
+        rooms = {name: room(state, each, now) for name, state in states.items()}
+        heads = yield from lines.first(_more_than_head(rooms))
+        picked += take_turns(_given(states.values(), rooms, heads, now).items(), left)
+    return picked, states
+
+
+def _more_than_head(rooms: Mapping[str, int]) -> dict[Line, int]:
+    """Subqueues of which more than the head may be taken, which the state names already."""
+    return {name: n for name, n in rooms.items() if n > 1}
+
+
+def _given(
+    states: Iterable[State], rooms: Mapping[str, int], heads: Mapping[Line, Sequence[Head]], now: Instant
+) -> dict[str, Sequence[Head]]:
+    """What each subqueue may give; nothing where a clock that was set back made the head a later one."""
+    return {
+        state.name: heads.get(state.name, ()) if rooms[state.name] > 1 else [state.head][: rooms[state.name]]
+        for state in states
+        if state.head is not None and state.head[1] <= now
+    }
