@@ -168,8 +168,8 @@ class Stoker(Registry):
         """A queue to pause and tune, for every process on the store. Settings that are given are declared.
 
         `workers`: slots over all workers. `fair`: tenants take turns. `rate`: starts over all workers. `keep_done`,
-        `keep_dead`: retention. `curve`: waits before retries and after throttles. A worker stores declarations when it starts; a setting that
-        people changed meanwhile stays as they set it.
+        `keep_dead`: retention. `curve`: waits before retries and after throttles. A worker stores declarations when it
+        starts; a setting that people changed meanwhile stays as they set it.
         """
         handle = QueueHandle(self, name)
         self.declarations.queue(name, tuning(workers, fair, rate, keep_done, keep_dead, curve))

@@ -174,7 +174,8 @@ class QueueHandle:
         curve: Curve | None = None,
     ) -> None:
         """`tune` for code without a loop."""
-        tuned = self.tune(workers=workers, rate=rate, keep_done=keep_done, keep_dead=keep_dead, curve=curve)
+        kept = {"keep_done": keep_done, "keep_dead": keep_dead}
+        tuned = self.tune(workers=workers, fair=fair, rate=rate, curve=curve, **kept)
         self._run(tuned, "tune(...)")
 
     def clear_sync(self, *settings: str) -> None:

@@ -44,9 +44,10 @@ class Limit:
 
     def __post_init__(self) -> None:
         self.slot("probe", None)
-        if self.key is not None and not isinstance(self.key, str) and not callable(self.key):
+        key: Any = self.key
+        if key is not None and not isinstance(key, str) and not callable(key):
             why = 'must be the name of a parameter, a function of the task\'s arguments, or "@tenant"'
-            raise InvalidInput("Limit.key", self.key, why)
+            raise InvalidInput("Limit.key", key, why)
 
     def slot(self, kind: str, key: str | None) -> Slot:
         """What a job of this kind carries."""

@@ -142,7 +142,7 @@ def test_a_claim_starts_no_more_than_gates_and_tokens_allow() -> None:
     ("given", "field"),
     [
         ({"clear": {"paused"}}, "clear"),
-        ({"clear": {"fair"}}, "clear"),
+        ({"clear": {"fare"}}, "clear"),
         ({"clear": {"workers"}, "workers": 3}, "clear"),
         ({"paused": True, "reason": "x" * (LONGEST_REASON + 1)}, "reason"),
         ({"paused": True, "reason": ""}, "reason"),

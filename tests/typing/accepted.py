@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
-from stoker import Chunk, Curve, Exponential, Inbox, JobHandle, Rate, Stoker, Task, Unique, chain, current
+from stoker import Chunk, Curve, Exponential, Inbox, JobHandle, Limit, Rate, Stoker, Task, Unique, chain, current
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
 
@@ -89,6 +89,8 @@ async def main() -> None:
     await index.using(priority=1, unique=lambda doc: f"doc:{doc}").enqueue(7)
 
     other = resize.using(delay=60, priority=1, unique="img:7", tenant="acme", keep=0, isolation="process")
+    resize.using(limit=Limit(3, key="image", hold="retrying"))
+    resize.using(limit=False)
     assert_type(await other.enqueue(7), JobHandle[str])
     assert_type(await other(7), str)
     await resize.using(unique=lambda image, *, width=800: Unique(f"img:{image}")).enqueue(7)

@@ -46,6 +46,7 @@ async def main() -> None:
     await resize.using(quue="mail").enqueue(7)  # E: call-arg | reportCallIssue
     await resize.using(priority="high").enqueue(7)  # E: arg-type | reportArgumentType
     await resize.using(isolation="thread").enqueue(7)  # E: arg-type | reportArgumentType
+    await resize.using(limit=3).enqueue(7)  # E: arg-type | reportArgumentType
     await resize.using(delay=3).enqueue("seven")  # E: arg-type | reportArgumentType
     width: int = await (await resize.enqueue(7)).result()  # E: assignment | reportAssignmentType
     sent: str = send("a")  # E: assignment | reportAssignmentType

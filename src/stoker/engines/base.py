@@ -115,13 +115,13 @@ class Jobs(Protocol):
 
         Only pending and retrying jobs whose scheduled time is at or before now, of queues that are neither paused nor
         cooling down. Order: queues as demanded; inside a queue by priority (lower first), scheduled time, id, over all
-        jobs that may run: of those with a limit (`Options.limit`) no more run than it allows, by queue, name and key. In
-        a fair queue subqueues take turns (`subqueues.take_turns`). What waits for a limit costs a claim nothing. At most
-        the number requested per queue and in total, and of a queue with a rate at most as many as it has whole tokens;
-        the claim takes one token for each job that it hands out, in the same step. Atomic: no job goes to two workers;
-        a job is running, with a rising token and one more attempt, when the call returns. Claiming a retrying job makes
-        its key strong again and clears a cancel flag of an earlier run. A worker without a live lease gets nothing.
-        Empty: `[]`.
+        jobs that may run: of those with a limit (`Options.limit`) no more run than it allows, by queue, name and key.
+        In a fair queue subqueues take turns (`subqueues.take_turns`). What waits for a limit costs a claim nothing. At
+        most the number requested per queue and in total, and of a queue with a rate at most as many as it has whole
+        tokens; the claim takes one token for each job that it hands out, in the same step. Atomic: no job goes to two
+        workers; a job is running, with a rising token and one more attempt, when the call returns. Claiming a retrying
+        job makes its key strong again and clears a cancel flag of an earlier run. A worker without a live lease gets
+        nothing. Empty: `[]`.
         """
         ...
 

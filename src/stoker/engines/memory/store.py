@@ -161,8 +161,8 @@ class Store:
             entry = self.jobs.get(job)
             if before is not None and entry is not None:
                 self._take_out(entry, unit.now)
-            if (slot := freed(before, after)) is not None and self.subqueues[slot[0]].free(slot[1], unit.now):
-                self._woken.add(slot[0])
+            if (place := freed(before, after)) is not None and self.subqueues[place[0]].free(place[1], unit.now):
+                self._woken.add(place[0])
             if after is None:
                 del self.jobs[job]
                 continue
