@@ -92,6 +92,12 @@ PLANS = {
     ],
     "letter_due": ["SEARCH stoker_letters USING INDEX stoker_letters_due (rid=? AND place>? AND place<?)"],
     "expire_received": ["SEARCH stoker_received USING COVERING INDEX stoker_received_until (until<?)"],
+    "subqueue": ["SEARCH stoker_subqueues USING INDEX sqlite_autoindex_stoker_subqueues_1 (qid=? AND name=?)"],
+    "subqueues_touched": ["SEARCH stoker_subqueues USING INDEX stoker_subqueues_timers (qid=? AND next<?)"],
+    "subqueues_by_head": ["SEARCH stoker_subqueues USING INDEX stoker_subqueues_heads (qid=?)"],
+    "subqueues_by_turn": ["SEARCH stoker_subqueues USING INDEX stoker_subqueues_turns (qid=?)"],
+    "subqueue_first": [f"{READY} (qid=? AND priority=? AND due<?)"],
+    "subqueue_take": [f"{READY} (qid=? AND priority=? AND (due,id)<(?,?))"],
     "points": ["SEARCH stoker_points USING PRIMARY KEY (bucket>? AND bucket<?)"],
 }
 
@@ -112,6 +118,8 @@ SMALL = STREAMS | {
 
 MAY_SCAN = {
     "key_release_all": "only for a corrupt record",
+    "subqueue_look": "the priorities of a line, found one by one",
+    "census_subqueues": "the states of subqueues and what waits in them",
 }
 
 

@@ -16,13 +16,14 @@ from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate
 
 _encode = msgspec.json.Encoder().encode
 _tuning = msgspec.json.Decoder(Tuning).decode
+_limits = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 _rate = msgspec.json.Decoder(Rate).decode
 
 NO_BUCKET = (None,) * 5
 
 
 def pack_queue(queue: Queue) -> tuple[Any, ...]:
-    """The columns of a queue: name, pause, workers, bucket, retention, curve, cool-down, declaration."""
+    """The columns of a queue: name, pause, workers, bucket, retention, curve, cool-down, declaration, turns."""
     pause, curve, cool = queue.pause, queue.curve, queue.cooldown
     return (
         queue.name,
@@ -38,6 +39,8 @@ def pack_queue(queue: Queue) -> tuple[Any, ...]:
         cool.until,
         cool.count,
         None if queue.declared is None else _encode(queue.declared).decode(),
+        queue.fair,
+        _encode(queue.limits).decode() if queue.limits else None,
     )
 
 
@@ -45,7 +48,7 @@ def read_queue(row: Row) -> Queue:
     """What `pack_queue` wrote."""
     (
         name, paused, until, reason, by, workers, n, per, burst, tokens, refilled,
-        keep_done, keep_dead, on, base, top, cool_until, count, declared,
+        keep_done, keep_dead, on, base, top, cool_until, count, declared, fair, limits,
     ) = row  # fmt: skip
     return Queue(
         name=name,
@@ -57,6 +60,8 @@ def read_queue(row: Row) -> Queue:
         curve=Curve(bool(on), base, top),
         cooldown=OPEN if cool_until is None and not count else Cooldown(cool_until, count),
         declared=None if declared is None else _tuning(declared),
+        fair=bool(fair),
+        limits=() if limits is None else _limits(limits),
     )
 
 

@@ -20,6 +20,7 @@ _TROUBLES = sql("census_troubles")
 _SCHEDULED = sql("census_scheduled")
 _DUE = sql("census_due")
 _OLDEST = sql("census_oldest")
+_SUBQUEUES = sql("census_subqueues")
 _OLDEST_RUNNING = sql("census_running")
 
 
@@ -38,8 +39,12 @@ def census(now: Instant) -> Steps[Census]:
             waiting[qid] += n
     scheduled: dict[str, int] = {}
     oldest: dict[str, Instant] = {}
+    aside = {qid: more for qid, *more in (yield _SUBQUEUES, (now,))}
     for qid in sorted(waiting, key=names.__getitem__):
-        later, due = yield from _backlog(qid, waiting[qid], now)
+        more, first, n = aside.get(qid, (0, None, 0))
+        later, due = yield from _backlog(qid, waiting[qid] - n, now)
+        later += more
+        due = min((at for at in (due, first) if at is not None), default=None)
         if later:
             scheduled[names[qid]] = later
         if due is not None:

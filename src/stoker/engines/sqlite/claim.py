@@ -9,23 +9,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from stoker.engines.shared import careful
+from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.packing import read_metadata, read_options, read_unique
 from stoker.engines.sql.settings import read_bucket
 from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable
 from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import PLAIN, Claim, Demand
+from stoker.model.job import PLAIN, Claim, Demand, Options
 from stoker.model.time import Instant
 
 _WORKER = sql("worker")
@@ -34,13 +38,13 @@ _TAKE = sql("claim_take")
 _DROP = sql("claim_drop")
 _PAST = sql("claim_past")
 _STRONG = sql("key_hold_strong")
-_NAMES = sql("queue_names")
+_NAMES = sql("queue_due_names")
 _DUE = sql("queue_due")
 _OPEN = sql("queue_open")
 _FIRST_DUE = sql("queue_first_due")
 
-BEFORE_ALL = -1_000_000
-"""Less than any priority."""
+NO_QUEUE = 0
+"""The number of no line."""
 
 _CLAIMABLE = (PENDING, RETRYING)
 _NOTHING_MORE = (PLAIN, None, 0, 0, 0, None, None)
@@ -61,7 +65,10 @@ def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
         n = 0 if queue_row is None else queue_row.queue.startable(n, unit.now)
         if queue_row is None or n <= 0:
             continue
-        claims += yield from _from_queue(unit, queue_row, wid, demand.worker, n)
+        if queue_row.divided or queue_row.qid in unit.divided:
+            claims += yield from _from_lines(unit, queue_row, wid, demand.worker, n)
+        else:
+            claims += yield from _from_queue(unit, queue_row, wid, demand.worker, n)
     return claims
 
 
@@ -92,6 +99,17 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
     return claims
 
 
+def _from_lines(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Steps[list[Claim]]:
+    """Claim from the main line and the subqueues of a queue; a job that cannot be read gives its slot back at once."""
+    lines = yield from subqueues.lines_of(queue_row.qid, wid, unit.now)
+    yield from subqueue_claim.claim(lines, n, unit.now, fair=queue_row.queue.fair)
+    claims: list[Claim] = []
+    for priority, rows in groupby(lines.taken, key=itemgetter(0)):
+        claims += yield from _handed_over(unit, queue_row, worker, priority, [row for _, row in rows])
+    yield from unit.take_tokens(queue_row, len(claims))
+    return claims
+
+
 def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
     """Make claims of the picked rows.
 
@@ -107,7 +125,7 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
         if not sound:
             kind, status = kind or "", PENDING
         counts[kind, status] += 1
-        ref: Any = (id_, seq, qid, kind, attempt, now, None)
+        ref: Any = (id_, seq, qid, kind, attempt, now, None, None)
         job_options, unique, base, crashes, throttles, metadata, error = _NOTHING_MORE
         if past or key is not None or options is not None or not sound:
             try:
@@ -115,7 +133,7 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
             except CorruptRecord as broken:
                 yield from set_aside(unit, id_, str(broken), started=False)
                 continue
-            ref = seq if past or key is not None else (*ref[:6], job_options.group)
+            ref = seq if past or key is not None else (*ref[:6], job_options.group, _subqueue(job_options))
         # fmt: off
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
@@ -166,10 +184,15 @@ def stored(unit: Unit, job: JobId) -> Steps[Claim]:
     check_claimable(found)
     record, seq, qid = found.record, found.seq, found.values["qid"]
     plain = not found.has_past and record.unique is None
-    group = record.options.group
-    ref = (record.id, seq, qid, record.kind, record.attempts, record.started_at, group) if plain else seq
+    counted = (record.options.group, _subqueue(record.options))
+    ref = (record.id, seq, qid, record.kind, record.attempts, record.started_at, *counted) if plain else seq
     claim_ = record.as_claim((yield from unit.queue_of(qid)).queue)
     return msgspec.structs.replace(claim_, ref=ref)
+
+
+def _subqueue(options: Options) -> str | None:
+    """Return the subqueue in which a job holds a slot."""
+    return None if options.limit is None else options.limit.subqueue
 
 
 # --- what is due ------------------------------------------------------------------------------------------------
@@ -177,10 +200,13 @@ def stored(unit: Unit, job: JobId) -> Steps[Claim]:
 
 def due_queues(names: list[str], now: Instant) -> Steps[list[str]]:
     """Return those of the queues that have a due job."""
-    known: dict[str, int] = {name: qid for qid, name in (yield _NAMES, ())}
+    known: dict[str, tuple[int, int]] = {name: (qid, aside) for qid, name, aside in (yield _NAMES, (now,))}
     found = []
     for name in names:
-        qid, priority = known.get(name, -1), BEFORE_ALL
+        (qid, aside), priority = known.get(name, (NO_QUEUE, 0)), BEFORE_ALL
+        if aside:
+            found.append(name)
+            continue
         while rows := (yield _PRIORITY, (qid, priority)):
             priority = rows[0][0]
             if (yield _DUE, (qid, priority, now)):
@@ -197,8 +223,8 @@ def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
         if not rows:
             gates.append(Gate(name))
             continue
-        [(qid, paused, end, until, *bucket)] = rows
-        first, priority = None, BEFORE_ALL
+        [(qid, paused, end, until, *bucket, ready, later)] = rows
+        first, priority = min((at for at in (ready, later) if at is not None), default=None), BEFORE_ALL
         while found := (yield _PRIORITY, (qid, priority)):
             priority = found[0][0]
             due = (yield _FIRST_DUE, (qid, priority))[0][0]

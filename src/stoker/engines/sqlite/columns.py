@@ -21,7 +21,7 @@ PENDING, RUNNING, RETRYING, DONE, DEAD, CANCELED, DISCARDED, RETRIED = range(8)
 
 BODY = (
     "seq", "id", "qid", "priority", "due", "kind", "payload", "budget", "created", "ukey", "utraits", "tenant",
-    "options",
+    "options", "line",
 )  # fmt: skip
 READY = ("qid", "priority", "due", "id", "seq", "attempts", "token", "status", "past", "settled")
 FINISHED = (
@@ -30,9 +30,9 @@ FINISHED = (
 )  # fmt: skip
 PAST = ("seq", "due", "base", "crashes", "throttles", "started", "progress", "metadata", "log")
 VIEW = (
-    "seq", "id", "qid", "kind", "payload", "priority", "budget", "created", "ukey", "utraits", "tenant", "options",
-    "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "result", "successor",
-    "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
+    "seq", "id", "qid", "line", "kind", "payload", "priority", "budget", "created", "ukey", "utraits", "tenant",
+    "options", "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "result",
+    "successor", "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
 )  # fmt: skip
 """Columns of the view `stoker_records`."""
 
@@ -60,7 +60,7 @@ PUT_PAST = f"{_insert('past', PAST)} ON CONFLICT (seq) DO UPDATE SET {_assign(PA
 SELECT = f"SELECT {', '.join(VIEW)} FROM stoker_records WHERE id = ?1"
 INSERT_READY = (
     f"INSERT INTO stoker_ready ({', '.join(READY[:-1])}) "
-    "SELECT qid, priority, due, id, seq, 0, 0, 0, 0 FROM stoker_body WHERE seq BETWEEN ?1 AND ?2"
+    "SELECT coalesce(line, qid), priority, due, id, seq, 0, 0, 0, 0 FROM stoker_body WHERE seq BETWEEN ?1 AND ?2"
 )
 """Rows of `ready` for new bodies, as `Record.drafted` makes them: no attempt, token 0, pending, no past."""
 
@@ -184,7 +184,7 @@ def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
 # --- rows of a record -------------------------------------------------------------------------------------------
 
 
-def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant) -> Row:
+def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant, line: int | None = None) -> Row:
     """Return the row of `body` for a draft without a key.
 
     The fast form of `body_row(Record.drafted(...))`.
@@ -192,11 +192,11 @@ def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant) -> R
     options = None if draft.options is PLAIN else pack(draft.options)
     return (
         seq, draft.id, qid, draft.priority, due, draft.kind, draft.payload, draft.attempts, now, None, None,
-        draft.tenant, options,
+        draft.tenant, options, line,
     )  # fmt: skip
 
 
-def body_row(record: Record, seq: int, qid: int, stored: Stored | None) -> Row:
+def body_row(record: Record, seq: int, qid: int, line: int | None, stored: Stored | None) -> Row:
     """Return the row of `body`.
 
     A column that cannot be read stays as it was stored.
@@ -211,7 +211,7 @@ def body_row(record: Record, seq: int, qid: int, stored: Stored | None) -> Row:
         options = stored.values["options"]
     return (
         seq, record.id, qid, record.priority, record.scheduled_at, record.kind, record.payload, record.budget,
-        record.created_at, key, traits, record.tenant, options,
+        record.created_at, key, traits, record.tenant, options, line,
     )  # fmt: skip
 
 

@@ -5,10 +5,13 @@ The rules are in the model; here a value is read, changed by the model and writt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from stoker.engines.sql.settings import pack_budget, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.control import (
@@ -24,8 +27,9 @@ from stoker.model.control import (
     tuned,
 )
 from stoker.model.job import check_name, check_span
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
-from stoker.model.time import Span
+from stoker.model.time import Instant, Span
 
 _QUEUES = sql("queues")
 _BUDGET = sql("budget")
@@ -43,7 +47,7 @@ _decode = msgspec.json.Decoder(Presence).decode
 
 def queues() -> Steps[list[Queue]]:
     """Return every queue that was tuned, cooled or used, by name."""
-    return [read_queue(row[1:]) for row in (yield _QUEUES, ())]
+    return [read_queue(row[1:-1]) for row in (yield _QUEUES, ())]
 
 
 def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool) -> Steps[bool]:
@@ -55,10 +59,20 @@ def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool) -> Ste
     after = tuned(before, tuning, unit.now, declared=declared)
     if after == before:
         return False
-    yield from unit.write_queue(after)
+    written = yield from unit.write_queue(after)
+    if after.limits != before.limits:
+        yield from subqueues.pin(unit, written)
     if opens(before, after):
         unit.woken.add(name)
     return True
+
+
+def subqueues_of(
+    now: Instant, name: str, after: str | None, limit: int, names: Sequence[str] | None
+) -> Steps[list[SubqueueView]]:
+    """Return subqueues of a queue, by name."""
+    queue = yield from Unit(now).find_queue(name)
+    return (yield from subqueues.subqueues(queue, after, limit, names))
 
 
 def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool) -> Steps[bool]:

@@ -321,6 +321,12 @@ class SqliteEngine(Documents):
         return []
 
     @timed(write=False)
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        return await self._store.read(lambda now: control.subqueues_of(now, queue, after, limit, names))
+
+    @timed(write=False)
     async def budgets(self) -> list[Budget]:
         return await self._store.read(lambda _: control.budgets())
 

@@ -10,14 +10,17 @@ from collections.abc import Sequence
 
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sqlite import groups
+from stoker.engines.sqlite import groups, subqueues
 from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, draft_row
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import ENQUEUED, Unit
+from stoker.engines.sqlite.unit_of_work import ENQUEUED, QueuePlace, Unit
 from stoker.model.ahead import wakes
 from stoker.model.groups import Group
-from stoker.model.job import Draft, Receipt, Stored
+from stoker.model.job import PLAIN, Draft, Receipt, Stored
+from stoker.model.limit import Slot
 from stoker.model.record import due_at
+from stoker.model.subqueues import position
+from stoker.model.time import Instant
 
 _UNDO = sql("insert_undo")
 _INSERTED = Stored.INSERTED
@@ -44,19 +47,24 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
     now = unit.now
     base = yield from unit.numbers(len(drafts))
     rows: list[Row] = []
-    qids: dict[str, int] = {}
+    places: dict[str, QueuePlace] = {}
+    lines: dict[tuple[str, str, Slot | None, bool], int] = {}
     kinds: dict[tuple[int, str], int] = {}
     woken: set[str] = set()
     for seq, draft in enumerate(drafts, base):
         queue = draft.queue
-        qid = qids.get(queue)
-        if qid is None:
-            qid = qids[queue] = yield from unit.qid(queue)
+        place = places.get(queue)
+        if place is None:
+            place = places[queue] = yield from unit.place(queue)
+        qid = place.qid
         due = due_at(draft, now)
         if wakes(due, now):
             woken.add(queue)
         kind = draft.kind
-        rows.append(draft_row(draft, seq, qid, due, now))
+        line: int | None = None
+        if place.fair or draft.options is not PLAIN:
+            line = yield from _line(unit, draft, due, lines, fair=place.fair)
+        rows.append(draft_row(draft, seq, qid, due, now, line))
         kinds[qid, kind] = kinds.get((qid, kind), 0) + 1
     last = base + len(rows) - 1
     stored = yield Many(INSERT_BODY, rows)
@@ -69,3 +77,22 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
         unit.count(qid, kind, ENQUEUED, n)
     unit.woken |= woken
     return True
+
+
+def _line(
+    unit: Unit, draft: Draft, due: Instant, lines: dict[tuple[str, str, Slot | None, bool], int], *, fair: bool
+) -> Steps[int | None]:
+    """Return the line of a subqueue that a draft joins; None: it waits in the main line.
+
+    `lines` are those that drafts before it joined; a draft like the last one of its line touches nothing new.
+    """
+    slot = draft.options.limit
+    name = position(slot, draft.tenant, fair=fair)
+    if name is None:
+        return None
+    seen = (draft.queue, name, slot, due <= unit.now)
+    line = lines.get(seen)
+    if line is None or due > unit.now:
+        queue = yield from unit.use_queue(draft.queue)
+        line = lines[seen] = yield from subqueues.join(unit, queue, name, slot, due, anew=True)
+    return line

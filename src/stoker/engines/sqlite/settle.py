@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from stoker.engines.shared import careful
 from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import DONE, FINISH, RUNNING
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, Mismatch, Unit
@@ -52,11 +53,12 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
     keeps: dict[int, int] = {}
     wids: dict[str, int | None] = {}
     done: defaultdict[JobId, int] = defaultdict(int)
+    freed: defaultdict[tuple[int, str], int] = defaultdict(int)
     for position, settlement in enumerate(settlements):
         if not _is_plain(settlement):
             others.append(position)
             continue
-        id_, seq, qid, kind, attempt, claimed, group = settlement.ref
+        id_, seq, qid, kind, attempt, claimed, group, subqueue = settlement.ref
         worker, token, keep = settlement.worker, settlement.token, settlement.keep
         if worker not in wids:
             wids[worker] = yield from unit.wid(worker)
@@ -68,6 +70,8 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
         kinds[qid, kind] += 1
         if group is not None:
             done[group] += 1
+        if subqueue is not None:
+            freed[qid, subqueue] += 1
     if fences:
         applied = yield Many(_FENCE, fences)
         if applied != len(fences):
@@ -76,6 +80,8 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]
     for (qid, kind), n in kinds.items():
         unit.moved(qid, kind, RUNNING, DONE, n)
         unit.count(qid, kind, COMPLETED, n)
+    for (qid, subqueue), n in freed.items():
+        yield from subqueues.free(unit, qid, subqueue, n)
     for group, n in done.items():
         unit.count_group(group, GroupChange(done=n))
     return others

@@ -17,7 +17,7 @@ from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.settings import pack_queue, read_queue
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sqlite import columns, groups
+from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql
 from stoker.model.ahead import wakes
@@ -26,8 +26,9 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record, Total
+from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.throttle import take
-from stoker.model.time import MILLISECOND, MINUTE, Instant, Span
+from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span
 from stoker.model.unique import Holder
 
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
@@ -43,6 +44,9 @@ TOTALS: dict[Total, int] = {
 FURTHEST_AHEAD: Span = MINUTE
 BLOCK = 10_000
 """Row numbers taken from the store at once."""
+
+KNOWN_FOR: Span = 5 * SECOND
+"""How long an engine that inserts may not know that a queue has become fair, or is so no more."""
 
 MARK_EVERY: Span = 100 * MILLISECOND
 """The store's clock is written at most this often: a machine's clock set back repeats at most this much time."""
@@ -62,6 +66,7 @@ _READY_DROP = sql("ready_drop")
 _RUNNING_DROP = sql("running_drop")
 _RUNNING_CANCEL = sql("running_cancel")
 _DONE_DROP = sql("done_drop")
+_BODY_LINE = sql("body_line")
 _ERROR_PUT = sql("error_put")
 _ERROR_TRIM = sql("error_trim")
 _TROUBLE = sql("trouble")
@@ -89,11 +94,11 @@ class IdBlock:
     when it was inserted, because an insert can be rolled back.
     """
 
-    __slots__ = ("_end", "_next", "qids")
+    __slots__ = ("_end", "_next", "places")
 
     def __init__(self) -> None:
         self._next = self._end = 0
-        self.qids: dict[str, int] = {}
+        self.places: dict[str, QueuePlace] = {}
 
     def take(self, n: int) -> int | None:
         """Return the first of `n` numbers; None if there are not so many."""
@@ -110,15 +115,24 @@ class IdBlock:
         self._next = self._end = 0
 
 
+class QueuePlace(NamedTuple):
+    """The number of a queue, and whether it was fair when it was read."""
+
+    qid: int
+    fair: bool
+    seen: Instant
+
+
 class QueueRow(NamedTuple):
     """A queue and the number its jobs are stored under.
 
-    `found`: it existed before this transaction.
+    `found`: it existed before this transaction. `divided`: it had subqueues when it was read.
     """
 
     qid: int
     queue: Queue
     found: bool = True
+    divided: bool = False
 
 
 class Unit(SqlUnit):
@@ -135,6 +149,8 @@ class Unit(SqlUnit):
         self.high: Instant = 0
         self.dropped: Span = 0
         self.events_removed = 0
+        self.divided: set[int] = set()
+        """Queues that got their first subqueue in this transaction."""
         self._stored: dict[JobId, Stored] = {}
         self._deltas: dict[tuple[int, str, int], int] = {}
         self._names: dict[str, QueueRow] = {}
@@ -221,19 +237,28 @@ class Unit(SqlUnit):
 
     def qid(self, name: str) -> Steps[int]:
         """Return the number of a queue, inserted if need be; cheaper than its settings."""
-        if self._ids is not None and (qid := self._ids.qids.get(name)) is not None:
-            return qid
+        return (yield from self.place(name)).qid
+
+    def place(self, name: str) -> Steps[QueuePlace]:
+        """Return the number of a queue, inserted if need be, and whether it is fair, as of the last few seconds."""
+        place = None if self._ids is None else self._ids.places.get(name)
+        if place is not None and 0 <= self.now - place.seen <= KNOWN_FOR:
+            return place
         found = yield from self.find_queue(name)
         if found is None:
-            return (yield from self.write_queue(Queue(name=name))).qid
+            return QueuePlace((yield from self.write_queue(Queue(name=name))).qid, False, self.now)
+        place = QueuePlace(found.qid, found.queue.fair, self.now)
         if self._ids is not None and found.found:
-            self._ids.qids[name] = found.qid
-        return found.qid
+            self._ids.places[name] = place
+        return place
 
     def write_queue(self, queue: Queue) -> Steps[QueueRow]:
         """Store a queue's settings and cool-down."""
         [(qid,)] = yield _QUEUE_WRITE, pack_queue(queue)
-        return self._keep(QueueRow(qid, queue, found=False))
+        known = self._qids.get(qid)
+        if self._ids is not None:
+            self._ids.places.pop(queue.name, None)
+        return self._keep(QueueRow(qid, queue, found=False, divided=known is not None and known.divided))
 
     def take_tokens(self, queue_row: QueueRow, n: int) -> Steps[None]:
         """Take the tokens of so many started jobs from a queue that has a rate."""
@@ -243,7 +268,7 @@ class Unit(SqlUnit):
             self._keep(queue_row._replace(queue=msgspec.structs.replace(queue_row.queue, bucket=bucket)))
 
     def _remember(self, row: Row) -> QueueRow:
-        return self._keep(QueueRow(row[0], read_queue(row[1:])))
+        return self._keep(QueueRow(row[0], read_queue(row[1:-1]), divided=bool(row[-1])))
 
     def _keep(self, queue_row: QueueRow) -> QueueRow:
         self._names[queue_row.queue.name] = self._qids[queue_row.qid] = queue_row
@@ -325,13 +350,28 @@ class Unit(SqlUnit):
 
     def _create(self, record: Record) -> Steps[int]:
         seq = yield from self.numbers(1)
-        qid = (yield from self.use_queue(record.queue)).qid
-        yield columns.INSERT_BODY, columns.body_row(record, seq, qid, None)
-        yield columns.PUT_READY, columns.ready_row(record, seq, qid, past=False)
+        queue = yield from self.use_queue(record.queue)
+        line = yield from self._join(queue, record, anew=True)
+        yield columns.INSERT_BODY, columns.body_row(record, seq, queue.qid, line, None)
+        yield columns.PUT_READY, columns.ready_row(record, seq, line or queue.qid, past=False)
         return seq
+
+    def _join(self, queue: QueueRow, record: Record, *, anew: bool) -> Steps[int | None]:
+        """Return the line of a subqueue that a waiting job joins; None: it waits in the main line."""
+        name = line_of(record, fair=queue.queue.fair)
+        if name is None:
+            return None
+        when = record.scheduled_at
+        return (yield from subqueues.join(self, queue, name, record.options.limit, when, anew=anew))
+
+    def _free(self, before: Record, after: Record | None) -> Steps[None]:
+        """Give back the slot that a job held and holds no more."""
+        if (slot := freed(before, after)) is not None:
+            yield from subqueues.free(self, self.stored(before.id).values["qid"], slot[1])
 
     def _remove(self, record: Record) -> Steps[None]:
         yield from self._leave(record)
+        yield from self._free(record, None)
         seq = self.stored(record.id).seq
         for statement in _ERASE:
             yield statement, (seq,)
@@ -346,15 +386,22 @@ class Unit(SqlUnit):
         moves = not before.status is after.status is Status.RUNNING
         if moves:
             yield from self._leave(before)
+            yield from self._free(before, after)
+        line: int | None = stored.values["line"]
+        if after.status in WAITING:
+            queue = yield from self.use_queue(after.queue)
+            line = yield from self._join(queue, after, anew=renumbers(before, after))
         body_due = before.scheduled_at
         if columns.changes_body(before, after):
             body_due = after.scheduled_at
-            yield columns.REWRITE_BODY, columns.body_row(after, seq, qid, stored)
+            yield columns.REWRITE_BODY, columns.body_row(after, seq, qid, line, stored)
+        elif line != stored.values["line"]:
+            yield _BODY_LINE, (seq, line)
         past = stored.has_past or columns.needs_past(after, body_due=body_due)
         if past:
             yield columns.PUT_PAST, (seq, *columns.past_row(after, stored))
         if after.status in WAITING:
-            yield columns.PUT_READY, columns.ready_row(after, seq, qid, past=past)
+            yield columns.PUT_READY, columns.ready_row(after, seq, line or qid, past=past)
         elif moves:
             yield columns.PUT_DONE, columns.done_row(after, seq, qid)
         elif after.cancel_requested and not before.cancel_requested:
@@ -377,7 +424,10 @@ class Unit(SqlUnit):
         """Delete a job's row of `ready`, `running` or `done`."""
         stored = self.stored(record.id)
         if record.status in WAITING:
-            yield _READY_DROP, (stored.values["qid"], record.priority, record.scheduled_at, record.id)
+            line = stored.values["line"]
+            yield _READY_DROP, (line or stored.values["qid"], record.priority, record.scheduled_at, record.id)
+            if line is not None:
+                yield from subqueues.leave(self, line)
         elif record.status is Status.RUNNING:
             yield _RUNNING_DROP, (stored.wid, stored.seq)
         else:

@@ -1,0 +1,1 @@
+SELECT claims FROM stoker_queues WHERE qid = ?1

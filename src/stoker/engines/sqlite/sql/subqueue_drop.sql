@@ -1,0 +1,1 @@
+DELETE FROM stoker_subqueues WHERE qid = ?1 AND name = ?2

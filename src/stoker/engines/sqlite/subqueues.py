@@ -1,0 +1,243 @@
+"""Subqueues: their states, and the lines of a queue for a claim.
+
+One transaction at a time writes to a file, so whoever stores, removes or ends a job changes the state at once, and
+claims of a queue never overlap (`shared.subqueue_claim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stoker.engines.sql.packing import read_options
+from stoker.engines.sql.settings import NO_BUCKET, pack_bucket, read_bucket
+from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite.columns import PICK
+from stoker.engines.sqlite.statements import sql
+from stoker.model.errors import CorruptRecord
+from stoker.model.ids import JobId
+from stoker.model.job import salvaged
+from stoker.model.limit import Slot
+from stoker.model.subqueues import (
+    AT_ONCE,
+    Head,
+    Line,
+    Look,
+    State,
+    SubqueueView,
+    made,
+    released,
+    renumbered,
+    repinned,
+    touched,
+    view,
+)
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.sqlite.unit_of_work import QueueRow, Unit
+
+_STATE = sql("subqueue")
+_BY_LINE = sql("subqueue_by_line")
+_WRITE = sql("subqueue_write")
+_DROP_STATE = sql("subqueue_drop")
+_TOUCHED = sql("subqueues_touched")
+_BY_HEAD = sql("subqueues_by_head")
+_BY_TURN = sql("subqueues_by_turn")
+_LOOK = sql("subqueue_look")
+_FIRST = sql("subqueue_first")
+_TAKE = sql("subqueue_take")
+_DROP = sql("claim_drop")
+_PRIORITY = sql("claim_priority")
+_PAGE = sql("subqueues")
+_OF_QUEUE = sql("subqueues_of_queue")
+_HOLDERS = sql("subqueue_holders")
+_CLAIMS = sql("queue_claims_read")
+_COUNT_CLAIM = sql("queue_claims")
+
+BEFORE_ALL = -1_000_000
+"""Less than any priority."""
+
+
+def read(row: Row) -> State:
+    """Make a state of its row, which begins with the number of the line."""
+    _, name, limited, number, pinned, running, *bucket, priority, due, job, next_, at, turn, since = row
+    head = None if priority is None else (priority, due, job)
+    return State(name, limited, number, pinned, running, read_bucket(*bucket), head, next_, at, turn, since)
+
+
+def find(qid: int, name: str) -> Steps[State | None]:
+    """Return a subqueue's state."""
+    rows = yield _STATE, (qid, name)
+    return read(rows[0]) if rows else None
+
+
+def write(qid: int, state: State, now: Instant) -> Steps[int]:
+    """Write a state, or delete one that is gone; returns the number of its line."""
+    if state.gone(now):
+        yield _DROP_STATE, (qid, state.name)
+        return 0
+    bucket = NO_BUCKET if state.bucket is None else pack_bucket(state.bucket)
+    head = (None, None, None) if state.head is None else state.head
+    values = (state.limit, state.number, state.pinned, state.running, *bucket, *head, state.next, state.at, state.turn)
+    [(sid,)] = yield _WRITE, (qid, state.name, *values, state.since, int(state.open))
+    return -int(sid)
+
+
+def join(unit: Unit, queue: QueueRow, name: str, slot: Slot | None, when: Instant, *, anew: bool) -> Steps[int]:
+    """Touch a subqueue for a job that is due `when`; returns the line it waits in."""
+    state = yield from find(queue.qid, name)
+    if state is None:
+        unit.divided.add(queue.qid)
+        state = made(name, slot, dict(queue.queue.limits), unit.now)
+    elif anew and slot is not None:
+        state = renumbered(state, slot, unit.now)
+    return (yield from write(queue.qid, touched(state, max(when, unit.now)), unit.now))
+
+
+def leave(unit: Unit, line: int) -> Steps[None]:
+    """Touch the subqueue of a line that a job has left."""
+    [(qid, *row)] = yield _BY_LINE, (line,)
+    yield from write(qid, touched(read(tuple(row)), AT_ONCE), unit.now)
+
+
+def free(unit: Unit, qid: int, name: str, n: int = 1) -> Steps[None]:
+    """Give slots back, and wake a worker if a job waits for one."""
+    state = yield from find(qid, name)
+    if state is None:
+        return
+    state = released(state, n)
+    yield from write(qid, state, unit.now)
+    if state.head is not None or state.next is not None:
+        unit.woken.add((yield from unit.queue_of(qid)).queue.name)
+
+
+def pin(unit: Unit, queue: QueueRow) -> Steps[None]:
+    """Apply the numbers that an operator set."""
+    pins = dict(queue.queue.limits)
+    for row in (yield _OF_QUEUE, (queue.qid,)):
+        before = read(row)
+        if (after := repinned(before, pins)) is not before:
+            yield from write(queue.qid, after, unit.now)
+
+
+# --- claiming ---------------------------------------------------------------------------------------------------
+
+
+class QueueLines:
+    """The lines of one queue for one claim. `taken` are rows of `PICK` with their priority, as the claim took them."""
+
+    def __init__(self, qid: int, wid: int, now: Instant, claims: int) -> None:
+        self._qid = qid
+        self._wid = wid
+        self._now = now
+        self._lines: dict[str, int] = {}
+        self.claims = claims
+        self.taken: list[tuple[int, Row]] = []
+
+    def _states(self, rows: list[Row]) -> list[State]:
+        states = [read(row) for row in rows]
+        self._lines.update((state.name, -row[0]) for state, row in zip(states, rows, strict=True))
+        return states
+
+    def touched(self, most: int) -> Steps[list[State]]:
+        return self._states((yield _TOUCHED, (self._qid, self._now, most)))
+
+    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+        looks: dict[str, Look] = {}
+        for name in names:
+            first: Head | None = None
+            laters: list[Instant] = []
+            for priority, due, job, later in (yield _LOOK, (self._lines[name], self._now)):
+                if first is None and due <= self._now:
+                    first = (priority, due, job)
+                if later is not None:
+                    laters.append(later)
+            looks[name] = Look(first, min(laters, default=None))
+        return looks
+
+    def write(self, states: Sequence[State]) -> Steps[None]:
+        for state in states:
+            yield from write(self._qid, state, self._now)
+
+    def by_head(self, most: int) -> Steps[list[State]]:
+        return self._states((yield _BY_HEAD, (self._qid, self._now, most)))
+
+    def by_turn(self, most: int) -> Steps[list[State]]:
+        return self._states((yield _BY_TURN, (self._qid, self._now, most)))
+
+    def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+        found: dict[Line, Sequence[Head]] = {}
+        for name, n in wanted.items():
+            found[name] = yield from self._first(self._line(name), n)
+        return found
+
+    def _first(self, line: int, n: int) -> Steps[list[Head]]:
+        heads: list[Head] = []
+        priority = BEFORE_ALL
+        while len(heads) < n and (rows := (yield _PRIORITY, (line, priority))):
+            priority = rows[0][0]
+            more = yield _FIRST, (line, priority, self._now, n - len(heads))
+            heads += [(priority, due, job) for due, job in more]
+        return heads
+
+    def _line(self, name: Line) -> int:
+        return self._qid if name is None else self._lines[name]
+
+    def take(self, picked: Sequence[tuple[Line, Head]]) -> Steps[None]:
+        parts: dict[tuple[Line, int], list[Head]] = {}
+        for line, head in picked:
+            parts.setdefault((line, head[0]), []).append(head)
+        rows: dict[JobId, Row] = {}
+        for (name, priority), heads in parts.items():
+            line, (_, due, job) = self._line(name), heads[-1]
+            for row in (yield PICK, (line, priority, self._now, len(heads))):
+                rows[row[0]] = row
+            yield _TAKE, (line, priority, due, job, self._wid, self._now, self._qid)
+            yield _DROP, (line, priority, due, job)
+        self.taken += [(head[0], rows[head[2]]) for _, head in picked]
+
+    def count_claim(self) -> Steps[None]:
+        yield _COUNT_CLAIM, (self._qid,)
+
+
+def lines_of(qid: int, wid: int, now: Instant) -> Steps[QueueLines]:
+    """Return the lines of a queue."""
+    [(claims,)] = yield _CLAIMS, (qid,)
+    return QueueLines(qid, wid, now, claims)
+
+
+# --- operators --------------------------------------------------------------------------------------------------
+
+
+def subqueues(
+    queue: QueueRow | None, after: str | None, limit: int, names: Sequence[str] | None
+) -> Steps[list[SubqueueView]]:
+    """Return subqueues, by name."""
+    if queue is None:
+        return []
+    if names is None:
+        rows: list[Row] = yield _PAGE, (queue.qid, after or "", max(limit, 0))
+    else:
+        rows = []
+        for name in sorted(set(names)):
+            if after is None or name > after:
+                rows += yield _STATE, (queue.qid, name)
+        rows = rows[: max(limit, 0)]
+    holders = yield from _holders(queue.qid)
+    states = [read(row) for row in rows]
+    return [view(queue.queue.name, state, sorted(holders.get(state.name, ()))) for state in states]
+
+
+def _holders(qid: int) -> Steps[dict[str, list[JobId]]]:
+    """Return the jobs that hold slots, by subqueue."""
+    found: dict[str, list[JobId]] = {}
+    rows: list[tuple[JobId, Any]] = yield _HOLDERS, (qid,)
+    for job, packed in rows:
+        try:
+            slot = read_options(packed).limit
+        except CorruptRecord:
+            slot = salvaged(packed).limit
+        if slot is not None:
+            found.setdefault(slot.subqueue, []).append(job)
+    return found
