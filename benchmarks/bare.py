@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from benchmarks.stats import Meter
-from stoker.engines.sqlite.claim import BEFORE_ALL
 from stoker.engines.sqlite.columns import DONE, FINISH, INSERT_BODY, INSERT_READY, PENDING, PICK, RUNNING
 from stoker.engines.sqlite.connection import FULL, NORMAL, Connection
 from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import BLOCK, COMPLETED, ENQUEUED, MARK_EVERY
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS

@@ -6,9 +6,9 @@ from collections import Counter
 
 from stoker.engines.sql.packing import totals
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.claim import BEFORE_ALL
 from stoker.engines.sqlite.columns import CODES, PENDING, STATUSES
 from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import ENQUEUED
 from stoker.model.query import COUNT_FURTHER, COUNT_LIMIT, Census, Count, scheduled_count
 from stoker.model.time import Instant

@@ -20,7 +20,6 @@ from stoker.engines.shared.careful import check
 from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
-from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import (
@@ -92,7 +91,6 @@ class SqliteEngine(Documents):
 
     name: ClassVar[str] = "sqlite"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
-        Feature.SUBQUEUES,
         Feature.BESIDE_TRANSACTIONS,
         Feature.SERVER,
     }
@@ -182,7 +180,6 @@ class SqliteEngine(Documents):
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
-        refuse_drafts(self.name, drafts)
         if tx is not None:
             undo = user_transaction.may_raise(drafts)
             return await self._store.join(tx, lambda unit: insert(unit, drafts, group), undo=undo)
@@ -311,14 +308,7 @@ class SqliteEngine(Documents):
 
     @timed(write=True)
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
-        refuse_tuning(self.name, tuning)
         return await self._store.write(lambda unit: control.tune(unit, name, tuning, declared=declared), strict=True)
-
-    async def subqueues(
-        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
-    ) -> list[SubqueueView]:
-        del queue, after, limit, names  # what would make one is refused
-        return []
 
     @timed(write=False)
     async def subqueues(
@@ -370,7 +360,6 @@ class SqliteEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
-        refuse_drafts(self.name, drafts)
         return await fire(self._fire, tick, drafts)
 
     async def _fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:

@@ -190,11 +190,11 @@ class QueueLines:
             parts.setdefault((line, head[0]), []).append(head)
         rows: dict[JobId, Row] = {}
         for (name, priority), heads in parts.items():
-            line, (_, due, job) = self._line(name), heads[-1]
-            for row in (yield PICK, (line, priority, self._now, len(heads))):
+            number, (_, due, job) = self._line(name), heads[-1]
+            for row in (yield PICK, (number, priority, self._now, len(heads))):
                 rows[row[0]] = row
-            yield _TAKE, (line, priority, due, job, self._wid, self._now, self._qid)
-            yield _DROP, (line, priority, due, job)
+            yield _TAKE, (number, priority, due, job, self._wid, self._now, self._qid)
+            yield _DROP, (number, priority, due, job)
         self.taken += [(head[0], rows[head[2]]) for _, head in picked]
 
     def count_claim(self) -> Steps[None]:
