@@ -37,6 +37,7 @@ WALKS = {
     for order in ("newest", "oldest")
 }
 _WAITING = sql("find_waiting")
+_LINES = sql("find_lines")
 _RUNNING = sql("find_running")
 _ACTIVE_COUNTS = sql("find_counts")
 _ENDED = sql("ended")
@@ -161,10 +162,12 @@ def _lists(query: Query, names: dict[int, str]) -> Steps[list[List]]:
     for qid, name in names.items():
         if query.queues and name not in query.queues:
             continue
-        rows: list[Row] = yield _PRIORITY, (qid, LOWEST)
-        while rows:
-            found.append(("due", (qid, rows[0][0])))
-            rows = yield _PRIORITY, (qid, rows[0][0])
+        lines: list[Row] = [(qid,), *(yield _LINES, (qid,))]
+        for (line,) in lines:
+            rows: list[Row] = yield _PRIORITY, (line, LOWEST)
+            while rows:
+                found.append(("due", (line, rows[0][0])))
+                rows = yield _PRIORITY, (line, rows[0][0])
     return found
 
 

@@ -25,7 +25,7 @@ from stoker.model.outcome import (
     Snoozed,
     Throttled,
 )
-from stoker.model.query import Cancel, Clone, Delete, Move, Prioritize, Requeue, RunNow, Selection
+from stoker.model.query import Cancel, Clone, Delete, Move, Prioritize, Query, Requeue, RunNow, Selection
 from stoker.model.subqueues import SubqueueView
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
@@ -532,6 +532,11 @@ async def test_counts_and_records_do_not_know_of_subqueues(store: Store) -> None
     assert [job.queue for job in found] == [QUEUE] * 4
     assert [job.options.limit for job in found] == [one.options.limit for one in drafts]
     assert [job.status for job in found] == [Status.RUNNING, Status.PENDING, Status.PENDING, Status.RUNNING]
+    for queues in (frozenset[str](), frozenset({QUEUE})):
+        page = await store.engine.find(Query(order="due", queues=queues))
+        assert [job.id for job in page.jobs] == jobs[1:3]
+        page = await store.engine.find(Query(order="oldest", statuses=frozenset({Status.PENDING}), queues=queues))
+        assert [job.id for job in page.jobs] == jobs[1:3]
 
 
 # --- hold="retrying" --------------------------------------------------------------------------------------------

@@ -10,7 +10,14 @@ WITH n AS (
 )
 SELECT
     'waiting', name, waiting,
-    (SELECT count(*) FROM (SELECT 1 FROM stoker_ready AS r WHERE r.qid = n.qid LIMIT ?1))
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM stoker_ready AS r WHERE r.qid = n.qid
+            UNION ALL
+            SELECT 1 FROM stoker_subqueues AS g CROSS JOIN stoker_ready AS r ON r.qid = -g.sid WHERE g.qid = n.qid
+            LIMIT ?1
+        )
+    )
 FROM n
 UNION ALL
 SELECT

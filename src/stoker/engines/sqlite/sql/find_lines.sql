@@ -1,0 +1,1 @@
+SELECT -sid FROM stoker_subqueues WHERE qid = ?1
