@@ -100,7 +100,8 @@ with x as (
 ), e as (
     insert into event (at, type, job, attempt, queue, kind) select at, 'started', id, 1, queue, 'k' from x
 ), m as (
-    insert into point (bucket, queue, metric, value) select at, queue, 'm', 1 from x
+    insert into point (bucket, queue, metric, count, sum, p50, p95, p99, max)
+    select at, queue, 'm', 1, 0, 0, 0, 0, 0 from x
 ), l as (
     insert into lease (id, token, claimed, worker, queue, open, ids)
     select i / 1000, 1, 1, 'w', 'q1', repeat('1', count(*)::int)::varbit, array_agg(id)

@@ -73,7 +73,7 @@ async def test_a_claim_from_plain_queues_is_one_statement(engine: PostgresEngine
     assert len(await take(engine, "plain")) == 3
     assert sent == ["claim"]
     sent.clear()
-    rated = ["BEGIN", "now_hasty", "queue_hold", "claim_rated", "queue_tokens", "COMMIT"]
+    rated = ["BEGIN", "queue_claim", "claim_rated", "queue_tokens", "COMMIT"]
     assert len(await take(engine, "rated")) == 3
     assert sent == ["claim", *rated]
     sent.clear()
@@ -81,7 +81,7 @@ async def test_a_claim_from_plain_queues_is_one_statement(engine: PostgresEngine
     assert sent == rated
     sent.clear()
     assert await take(engine, "rated") == []
-    assert sent == ["BEGIN", "now_hasty", "queue_hold", "COMMIT"]
+    assert sent == ["BEGIN", "queue_claim", "COMMIT"]
 
 
 @pytest.mark.spec("RATE-14")

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 _CLAIM = sql("claim")
 _CLAIM_RATED = sql("claim_rated")
-_QUEUE_HOLD = sql("queue_hold")
+_QUEUE_CLAIM = sql("queue_claim")
 _QUEUE_TOKENS = sql("queue_tokens")
-_NOW_HASTY = sql("now_hasty")
 _QUEUE, _ID = 3, 5
 """Where in a row of a claim the queue's name and the job's id are; a queue with a rate answers without an id."""
 
@@ -166,12 +165,11 @@ class Claimer:
         store, cursor = self._store, self._cursors[queue]
         tries = count()
 
-        async def work(connection: Connection, unit: Unit) -> list[Claim]:
+        async def work(connection: Connection, unit: Unit, row: Row) -> list[Claim]:
             if next(tries):
                 cursor.forget()  # it moved behind jobs that the rollback put back
             run = partial(connection.run, patience=store.options.patience)
-            rows = await run(store.texts[_QUEUE_HOLD], (queue,))
-            stored = read_queue(rows[0]) if rows else Queue(name=queue)
+            stored = Queue(name=queue) if row[1] is None else read_queue(row[1:])
             if stored.bucket is None:
                 self._rated.discard(queue)
                 raise _RateChanged
@@ -189,7 +187,7 @@ class Claimer:
             return claims
 
         try:
-            return await store.transact(work, lane="claim", first=(_NOW_HASTY, (str(int(LOCK_WAIT * 1000)),)))
+            return await store.transact(work, lane="claim", first=(_QUEUE_CLAIM, (queue, str(int(LOCK_WAIT * 1000)))))
         except Locked:
             return []
         except BaseException:

@@ -21,6 +21,12 @@ STATEMENTS: dict[str, str] = {**{name: _FILES[name] for name in _FILES}, **GENER
 STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS rated", "false AS rated")
 """Takes from a queue with a rate; the caller holds the queue's row and has counted its tokens."""
 
+STATEMENTS["queue_claim"] = f"""
+WITH t AS MATERIALIZED (SELECT stoker.clock() AS now, set_config('lock_timeout', $2::text, true) AS hasty)
+SELECT t.now, q.* FROM t LEFT JOIN LATERAL ({STATEMENTS["queue_hold"]}) AS q ON t.hasty IS NOT NULL
+"""
+"""The clock and a queue's held row, nulls where there is none. It waits at most $2 milliseconds for the row."""
+
 STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
 """Locks the letters that a user changes."""
 

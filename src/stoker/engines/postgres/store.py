@@ -29,7 +29,7 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[Connection, Unit], Awaitable[T]]
+Work: TypeAlias = Callable[[Connection, Unit, Row], Awaitable[T]]
 
 TRIES = 6
 """Attempts at a transaction that the server aborts for a deadlock or conflict."""
@@ -236,11 +236,11 @@ class Store:
         if lock_wait is not None:
             first = (_NOW_HASTY, (str(int(lock_wait * 1000)),))
         return await self.transact(
-            lambda connection, unit: self.play(connection, make(unit)), lane=lane, first=first, notify=notify
+            lambda connection, unit, _: self.play(connection, make(unit)), lane=lane, first=first, notify=notify
         )
 
     async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], notify: bool = True) -> T:
-        """Run `work` in one transaction, whose first statement returns the clock."""
+        """Run `work` in one transaction, whose first statement returns a row that begins with the clock."""
         unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first))
         if notify and unit.woken:
             self.notify(unit.woken)
@@ -255,7 +255,7 @@ class Store:
             [row] = await connection.run(self.texts[name], values, patience)
             now = self.now()
             unit = Unit(row[0] if now is None else now)
-            answer = await work(connection, unit)
+            answer = await work(connection, unit, row)
             await self.play(connection, unit.end())
             await connection.command("COMMIT", patience)
         except BaseException:
