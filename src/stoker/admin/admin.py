@@ -6,7 +6,7 @@ Scripts without a loop use `jobs.run(admin.jobs.get(...))`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -21,6 +21,7 @@ from stoker.admin.operations import OperationsAdmin
 from stoker.admin.overview import Overview, overview
 from stoker.admin.queues import QueuesAdmin
 from stoker.admin.schedules import SchedulesAdmin
+from stoker.admin.snapshot import List, Snapshot, snapshot
 from stoker.admin.workers import WorkersAdmin
 from stoker.app import Stoker
 from stoker.engines.base import Description
@@ -69,6 +70,10 @@ class Operators(Protocol):
         """Numbers of some queues."""
         ...
 
+    async def snapshot(self, pages: Mapping[List, int] | None = None, per_page: int = 25) -> Snapshot:
+        """Five lists of jobs with numbered pages."""
+        ...
+
     async def describe(self) -> Description:
         """What the store is."""
         ...
@@ -109,6 +114,13 @@ class Admin:
         census = await (await self._asking.engine()).census()
         counted = [QueueStats(name, census.ready(name), census.scheduled.get(name, 0)) for name in queues]
         return Stats(counted, census.by_status()[Status.DEAD])
+
+    async def snapshot(self, pages: Mapping[List, int] | None = None, per_page: int = 25) -> Snapshot:
+        """Five lists of jobs with numbered pages (enqueued, running, retrying, completed, failed), and schedules.
+
+        `pages` gives the page of a list, `{"failed": 2}`. A store that is away gives empty lists, and says so.
+        """
+        return await snapshot(self._asking, pages, per_page)
 
     async def describe(self) -> Description:
         """What the store is and guarantees, read back now, with its warnings."""

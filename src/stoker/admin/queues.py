@@ -8,16 +8,18 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.admin.bulk import Bulk, Walk, making
 from stoker.admin.history import RECENT, closed, flows
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.events import Point
-from stoker.model.job import Status
+from stoker.model.filter import Filter
+from stoker.model.job import FINISHED, Status
 from stoker.model.query import Census
 from stoker.model.stats import COUNTS, TIMES
 from stoker.model.throttle import Rate
-from stoker.model.time import MINUTE, Seconds, Span, instant, moment, span
+from stoker.model.time import LATEST, MINUTE, Instant, Seconds, Span, instant, moment, span
 
 MEASURED = (*sorted(COUNTS), *TIMES)
 """The metrics behind the figures of a queue."""
@@ -109,6 +111,22 @@ class QueuesAdmin:
         """Change settings, pause or resume; what the tuning does not name stays as it is."""
         engine = await self._asking.engine()
         await engine.tune(name, tuning)
+
+    async def purge(self, name: str | None, *, status: str = "done", older_than: Seconds) -> Bulk:
+        """Remove the jobs of one status, of a queue or of all, that ended strictly before so long ago."""
+        filter_ = purged(name, status, span(older_than, "older_than"), await (await self._asking.engine()).now())
+        walk = Walk(self._asking, filter_, making(self._asking, "delete", {}), LATEST, None)
+        while not walk.ended:
+            await walk.step()
+        return walk.bulk
+
+
+def purged(name: str | None, status: str, older_than: Span, now: Instant) -> Filter:
+    """The jobs that a purge removes."""
+    if status not in set(FINISHED):
+        raise InvalidInput("status", status, f"must be one of {', '.join(sorted(FINISHED))}")
+    ended = f"{moment(0).isoformat()}..{moment(max(now - older_than, 1)).isoformat()}"
+    return Filter(views=(status,), queues=() if name is None else (name,), finished=ended)
 
 
 def views(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
-from stoker.admin.queues import QueueView
+from stoker.admin import Operators
+from stoker.admin.queues import QueueView, purged
 from stoker.cli.groups import NearestGroup
 from stoker.cli.store import (
     EXIT_CODES,
@@ -26,6 +28,7 @@ from stoker.cli.store import (
     show,
 )
 from stoker.model.control import SETTINGS, Tuning
+from stoker.model.job import FINISHED
 from stoker.model.time import SECOND
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
@@ -179,3 +182,49 @@ def tune(
         raise click.UsageError("name at least one setting")
     ask(path, url, lambda admin: admin.queues.tune(queue, tuning))
     said(f"queue {queue} is tuned", as_json, queue=queue, tuned=True)
+
+
+@queues.command(epilog=EXIT_CODES)
+@click.argument("queue", required=False)
+@click.option(
+    "--status",
+    type=click.Choice(sorted(status.value for status in FINISHED)),
+    default="done",
+    show_default=True,
+    help="Which jobs.",
+)
+@click.option("--older-than", required=True, metavar="TIME", help="Those that ended longer ago, as in 7d.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only count the jobs.")
+@as_json_option
+@on_store
+def purge(
+    queue: str | None,
+    status: str,
+    older_than: str,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+) -> None:
+    """Remove finished jobs of a QUEUE, or of all, before their retention ends."""
+    age = read_time("--older-than", older_than)
+    where = "all queues" if queue is None else f"queue {queue}"
+
+    async def call(admin: Operators) -> int | None:
+        now = await (await admin.app.engine()).now()
+        count, all_of_them = await admin.jobs.preview(purged(queue, status, age, now))
+        shown = f"{'' if all_of_them else 'more than '}{count:,} {status} jobs of {where} ended over {older_than} ago"
+        if dry_run or not count:
+            said(f"{shown}. Nothing was removed.", as_json, matching=count, removed=0)
+            return None
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(f"{shown}; say --yes to remove them")
+            click.confirm(f"{shown}. Remove them?", abort=True)
+        return (await admin.queues.purge(queue, status=status, older_than=age / SECOND)).changed
+
+    removed = ask(path, url, call)
+    if removed is not None:
+        said(f"removed {removed:,} {status} jobs of {where}", as_json, removed=removed)
