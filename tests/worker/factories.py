@@ -50,11 +50,13 @@ def plain_sqlite(site: Site) -> Begin:
 
 
 def plain_psycopg(site: Site) -> Begin:
-    def begin() -> Any:
-        connection = psycopg.connect(site.url)
-        if site.level is not None:
-            connection.isolation_level = getattr(psycopg.IsolationLevel, site.level.replace(" ", "_"))
-        return connection
+    @contextmanager
+    def begin() -> Iterator[Any]:
+        # Its own `with` leaves it open when the commit raises.
+        with closing(psycopg.connect(site.url)) as connection, connection:
+            if site.level is not None:
+                connection.isolation_level = getattr(psycopg.IsolationLevel, site.level.replace(" ", "_"))
+            yield connection
 
     return begin
 

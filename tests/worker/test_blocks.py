@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
+import os
 import sqlite3
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,14 +23,19 @@ from stoker import block
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Engine
+from stoker.engines.memory import MemoryEngine
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.sqlite import SqliteEngine
+from stoker.job_part import JobPart
 from stoker.model.chunk import Chunk
 from stoker.model.errors import EngineRefused
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.outbox import Outbox
 from stoker.task import Task
+from stoker.testing.clock import VirtualClock
+from stoker.testing.conformance import blocks
+from stoker.testing.conformance.harness import START, Store
 from tests.harness.apps import becomes, drain, until, working
 from tests.harness.django_settings import on_file, on_server, unconfigured
 from tests.worker.factories import ASYNC, PLAIN, Site, execute
@@ -436,3 +444,73 @@ async def test_who_waits_for_the_result_is_woken(shop: Shop, store: str) -> None
         assert await asyncio.wait_for(shop.jobs.handle(follower).result(), 5) == "followed"
     assert (store, ("follow", None, Status.PENDING) in heard) == (store, True)
     await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-18")
+@pytest.mark.engine("sqlite")
+async def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child settles on a connection of its own and tells its worker, which settles nothing more."""
+    path = tmp_path / "shop.db"
+    monkeypatch.setenv("CHARGING_URL", f"sqlite:///{path}")
+    monkeypatch.setenv("CHARGING_PATH", str(path))
+    monkeypatch.delitem(sys.modules, "tests.worker.apps.charging", raising=False)
+    charging = importlib.import_module("tests.worker.apps.charging")
+    shop = Shop(Site(f"sqlite:///{path}", str(path)), SqliteEngine(path))
+    shop.rows("create table effects (n integer)")
+    tasks = [charging.own, charging.plain, charging.dies_after, charging.dies_inside]
+    async with charging.jobs:
+        made = [await task.enqueue(n) for n, task in enumerate(tasks)]
+        async with working(charging.jobs, {"default": 4}, poll=0.02) as worker:
+            records = [await becomes(one, Status.DONE, Status.DEAD) for one in made]
+            await until(lambda: worker.counts[Status.DONE] == 4)
+        engine = await charging.jobs.engine()
+        assert (await engine.census()).by_status("later")[Status.PENDING] == 4
+    assert [(one.status, one.attempts) for one in records] == [
+        *((Status.DONE, 2), (Status.DONE, 1)),
+        *((Status.DONE, 1), (Status.DONE, 2)),
+    ]
+    assert int(records[0].result or b"0") != os.getpid()
+    assert (shop.effects(), worker.lost) == ([0, 1, 2, 3], 0)
+
+
+@pytest.mark.spec("BLOCK-18")
+@pytest.mark.engine("memory")
+async def test_a_process_cannot_join_a_store_that_it_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHARGING_URL", "memory://")
+    monkeypatch.delitem(sys.modules, "tests.worker.apps.charging", raising=False)
+    charging = importlib.import_module("tests.worker.apps.charging")
+    async with charging.jobs:
+        job = await charging.unshared.enqueue()
+        async with working(charging.jobs, {"default": 1}):
+            record = await becomes(job, Status.DEAD)
+    assert "cannot see the memory store" in (record.last_error or "")
+
+
+# --- the tests are awake --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("BLOCK-04")
+@pytest.mark.engine("memory")
+async def test_a_commit_in_doubt_as_a_success_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(part: JobPart, _: str) -> None:
+        part.committed()
+
+    monkeypatch.setattr(JobPart, "in_doubt", careless)
+    clock = VirtualClock(START)
+    engine = MemoryEngine(clock)
+    store = Store(engine, clock, lambda _: engine.for_loop())
+    with pytest.raises(AssertionError):
+        await blocks.test_a_commit_in_doubt_is_never_a_success(store, happened=False, swallows=True)
+
+
+@pytest.mark.spec("BLOCK-14")
+@pytest.mark.engine("postgres")
+async def test_a_block_without_its_fence_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async def trusting(part: JobPart, engine: Engine, tx: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(JobPart, "begin", trusting)
+    with pytest.raises((AssertionError, TimeoutError)):
+        await test_every_isolation_level("REPEATABLE READ", "asyncpg", tmp_path, request)

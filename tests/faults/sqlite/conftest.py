@@ -7,6 +7,7 @@ import pytest
 from tests.faults.zygote import Zygote
 
 MODULES = (
+    "tests.faults.blocks",
     "tests.faults.streams",
     "tests.faults.sqlite.storm",
     "tests.faults.sqlite.crashes",
