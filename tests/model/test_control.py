@@ -336,3 +336,15 @@ def test_clashes_are_other_functions_of_live_workers_under_the_same_kind() -> No
         Clash("send", "shop.send", "old.send", "third", "h"),
     ]
     assert clashes(mine, []) == []
+
+
+@pytest.mark.spec("COOL-12")
+def test_reopening_ends_a_cool_down_and_is_no_declaration() -> None:
+    cooling = Queue(name="mail", cooldown=Cooldown(99, 2))
+    opened = tuned(cooling, Tuning(reopen=True), 5)
+    assert opened == Queue(name="mail")
+    assert opens(cooling, opened)
+    assert tuned(opened, Tuning(reopen=True), 5) is not cooling
+    assert tuned(opened, Tuning(reopen=True), 5) == opened
+    with pytest.raises(InvalidInput, match="may hold only"):
+        tuned(cooling, Tuning(reopen=True), 5, declared=True)

@@ -21,12 +21,14 @@ from stoker.model.query import (
     Count,
     Delete,
     Discard,
+    Edit,
     Expired,
     Move,
     Page,
     Prioritize,
     Query,
     Requeue,
+    Restore,
     Retention,
     RunNow,
     Selection,
@@ -55,6 +57,8 @@ CHANGES: list[Change] = [
     RunNow(),
     Move("other"),
     Prioritize(3),
+    Edit(priority=3),
+    Restore(()),
 ]
 
 
@@ -363,3 +367,21 @@ def test_a_walk_by_time_begins_and_ends_where_the_query_says() -> None:
     assert Query(order="finished", finished_since=4).is_over(3, 5)
     assert not Query(order="finished", finished_since=4).is_over(4, 5)
     assert not Query(order="finished").is_over(0, 5)
+
+
+@pytest.mark.spec("ALTER-25")
+def test_an_edit_asks_for_something_that_a_job_may_have() -> None:
+    assert Edit(priority=5).attempts is None
+    for wrong, why in (
+        ({}, "at least one of payload, priority, at, attempts"),
+        ({"priority": 2_000}, "between -1000 and 1000"),
+        ({"attempts": 0}, "at least 1"),
+        ({"payload": "text"}, "JSON bytes"),
+        ({"at": -1}, "between 1970"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            Edit(**wrong)
+    chosen = Selection((b"1" * 16,))
+    assert allows(Edit(at=5), Status.PENDING, chosen)
+    assert not allows(Edit(at=5), Status.DEAD, chosen)
+    assert allows(Edit(attempts=5), Status.DEAD, chosen)

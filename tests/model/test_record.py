@@ -26,7 +26,7 @@ from stoker.model.job import (
     Status,
 )
 from stoker.model.lifecycle import SETTLED, TRANSITIONS
-from stoker.model.query import CANCEL_REASON, Cancel
+from stoker.model.query import CANCEL_REASON, Cancel, Edit
 from stoker.model.record import TOTALS, WAITING, Record, due_at
 from stoker.model.retry import Curve
 from stoker.model.throttle import Cooldown
@@ -323,3 +323,33 @@ def test_as_claim_carries_the_fence_and_the_queue() -> None:
     assert claim.metadata == {"a": "b"}
     assert running().as_claim(QUEUE).metadata is None
     assert running().as_claim(QUEUE).before is Status.RUNNING
+
+
+@pytest.mark.spec("ALTER-25")
+def test_an_edit_changes_what_it_names_and_nothing_else() -> None:
+    before = Record.drafted(Draft(b"1" * 16, "send", payload=b"1"), 5)
+    assert before.edit(Edit(priority=3)) == msgspec.structs.replace(before, priority=3)
+    everything = before.edit(Edit(payload=b"2", at=9, attempts=7, priority=-1))
+    assert everything == msgspec.structs.replace(before, payload=b"2", scheduled_at=9, budget=7, priority=-1)
+
+
+@pytest.mark.spec("ALTER-26")
+def test_a_job_is_restored_only_while_nothing_happened_to_it() -> None:
+    queue = Queue(name="default")
+    before = Record.drafted(Draft(b"1" * 16, "send", at=9), 5)
+    canceled = before.cancel("no", 6, queue)
+    former = before.as_former(canceled)
+    assert canceled.restorable(former)
+    restored = canceled.restore(former)
+    assert msgspec.structs.replace(restored, last_error=None) == before
+    assert not restored.restorable(former)
+    later = before.cancel("no", 7, queue)
+    assert not later.restorable(former)
+    assert not msgspec.structs.replace(canceled, token=3).restorable(former)
+    dead = msgspec.structs.replace(canceled, status=Status.DEAD)
+    discarded = dead.discard()
+    assert not discarded.restorable(former)
+    gone = dead.as_former(discarded)
+    assert discarded.restorable(gone)
+    assert discarded.restore(gone) == dead
+    assert before.as_former(None).ended is None

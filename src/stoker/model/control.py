@@ -38,7 +38,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `paused=True` pauses the queue for `pause_for` (None: until it is resumed) and replaces an earlier pause;
     `paused=False` resumes it. `fair`: tenants take turns. `limits` sets the numbers of limits by name, over what jobs
-    bring; None gives a limit back to its jobs. `clear` names settings that go back to their defaults.
+    bring; None gives a limit back to its jobs. `reopen` ends a cool-down. `clear` names settings that go back to their
+    defaults.
     """
 
     paused: bool | None = None
@@ -51,6 +52,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_done: Span | None = None
     keep_dead: Span | None = None
     curve: Curve | None = None
+    reopen: bool = False
     clear: frozenset[str] = frozenset()
     limits: tuple[tuple[str, int | None], ...] = ()
 
@@ -214,6 +216,8 @@ def tuned(queue: Queue, tuning: Tuning, now: Instant, *, keep_done: Span = KEEP_
             changes[field] = getattr(plain, field)
         elif getattr(tuning, field) is not None:
             changes[field] = getattr(tuning, field)
+    if tuning.reopen and queue.cooldown != OPEN:
+        changes["cooldown"] = OPEN
     if "rate" in tuning.clear:
         changes["bucket"] = None
     elif tuning.rate is not None:
@@ -230,7 +234,7 @@ def declare(stored: Queue, before: Tuning, now: Tuning, plain: Queue) -> Tuning:
     A setting that still has the value last declared (undeclared: the default, as in `plain`) follows the code. One
     that people changed stays.
     """
-    if now.paused is not None or now.clear or now.limits:
+    if now.paused is not None or now.clear or now.limits or now.reopen:
         raise InvalidInput("declaration", now, f"may hold only {', '.join(SETTINGS)}")
     follow = frozenset(SETTINGS) - overridden(stored, before, plain)
     sets = {field: getattr(now, field) for field in follow}
@@ -247,7 +251,7 @@ def overridden(stored: Queue, declared: Tuning, plain: Queue) -> frozenset[str]:
 def opens(before: Queue, after: Queue) -> bool:
     """Whether a tuning may let jobs start earlier than waiters expect, so that one of them is woken."""
     sooner = before.pause is not None and before.pause != after.pause
-    if before.limits != after.limits:
+    if before.limits != after.limits or before.cooldown != after.cooldown:
         return True
     return sooner or (before.rate is not None and before.rate != after.rate)
 

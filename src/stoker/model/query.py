@@ -15,7 +15,7 @@ import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.ids import JobId
-from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Job, Status, check_name, shown_error
+from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, Status, check_name, shown_error
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, MINUTE, Instant, Span
@@ -291,7 +291,44 @@ class Prioritize(msgspec.Struct, frozen=True):
             raise InvalidInput("priority", self.priority, "must be between -1000 and 1000 (lower runs first)")
 
 
-Change: TypeAlias = Cancel | Requeue | Clone | Discard | Delete | RunNow | Move | Prioritize
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """Change what a waiting or dead job was enqueued with; None leaves a field as it is. A dead job has no due time."""
+
+    payload: bytes | None = None
+    priority: int | None = None
+    at: Instant | None = None
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        if not given:
+            raise InvalidInput("edit", "nothing", f"must change at least one of {', '.join(self.__struct_fields__)}")
+        Draft(b"0" * 16, "edit", **given)  # it must be what a draft may have
+
+
+class Former(msgspec.Struct, frozen=True, gc=False):
+    """A job as it was before a change: enough to tell of it, and to restore it. `ended` is its end after the change."""
+
+    id: JobId
+    kind: str
+    queue: str
+    status: Status
+    attempts: int
+    token: int
+    scheduled_at: Instant
+    ended: Instant | None = None
+
+
+class Restore(msgspec.Struct, frozen=True):
+    """Undo a cancel or a discard: each selected job becomes what `former` (one per job, in their order) says.
+
+    Only while nothing has happened to it since; waiting again, it has its due time and its budget.
+    """
+
+    former: tuple[Former, ...]
+
+
+Change: TypeAlias = Cancel | Requeue | Clone | Discard | Delete | RunNow | Move | Prioritize | Edit | Restore
 
 REQUEUEABLE = frozenset(status for status in FINISHED if Status.PENDING in TRANSITIONS[status]) | {Status.RETRYING}
 
@@ -304,17 +341,24 @@ ALLOWED: dict[type[Change], frozenset[Status]] = {
     RunNow: frozenset({Status.PENDING}),
     Move: WAITING,
     Prioritize: WAITING,
+    Edit: WAITING | {Status.DEAD},
+    Restore: frozenset({Status.CANCELED, Status.DISCARDED}),
 }
 """Which statuses a change applies to. On a running job cancel and delete become a request to stop."""
 
 
 def allows(change: Change, status: Status, selection: Selection) -> bool:
     """May this change touch a job in this status?"""
+    if isinstance(change, Edit) and change.at is not None and status is Status.DEAD:
+        return False
     return status in ALLOWED[type(change)] and (not selection.statuses or status in selection.statuses)
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """What an action did, job by job, summed up. `created` holds clones; `changed_ids` are the jobs it changed."""
+    """What an action did, job by job, summed up. `created` holds clones; `changed_ids` are the jobs it changed.
+
+    `former` says what each of those was before, in their order; jobs that could not be read are missing there.
+    """
 
     changed: int = 0
     cancel_requested: int = 0
@@ -323,6 +367,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[Status, int] = {}
     created: tuple[JobId, ...] = ()
     changed_ids: tuple[JobId, ...] = ()
+    former: tuple[Former, ...] = ()
 
 
 class Count(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from stoker.model.job import (
     shown_error,
 )
 from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
-from stoker.model.query import Cancel
+from stoker.model.query import Cancel, Edit, Former
 from stoker.model.time import Instant, Span
 from stoker.model.unique import SUPERSEDED, Holder, Unique
 
@@ -268,6 +268,43 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def prioritize(self, priority: int) -> Self:
         """With another priority."""
         return msgspec.structs.replace(self, priority=priority)
+
+    def edit(self, change: Edit) -> Self:
+        """With another payload, priority, due time or budget."""
+        return msgspec.structs.replace(
+            self,
+            payload=self.payload if change.payload is None else change.payload,
+            priority=self.priority if change.priority is None else change.priority,
+            scheduled_at=self.scheduled_at if change.at is None else change.at,
+            budget=self.budget if change.attempts is None else change.attempts,
+        )
+
+    def as_former(self, after: Record | None) -> Former:
+        """What this job was, before it became `after`."""
+        ended = None if after is None else after.finished_at
+        return Former(self.id, self.kind, self.queue, self.status, self.attempts, self.token, self.scheduled_at, ended)
+
+    def restorable(self, former: Former) -> bool:
+        """Has nothing happened to it since the change that an operator wants to undo?"""
+        undone = {Status.CANCELED: WAITING, Status.DISCARDED: frozenset({Status.DEAD})}
+        return former.status in undone.get(self.status, ()) and (former.token, former.ended) == (
+            self.token,
+            self.finished_at,
+        )
+
+    def restore(self, former: Former) -> Self:
+        """As it was before a cancel or a discard; a dead job keeps the time of its end."""
+        if former.status is Status.DEAD:
+            return msgspec.structs.replace(self, status=Status.DEAD)
+        return msgspec.structs.replace(
+            self,
+            status=former.status,
+            scheduled_at=former.scheduled_at,
+            finished_at=None,
+            expires_at=None,
+            cancel_requested=False,
+            cancel_requested_at=None,
+        )
 
     def supersede(self, now: Instant, queue: Queue) -> Self:
         """Dead, because a newer job takes its unique key."""

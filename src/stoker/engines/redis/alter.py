@@ -20,7 +20,7 @@ from stoker.engines.shared import careful
 from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
-from stoker.model.query import Cancel, Change, Delete, Discard, Move, Requeue, Selection, Tally, allows
+from stoker.model.query import Cancel, Change, Delete, Discard, Move, Requeue, Restore, Selection, Tally, allows
 from stoker.model.record import Record
 
 
@@ -89,7 +89,7 @@ async def _alter(
 
 async def _load_more(store: Store, unit: Unit, change: Change, ids: Sequence[JobId]) -> None:
     """Read what some changes need beside the records."""
-    if isinstance(change, Requeue):
+    if isinstance(change, Requeue | Restore):
         await unit.load_notes(ids)
     elif isinstance(change, Cancel | Delete):
         records = [unit.get(job) for job in ids]

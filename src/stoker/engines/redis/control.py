@@ -105,13 +105,14 @@ class Control:
             wanted, standing = fields_of(after), fields_of(before)
             changed = {field: value for field, value in wanted.items() if value != standing[field]}
             # The first write is a removal: a server without free memory accepts it, and the rest with it.
-            unit.write("HDEL", key, *(f"{name}/{field}" for field in changed))
+            cooled = ("until", "count") if before.cooldown != after.cooldown else ()
+            unit.write("HDEL", key, *(f"{name}/{field}" for field in (*changed, *cooled)))
             unit.write("HSET", key, f"{name}/used", "1")
             for field, value in changed.items():
                 if value is not None:
                     unit.write("HSET", key, f"{name}/{field}", value)
             # Claims take tokens all the time: only a change of the rate must not meet one.
-            for field in wanted if declared else changed:
+            for field in (*(wanted if declared else changed), *cooled):
                 unit.expect_hash(key, f"{name}/{field}", stored[field])
             if opens(before, after):
                 unit.wake(name)

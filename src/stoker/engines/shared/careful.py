@@ -25,9 +25,12 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
+    Edit,
+    Former,
     Move,
     Prioritize,
     Requeue,
+    Restore,
     RunNow,
     Selection,
     Tally,
@@ -229,6 +232,8 @@ def check(selection: Selection, change: Change) -> None:
     """Refuse a change that does not fit its selection."""
     if isinstance(change, Clone) and len(change.ids) != len(selection.ids):
         raise InvalidInput("clone ids", len(change.ids), f"must be one for each of {len(selection.ids)} selected jobs")
+    if isinstance(change, Restore) and tuple(one.id for one in change.former) != selection.ids:
+        raise InvalidInput("restore", len(change.former), "must name exactly the selected jobs, in their order")
 
 
 def wanted_by_change(selection: Selection, change: Change) -> Wanted:
@@ -237,7 +242,7 @@ def wanted_by_change(selection: Selection, change: Change) -> Wanted:
     match change:
         case Clone(ids=clones):
             return Wanted(ids.union(clones), revives=True)
-        case Requeue():
+        case Requeue() | Edit() | Restore():
             return Wanted(ids, revives=True)
         case Move(queue=queue):
             return Wanted(ids, queues=frozenset({queue}))
@@ -256,6 +261,7 @@ class Alteration:
         self.changed: list[int] = []
         """Positions in the selection."""
         self.created: dict[int, JobId] = {}
+        self.former: dict[int, Former] = {}
         self.refused: Counter[Status] = Counter()
         self.cancel_requested = self.blocked = 0
 
@@ -268,6 +274,8 @@ class Alteration:
             self.found += 1
             if self._may_change(record):
                 self._apply(record, position)
+                if position in self.changed[-1:]:
+                    self.former[position] = record.as_former(self._unit.get(record.id))
             else:
                 self.refused[record.status] += 1
 
@@ -304,6 +312,10 @@ class Alteration:
                     self.blocked += 1
             case Prioritize(priority=priority):
                 self._put(record.prioritize(priority), position)
+            case Edit():
+                self._put(record.edit(self._change), position)
+            case Restore(former=former):
+                self._restore(record, position, former[position])
 
     def _put(self, record: Record, position: int) -> None:
         self._unit.put(record)
@@ -328,6 +340,12 @@ class Alteration:
             return
         self._unit.delete(record)
         self.changed.append(position)
+
+    def _restore(self, record: Record, position: int, former: Former) -> None:
+        if not record.restorable(former):
+            self.refused[record.status] += 1
+        elif former.status is Status.DEAD or self._key_is_free(record):
+            self._put(record.restore(former), position)
 
     def _clone(self, record: Record, position: int, job: JobId) -> None:
         if self._unit.get(job) is not None:
@@ -364,4 +382,5 @@ def tally(selection: Selection, alterations: Sequence[Alteration]) -> Tally:
         refused=dict(refused),
         created=tuple(created[position] for position in sorted(created)),
         changed_ids=tuple(selection.ids[position] for position in changed),
+        former=tuple(one.former[position] for position in changed for one in alterations if position in one.former),
     )

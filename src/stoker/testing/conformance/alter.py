@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from stoker.engines.base import CONTROL, Feature
+from stoker.model.errors import InvalidInput
 from stoker.model.events import Event, EventType, Window
 from stoker.model.ids import JobId, text
 from stoker.model.job import ORIGINAL, Claim, Job, Note, Options, Status, Verdict
@@ -25,10 +26,12 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
+    Edit,
     Move,
     Prioritize,
     Query,
     Requeue,
+    Restore,
     RunNow,
     Selection,
     Tally,
@@ -44,6 +47,11 @@ _SOON = 5.0
 
 async def _alter(store: Store, change: Change, *jobs: JobId, statuses: Sequence[Status] = ()) -> Tally:
     return await store.engine.alter(Selection(jobs, frozenset(statuses)), change)
+
+
+def _plain(tally: Tally) -> Tally:
+    """A tally without what the jobs were before."""
+    return msgspec.structs.replace(tally, former=())
 
 
 async def _each_status(store: Store) -> dict[Status, JobId]:
@@ -274,7 +282,7 @@ async def test_alter_requeue_makes_the_job_due_now(store: Store, status: Status)
     job = (await _each_status(store))[status]
     store.pass_time(SECOND)
     before = await store.job(job)
-    assert await _alter(store, Requeue(), job) == Tally(changed=1, changed_ids=(job,))
+    assert _plain(await _alter(store, Requeue(), job)) == Tally(changed=1, changed_ids=(job,))
     after = await store.job(job)
     assert (after.status, after.scheduled_at) == (Status.PENDING, store.now())
     assert (after.finished_at, after.expires_at, after.worker) == (None, None, None)
@@ -597,7 +605,7 @@ async def test_alter_clone_is_not_for_a_waiting_retry(store: Store) -> None:
 async def test_alter_discard_takes_a_job_off_the_dead_list(store: Store) -> None:
     """The job is discarded, not run, no longer among the dead, and keeps its error."""
     job = await _dead(store, "hopeless")
-    assert await _alter(store, Discard(), job) == Tally(changed=1, changed_ids=(job,))
+    assert _plain(await _alter(store, Discard(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.counts() == {Status.DISCARDED: 1}
     assert (await store.engine.find(Query(statuses=frozenset({Status.DEAD})))).jobs == []
     assert (await store.job(job)).last_error == "hopeless"
@@ -614,7 +622,7 @@ async def test_alter_delete_removes_record_and_events(store: Store) -> None:
     job, other = await store.insert(store.draft(), store.draft())
     at = store.now()
     await store.engine.record([Event(at, EventType.ENQUEUED, one, "default", "work") for one in (job, other)], now=at)
-    assert await _alter(store, Delete(), job) == Tally(changed=1, changed_ids=(job,))
+    assert _plain(await _alter(store, Delete(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.gone(job)
     assert [event.job for event in await store.engine.events(Window(at, at + 1))] == [other]
     assert [claim.id for claim in await store.claim(n=5)] == [other]
@@ -661,7 +669,7 @@ async def test_alter_run_now_makes_a_scheduled_job_due(store: Store) -> None:
     job = await store.add(delay=HOUR)
     before = await store.job(job)
     store.pass_time(SECOND)
-    assert await _alter(store, RunNow(), job) == Tally(changed=1, changed_ids=(job,))
+    assert _plain(await _alter(store, RunNow(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.job(job) == msgspec.structs.replace(before, scheduled_at=store.now())
     census = await store.engine.census()
     assert (census.scheduled, census.ready("default")) == ({}, 1)
@@ -796,3 +804,96 @@ async def test_a_requeued_job_has_not_started(store: Store) -> None:
     assert await store.finish(claim, Failed("boom", after=0)) is Verdict.APPLIED
     assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
     assert (await store.job(job)).started_at is None
+
+
+# --- editing, restoring, and what jobs were before ------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-25")
+@pytest.mark.parametrize("status", [Status.PENDING, Status.RETRYING, Status.DEAD])
+async def test_alter_edit_changes_what_a_job_was_enqueued_with(store: Store, status: Status) -> None:
+    """Payload, priority and attempts of a waiting or dead job; everything else stays, and it runs with them."""
+    jobs = await _each_status(store)
+    before = await store.job(jobs[status])
+    change = Edit(payload=b'{"n": 2}', priority=-3, attempts=9)
+    assert (await _alter(store, change, before.id)).changed == 1
+    after = await store.job(before.id)
+    assert after == msgspec.structs.replace(before, payload=b'{"n": 2}', priority=-3, budget=9)
+    only = await _alter(store, Edit(priority=4), before.id)
+    assert only.changed == 1
+    assert (await store.job(before.id)) == msgspec.structs.replace(after, priority=4)
+    if status is Status.DEAD:
+        await _alter(store, Requeue(), before.id)
+    store.pass_time(2 * HOUR)
+    claim = await store.take(queue=status.value)
+    assert (claim.payload, claim.priority, claim.budget) == (b'{"n": 2}', 4, 9)
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-25")
+async def test_alter_edit_moves_the_due_time_of_a_waiting_job(store: Store) -> None:
+    """Also in the lists by due time; a dead job has none, so there it is refused, like every edit elsewhere."""
+    jobs = await _each_status(store)
+    at = store.now() + 5 * SECOND
+    for status in (Status.PENDING, Status.RETRYING):
+        assert (await _alter(store, Edit(at=at), jobs[status])).changed == 1
+        assert (await store.job(jobs[status])).scheduled_at == at
+        store.pass_time(5 * SECOND)
+        assert (await store.take(queue=status.value)).id == jobs[status]
+        at = store.now() + 5 * SECOND
+    assert (await _alter(store, Edit(at=at), jobs[Status.DEAD])).refused == {Status.DEAD: 1}
+    refused = await _alter(store, Edit(priority=1), jobs[Status.DONE], jobs[Status.RUNNING], jobs[Status.CANCELED])
+    assert refused.refused == {Status.DONE: 1, Status.RUNNING: 1, Status.CANCELED: 1}
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-26")
+async def test_alter_restore_undoes_a_cancel_and_a_discard(store: Store) -> None:
+    """A canceled job waits again with its time, attempts and budget; a discarded one is dead as it was."""
+    jobs = await _each_status(store)
+    for status, change in ((Status.PENDING, Cancel()), (Status.RETRYING, Cancel()), (Status.DEAD, Discard())):
+        before = await store.job(jobs[status])
+        done = await _alter(store, change, before.id)
+        [former] = done.former
+        assert (former.status, former.scheduled_at, former.queue) == (status, before.scheduled_at, before.queue)
+        store.pass_time(SECOND)
+        restored = await _alter(store, Restore(done.former), before.id)
+        assert _plain(restored) == Tally(changed=1, changed_ids=(before.id,))
+        after = await store.job(before.id)
+        assert msgspec.structs.replace(after, last_error=None) == msgspec.structs.replace(before, last_error=None)
+        assert (await _alter(store, Restore(done.former), before.id)).changed == 0
+    store.pass_time(2 * HOUR)
+    assert (await store.take(queue=Status.PENDING.value)).id == jobs[Status.PENDING]
+    assert (await store.counts())[Status.DEAD] == 1
+
+
+@pytest.mark.spec("ALTER-26")
+async def test_alter_restore_leaves_alone_what_has_changed_since(store: Store) -> None:
+    """A job that was requeued and canceled again, or whose key another job has now."""
+    job = await store.add(unique=Unique("k"))
+    first = await _alter(store, Cancel(), job)
+    store.pass_time(SECOND)
+    await _alter(store, Requeue(), job)
+    store.pass_time(SECOND)
+    second = await _alter(store, Cancel(), job)
+    assert (await _alter(store, Restore(first.former), job)).refused == {Status.CANCELED: 1}
+    await store.add(unique=Unique("k"))
+    assert (await _alter(store, Restore(second.former), job)).blocked == 1
+    with pytest.raises(InvalidInput, match="exactly the selected jobs"):
+        await _alter(store, Restore(()), job)
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-27")
+async def test_alter_says_what_each_job_was_before(store: Store) -> None:
+    """In the order of the selection, of the jobs it changed and no others."""
+    jobs = await _each_status(store)
+    chosen = [jobs[Status.RETRYING], jobs[Status.DONE], jobs[Status.PENDING]]
+    done = await _alter(store, Cancel(), *chosen)
+    assert [(one.id, one.status, one.attempts) for one in done.former] == [
+        (jobs[Status.RETRYING], Status.RETRYING, 1),
+        (jobs[Status.PENDING], Status.PENDING, 0),
+    ]
+    deleted = await _alter(store, Delete(), jobs[Status.DONE])
+    assert [(one.status, one.ended) for one in deleted.former] == [(Status.DONE, None)]

@@ -299,3 +299,19 @@ async def test_a_success_on_an_open_queue_writes_nothing_about_it(store: Store) 
     assert conclude(claim, Done()).cool is None
     await store.finish(claim, Done())
     assert await store.engine.queues() == before
+
+
+@pytest.mark.core
+@pytest.mark.spec("COOL-12")
+async def test_an_operator_ends_a_cool_down(store: Store) -> None:
+    """The queue hands out jobs at once, a waiter is woken, and the next throttle starts from the beginning."""
+    claims = await _running(store, 2)
+    assert await store.finish(claims[0], Throttled()) is Verdict.APPLIED
+    await store.add()
+    assert await store.claim("w9") == []
+    await store.engine.wait([QUEUE], 0)
+    assert await store.engine.tune(QUEUE, Tuning(reopen=True))
+    assert await store.engine.wait([QUEUE], 5) == {QUEUE}
+    assert await _cooldown(store) == OPEN
+    assert len(await store.claim("w9")) == 1
+    assert not await store.engine.tune(QUEUE, Tuning(reopen=True))
