@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.stream import Entry
 from stoker.outbox.batch import Batch
 from stoker.outbox.handlers import DeliverOptions
 from stoker.outbox.inbox import Inbox
+from stoker.outbox.letters import Letter, LetterPage
 from stoker.outbox.message import Message
 from stoker.outbox.outbox import Outbox
 from stoker.outbox.pace import Pace
@@ -21,18 +23,26 @@ from stoker.outbox.relays import (
     ToWebhook,
     verify_webhook,
 )
+from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
 
 __all__ = [
     "Batch",
+    "ConsumerState",
     "DeliverOptions",
     "Entry",
     "Inbox",
     "JoiningRelay",
+    "Letter",
+    "LetterPage",
+    "LetterStatus",
     "Message",
     "Outbox",
     "Pace",
     "Partial",
+    "PartitionState",
     "Relay",
+    "StreamHandle",
+    "StreamState",
     "To",
     "ToNats",
     "ToRabbit",

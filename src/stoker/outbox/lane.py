@@ -38,13 +38,12 @@ from stoker.model.outbox.delivery import (
     readable,
 )
 from stoker.model.outbox.pacing import Ending, sequencer_wait
-from stoker.model.outcome import Reject, gravest
 from stoker.model.time import SECOND, Instant
 from stoker.outbox.batch import Batch
+from stoker.outbox.calls import Caller
 from stoker.outbox.handlers import Handler
-from stoker.outbox.message import Message, message
+from stoker.outbox.message import message
 from stoker.outbox.outcomes import STOPPED, outcome_of_error, outcome_of_stop
-from stoker.outbox.publisher import Publisher
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.outbox")
@@ -75,10 +74,8 @@ class Lanes:
         self.handler = handler
         self.context = context
         self.streams = streams
-        self.threads = threads
         self.clock = clock
-        self.publisher = None if handler.relay is None else Publisher(handler.relay)
-        self.fn = handler.fn if self.publisher is None else self.publisher.publish
+        self.caller = Caller(handler, threads)
         self._told = asyncio.Event()
         self._looking = False
         self.closed = False
@@ -114,11 +111,6 @@ class Lanes:
         self.close()
         if not self.hurried.done():
             self.hurried.set_result(None)
-
-    async def finish(self) -> None:
-        """Close what the lanes used."""
-        if self.publisher is not None:
-            await self.publisher.close()
 
     def abandon(self, task: asyncio.Task[BaseException | None], batch: Batch[Any]) -> None:
         """Go on without a handler that ignores its interruption."""
@@ -311,7 +303,7 @@ class Turn:
 
     async def _deliver(self, batch: Batch[Any]) -> BatchOutcome:
         """Call the handler, until its deadline or until the worker cannot wait any longer."""
-        task = asyncio.create_task(self._call(batch))
+        task = asyncio.create_task(self._lanes.caller.call(batch))
         hurried = self._lanes.hurried
         try:
             both: set[asyncio.Future[Any]] = {task, hurried}
@@ -346,38 +338,3 @@ class Turn:
             batch.finish()
             return Delivered(batch.processed, batch.rejections)
         return outcome_of_error(error, batch, self._handler.rules.pace.retry_base)
-
-    async def _call(self, batch: Batch[Any]) -> BaseException | None:
-        """Call the handler for the whole batch; returns what it raised, even SystemExit."""
-        try:
-            match self._handler.form:
-                case "batch":
-                    await self._invoke(batch)
-                case "message":
-                    while (one := batch.next()) is not None:
-                        await self._unit(batch, one, [one])
-                case "list":
-                    while chunk := batch.chunk(self._handler.chunk or self._handler.rules.pace.batch):
-                        await self._unit(batch, chunk, chunk)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            return error
-        return None
-
-    async def _unit(self, batch: Batch[Any], given: Any, unit: list[Message[Any]]) -> None:
-        """Call the handler for one unit; a reject concerns only this one."""
-        try:
-            await self._invoke(given)
-        except BaseException as error:
-            signal = gravest(error)
-            if not isinstance(signal, Reject):
-                raise
-            for one in unit:
-                batch.reject(one, signal.why)
-
-    async def _invoke(self, given: Any) -> None:
-        if self._handler.is_async:
-            await self._lanes.fn(given)
-        else:
-            await self._lanes.threads.run(self._lanes.fn, (given,), {})

@@ -19,9 +19,11 @@ from stoker.model.time import Seconds, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.entries import encode
 from stoker.outbox.handlers import DeliverOptions, Handler, RelayOptions, declare
+from stoker.outbox.letters import deliver_here, read_filter
 from stoker.outbox.message import Message
 from stoker.outbox.relays.base import Relay
 from stoker.outbox.service import OutboxService
+from stoker.outbox.steering import StreamHandle, streams_of
 from stoker.settings import check_known
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class Deliver(Protocol[T]):
     def __call__(self, fn: Callable[[list[Message[T]], H], R], /) -> Callable[[list[Message[T]], H], R]: ...
 
 
-class Outbox(Generic[T]):
+class Outbox(StreamHandle, Generic[T]):
     """A stream of messages with bodies of type `T`, in the store of an app.
 
     `partitions`: a power of two up to 64; messages of one key stay in one of them and are delivered in order, different
@@ -60,7 +62,7 @@ class Outbox(Generic[T]):
     """
 
     def __init__(self, jobs: Stoker, *, stream: str, partitions: int = 16, keep: Seconds = 0) -> None:
-        self.app = jobs
+        super().__init__(jobs, stream)
         self.stream = Stream(stream, partitions, span(keep, "keep"))
         outbox_of(jobs.root())
         self.handlers: dict[str, Handler] = {}
@@ -211,6 +213,29 @@ class Outbox(Generic[T]):
         check_known(options, RelayOptions.__annotations__, "the option of relay")
         given = cast("DeliverOptions", {"batch": RELAY_BATCH, **options, "name": name})
         self._add(declare(_publish, given)._replace(relay=target))
+
+    async def replay(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        consumer: str | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+        here: bool = False,
+        deadline: Seconds = 60,
+    ) -> int:
+        """Have consumers deliver pending letters again; returns how many were marked.
+
+        A letter is delivered alone, in the consumer's next turn on its partition: then it is resolved, or pending again
+        with one attempt more. Without ids or a filter all pending letters of the stream are meant. With `here` this
+        process calls the handlers now, one letter after the other, each for at most `deadline`, and returns how many
+        were delivered.
+        """
+        if not here:
+            return await super().replay(ids, consumer=consumer, key=key, partition=partition, type=type)
+        chosen = read_filter(self.name, ids, consumer=consumer, key=key, partition=partition, type=type)
+        return await deliver_here(await streams_of(self.app), chosen, self.handlers, deadline)
 
     def _add(self, handler: Handler) -> None:
         if handler.name in self.handlers:

@@ -19,25 +19,33 @@ STOPPED = "the worker stopped before the batch was finished"
 
 def outcome_of_error(error: BaseException, batch: Batch[Any], retry_base: Span) -> BatchOutcome:
     """What an exception that left the handler means for its batch."""
+    why = reason_of(error)
     done, rejections, unit = batch.processed, batch.rejections, batch.in_hand
     match gravest(error):
         case Retry() as signal:
-            why = text_of(signal.why, LARGEST_REASON)
             return RetryLater(why, done, rejections, unit, after=_wish(signal))
-        case Reject() as signal:
-            return Rejected(text_of(signal.why, LARGEST_REASON), done, rejections)
+        case Reject():
+            return Rejected(why, done, rejections)
         case Snooze() as signal:
-            return RetryLater(str(signal), done, rejections, unit, free=True, after=signal.after)
+            return RetryLater(why, done, rejections, unit, free=True, after=signal.after)
         case Throttle() as signal:
             after = retry_base if signal.retry_after is None else signal.retry_after
-            return RetryLater(str(signal), done, rejections, unit, free=True, after=after)
-        case other:
-            return RetryLater(describe_error(other, LARGEST_REASON), done, rejections, unit)
+            return RetryLater(why, done, rejections, unit, free=True, after=after)
+        case _:
+            return RetryLater(why, done, rejections, unit)
 
 
 def outcome_of_stop(batch: Batch[Any]) -> RetryLater:
     """The worker stopped: what is finished stays so, the rest comes again, and no attempt is counted."""
     return RetryLater(STOPPED, batch.processed, batch.rejections, batch.in_hand, free=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something was not delivered, as text."""
+    signal = gravest(error)
+    if isinstance(signal, Retry | Reject):
+        return text_of(signal.why, LARGEST_REASON)
+    return str(signal) if isinstance(signal, Snooze | Throttle) else describe_error(signal, LARGEST_REASON)
 
 
 def _wish(signal: Retry) -> Span | None:

@@ -78,7 +78,7 @@ class OutboxService:
                 one.hurry()
             await _settled(lanes)
             for one in consumers:
-                await one.finish()
+                await one.caller.close()
             threads.close()
 
 

@@ -1,0 +1,252 @@
+"""Letters as users see them: messages that could not be delivered, and what is done about each.
+
+A pending letter is delivered again by its consumer once it is marked (`replay`), or here and now by a process that has
+the handler. `model.outbox.letters` says what may become of a letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from stoker.engines.base import Outbox as Streams
+from stoker.executors.threads import Threads
+from stoker.model import ids
+from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.outbox import letters as stored
+from stoker.model.outbox.delivery import NOTHING_DONE
+from stoker.model.outbox.letters import (
+    LARGEST_PAGE,
+    ClaimLetters,
+    Clean,
+    Count,
+    DiscardLetters,
+    GiveBack,
+    LetterAction,
+    LetterFilter,
+    LetterPlace,
+    LetterStatus,
+    Replay,
+    Resolve,
+    message_of,
+)
+from stoker.model.time import SECOND, Seconds, Span, moment, span
+from stoker.outbox.batch import Batch
+from stoker.outbox.calls import Caller
+from stoker.outbox.handlers import Handler
+from stoker.outbox.message import message
+from stoker.outbox.outcomes import reason_of
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A full copy of a message that could not be delivered, and why.
+
+    `attempts` counts deliveries. `due`: its consumer is to deliver it again. `ended`: when it was resolved or
+    discarded. `place` is where a listing goes on after it.
+    """
+
+    id: str
+    stream: str
+    consumer: str
+    partition: int
+    number: int
+    key: str
+    type: str
+    headers: Mapping[str, str]
+    payload: bytes
+    raw: bool
+    created: datetime
+    reason: str
+    attempts: int
+    failed: datetime
+    status: LetterStatus
+    due: bool
+    ended: datetime | None
+    place: str
+
+
+class LetterPage(msgspec.Struct, frozen=True):
+    """Letters, latest failure first; `next` goes into `before=` for the page after it, None: there is none."""
+
+    letters: tuple[Letter, ...]
+    next: str | None = None
+
+
+def letter(found: stored.Letter) -> Letter:
+    """A stored letter as users see it."""
+    return Letter(
+        id=ids.text(found.id),
+        stream=found.stream,
+        consumer=found.consumer,
+        partition=found.partition,
+        number=found.number,
+        key=found.key,
+        type=found.type,
+        headers=found.headers,
+        payload=found.payload,
+        raw=found.raw,
+        created=moment(found.created),
+        reason=found.reason,
+        attempts=found.attempts,
+        failed=moment(found.failed),
+        status=found.status,
+        due=found.due,
+        ended=None if found.ended is None else moment(found.ended),
+        place="~".join(map(str, found.place)),
+    )
+
+
+def place(text: str) -> LetterPlace:
+    """Where a page ended, from its text."""
+    try:
+        failed, stream, consumer, partition, number = text.split("~")
+        return LetterPlace(int(failed), stream, consumer, int(partition), int(number))
+    except ValueError:
+        raise InvalidInput("before", text, "is not the place of a letter; take it from the page before") from None
+
+
+def read_filter(
+    stream: str | None,
+    ids_: Iterable[str] | None = None,
+    *,
+    consumer: str | None = None,
+    status: LetterStatus | str | None = LetterStatus.PENDING,
+    key: str | None = None,
+    partition: int | None = None,
+    type: str | None = None,  # noqa: A002 - the field's name
+    limit: int = stored.DEFAULT_PAGE,
+    before: str | None = None,
+) -> LetterFilter:
+    """A filter as users write it."""
+    if status is not None and status not in [*LetterStatus]:
+        raise InvalidOption("status", status, f"must be one of {', '.join(LetterStatus)}, or None for all")
+    return LetterFilter(
+        stream,
+        consumer,
+        None if status is None else LetterStatus(status),
+        key,
+        partition,
+        type,
+        None if ids_ is None else tuple(ids.parse(one) for one in ids_),
+        limit,
+        None if before is None else place(before),
+    )
+
+
+async def page(streams: Streams, chosen: LetterFilter) -> LetterPage:
+    """One page of letters."""
+    found = tuple(map(letter, (await streams.letters(chosen)).letters))
+    return LetterPage(found, found[-1].place if len(found) == chosen.limit else None)
+
+
+async def count(streams: Streams, chosen: LetterFilter) -> int:
+    """How many letters a filter means."""
+    return (await streams.letters(chosen, Count())).n
+
+
+async def change(streams: Streams, chosen: LetterFilter, action: LetterAction) -> int:
+    """Change all letters that a filter means, in steps; returns how many were."""
+    changed = 0
+    while True:
+        n = (await streams.letters(msgspec.structs.replace(chosen, limit=LARGEST_PAGE), action)).n
+        changed += n
+        if n < LARGEST_PAGE:
+            return changed
+
+
+async def mark(streams: Streams, chosen: LetterFilter) -> int:
+    """Have consumers deliver pending letters again."""
+    return await change(streams, chosen, Replay())
+
+
+async def discard(streams: Streams, chosen: LetterFilter) -> int:
+    """Give letters up."""
+    return await change(streams, chosen, DiscardLetters())
+
+
+async def clean(streams: Streams, stream: str | None, older_than: Seconds) -> int:
+    """Delete letters that were resolved or discarded so long ago."""
+    return await change(streams, LetterFilter(stream, status=None), Clean(span(older_than, "older_than")))
+
+
+# --- here and now ---------------------------------------------------------------------------------------------------
+
+
+async def deliver_here(
+    streams: Streams, chosen: LetterFilter, handlers: Mapping[str, Handler], deadline: Seconds
+) -> int:
+    """Deliver letters in this process, each under a claim of its own; returns how many were delivered.
+
+    They come by partition and number. One that fails is pending again, with one attempt more and the new reason.
+    """
+    limit = span(deadline, "deadline")
+    found = await _all(streams, chosen)
+    _check_handlers(found, handlers)
+    threads = Threads()
+    callers = {name: Caller(handlers[name], threads) for name in {one.consumer for one in found}}
+    delivered = 0
+    try:
+        for one in sorted(found, key=lambda one: (one.consumer, one.partition, one.number)):
+            delivered += await _claimed(streams, one, handlers[one.consumer], callers[one.consumer], limit)
+    finally:
+        for caller in callers.values():
+            await caller.close()
+        threads.close()
+    return delivered
+
+
+async def _all(streams: Streams, chosen: LetterFilter) -> list[stored.Letter]:
+    found: list[stored.Letter] = []
+    chosen = msgspec.structs.replace(chosen, limit=LARGEST_PAGE)
+    while True:
+        one = (await streams.letters(chosen)).letters
+        found += one
+        if len(one) < chosen.limit:
+            return found
+        chosen = msgspec.structs.replace(chosen, before=one[-1].place)
+
+
+def _check_handlers(found: Sequence[stored.Letter], handlers: Mapping[str, Handler]) -> None:
+    for name in {one.consumer for one in found}:
+        if name not in handlers:
+            why = f"this process has no handler of that name, so it cannot deliver here (known: {', '.join(handlers)})"
+            raise InvalidInput("consumer", name, why)
+        if handlers[name].rules.mode == "transactional":
+            why = "a transactional consumer delivers letters in its own turns only: replay them without here=True"
+            raise InvalidInput("consumer", name, why)
+
+
+async def _claimed(streams: Streams, one: stored.Letter, handler: Handler, caller: Caller, limit: Span) -> int:
+    """Claim one letter and deliver it; returns 1 if that was stored."""
+    holder = f"here-{uuid.uuid4().hex}"
+    mine = LetterFilter(one.stream, one.consumer, None, partition=one.partition, ids=(one.id,))
+    for claimed in (await streams.letters(mine, ClaimLetters(holder, limit))).letters:
+        why = await _deliver(claimed, handler, caller, limit / SECOND)
+        if why is None:
+            return (await streams.letters(mine, Resolve(holder, claimed.token))).n
+        await streams.letters(mine, GiveBack(holder, claimed.token, why))
+    return 0
+
+
+async def _deliver(claimed: stored.Letter, handler: Handler, caller: Caller, limit: float) -> str | None:
+    """Call the handler with one letter; returns why it was not delivered."""
+    end = time.monotonic() + limit
+    only = message(message_of(claimed), claimed.stream, handler.read)
+    batch = Batch[Any]([only], claimed.partition, claimed.attempts, lambda: end - time.monotonic())
+    try:
+        async with asyncio.timeout(limit):
+            error = await caller.call(batch)
+    except TimeoutError:
+        return f"the handler did not finish within {limit:g} s"
+    if error is not None:
+        return reason_of(error)
+    batch.finish()
+    if batch.rejections:
+        return batch.rejections[0].reason
+    return None if batch.processed else NOTHING_DONE

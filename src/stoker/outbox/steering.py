@@ -1,0 +1,265 @@
+"""A stream as operators see and steer it, by its name: no handler is needed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from stoker.app import Stoker
+from stoker.engines.base import Outbox as Streams
+from stoker.engines.base import outbox_of
+from stoker.model.errors import NotFound
+from stoker.model.outbox import steering as stored
+from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
+from stoker.model.outbox.steering import Drop, Pause, Release, Resume, Seek, Steering
+from stoker.model.time import Seconds, instant, moment
+from stoker.outbox import letters
+from stoker.outbox.letters import LetterPage, read_filter
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition and one consumer of it.
+
+    `last`: its highest number. `waiting`: messages behind the consumer's `position`, `oldest` when the first of them
+    was appended. `attempts` since the position last moved, `failures` in a row. `holder`: the worker that delivers now.
+    `due`: no delivery before this moment. `parked`: how many keys are.
+    """
+
+    partition: int
+    last: int
+    position: int
+    waiting: int
+    oldest: datetime | None
+    attempts: int
+    failures: int
+    last_error: str | None
+    holder: str | None
+    due: datetime | None
+    parked: int
+
+
+class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer: all its partitions, and what they come to."""
+
+    name: str
+    paused: bool
+    waiting: int
+    oldest: datetime | None
+    failures: int
+    parked: int
+    partitions: tuple[PartitionState, ...]
+
+    @property
+    def last_error(self) -> str | None:
+        """The error of the partition that failed most often."""
+        worst = max(self.partitions, key=lambda one: one.failures)
+        return worst.last_error
+
+
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream at one instant. `messages`: how many were ever appended and are committed."""
+
+    name: str
+    partitions: int
+    keep: timedelta
+    messages: int
+    consumers: tuple[ConsumerState, ...]
+
+
+async def streams_of(app: Stoker) -> Streams:
+    """The streams of an app's store."""
+    return outbox_of(await app.engine())
+
+
+async def states(app: Stoker, names: Iterable[str] = ()) -> list[StreamState]:
+    """The named streams, or all, by name."""
+    return [stream_state(one) for one in await (await streams_of(app)).streams([*names])]
+
+
+def stream_state(found: stored.StreamState) -> StreamState:
+    """A stored stream as users see it."""
+    by_consumer: dict[str, list[stored.CursorState]] = {}
+    for one in found.cursors:
+        by_consumer.setdefault(one.cursor.consumer, []).append(one)
+    return StreamState(
+        name=found.stream.name,
+        partitions=found.stream.partitions,
+        keep=timedelta(microseconds=found.stream.keep),
+        messages=sum(found.last),
+        consumers=tuple(_consumer(name, cursors, found.last) for name, cursors in by_consumer.items()),
+    )
+
+
+def _consumer(name: str, cursors: list[stored.CursorState], last: tuple[int, ...]) -> ConsumerState:
+    partitions = tuple(_partition(one, last[one.cursor.partition]) for one in cursors)
+    return ConsumerState(
+        name=name,
+        paused=any(one.cursor.paused for one in cursors),
+        waiting=sum(one.waiting for one in partitions),
+        oldest=min((one.oldest for one in partitions if one.oldest is not None), default=None),
+        failures=max(one.failures for one in partitions),
+        parked=sum(one.parked for one in partitions),
+        partitions=partitions,
+    )
+
+
+def _partition(one: stored.CursorState, last: int) -> PartitionState:
+    cursor = one.cursor
+    return PartitionState(
+        partition=cursor.partition,
+        last=last,
+        position=cursor.position,
+        waiting=one.waiting,
+        oldest=None if one.oldest is None else moment(one.oldest),
+        attempts=cursor.attempts,
+        failures=cursor.failures,
+        last_error=cursor.last_error,
+        holder=cursor.holder,
+        due=moment(cursor.due) if cursor.due else None,
+        parked=cursor.parked,
+    )
+
+
+class StreamHandle:
+    """One stream of an app's store, by name."""
+
+    def __init__(self, app: Stoker, name: str) -> None:
+        self.app = app
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<StreamHandle {self.name}>"
+
+    async def state(self) -> StreamState:
+        """The stream with its consumers: what waits for each, how old it is, and what failed."""
+        for found in await states(self.app, [self.name]):
+            return found
+        raise NotFound(
+            f"stream {self.name!r} is not in the store: nothing was appended to it yet, and no worker has served it"
+        )
+
+    # --- consumers ----------------------------------------------------------------------------------------------
+
+    async def seek(self, consumer: str, to: Literal["beginning", "end"] | datetime | Mapping[int, int], /) -> None:
+        """Move a consumer: to the oldest message that is kept, behind the newest, to a moment, or by partition.
+
+        A mapping names partitions and the numbers that they have passed. A turn under way is refused when it ends, so
+        its messages may be delivered again; letters stay.
+        """
+        if isinstance(to, datetime):
+            change = Seek(instant(to, "seek"))
+        else:
+            change = Seek(to if isinstance(to, str) else dict(to))
+        await self._steer(consumer, change)
+
+    async def pause(self, consumer: str) -> None:
+        """Deliver nothing more to a consumer until `resume`; a turn under way goes on. Messages are kept for it."""
+        await self._steer(consumer, Pause())
+
+    async def resume(self, consumer: str) -> None:
+        """Deliver to a consumer again."""
+        await self._steer(consumer, Resume())
+
+    async def drop(self, consumer: str) -> None:
+        """Forget a consumer with its position, letters and parked keys; messages are no longer kept for it.
+
+        A worker that serves it says so and stops; the next start of one registers it anew, at its `start`.
+        """
+        await self._steer(consumer, Drop())
+
+    async def release(self, key: str, *, consumer: str | None = None) -> None:
+        """Deliver the letters of a parked key, in order, and then its newer messages.
+
+        The consumer does so in its next turn. Without a consumer it is released for all that have parked it.
+        """
+        change = Release(key)
+        names = [consumer] if consumer is not None else [one.name for one in (await self.state()).consumers]
+        streams = await streams_of(self.app)
+        released = [await streams.steer(self.name, name, change) for name in names]
+        if not any(released):
+            where = "any consumer" if consumer is None else f"consumer {consumer!r}"
+            raise NotFound(f"key {key!r} is not parked by {where} of stream {self.name!r}. Nothing was changed.")
+
+    async def _steer(self, consumer: str, change: Steering) -> None:
+        if not await (await streams_of(self.app)).steer(self.name, consumer, change):
+            known = ", ".join(one.name for found in await states(self.app, [self.name]) for one in found.consumers)
+            raise NotFound(
+                f"stream {self.name!r} has no consumer {consumer!r} (known: {known or 'none'}). Nothing was changed."
+            )
+
+    # --- letters ------------------------------------------------------------------------------------------------
+
+    async def letters(
+        self,
+        *,
+        consumer: str | None = None,
+        status: LetterStatus | str | None = LetterStatus.PENDING,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+        limit: int = DEFAULT_PAGE,
+        before: str | None = None,
+    ) -> LetterPage:
+        """List letters, latest failure first: pending ones, unless another status or None for all is asked for."""
+        chosen = read_filter(
+            self.name,
+            consumer=consumer,
+            status=status,
+            key=key,
+            partition=partition,
+            type=type,
+            limit=limit,
+            before=before,
+        )
+        return await letters.page(await streams_of(self.app), chosen)
+
+    async def count_letters(
+        self,
+        *,
+        consumer: str | None = None,
+        status: LetterStatus | str | None = LetterStatus.PENDING,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+    ) -> int:
+        """Count letters, by the same filter."""
+        chosen = read_filter(self.name, consumer=consumer, status=status, key=key, partition=partition, type=type)
+        return await letters.count(await streams_of(self.app), chosen)
+
+    async def replay(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        consumer: str | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+    ) -> int:
+        """Have consumers deliver pending letters again; returns how many were marked.
+
+        A letter is delivered alone, in the consumer's next turn on its partition: then it is resolved, or pending again
+        with one attempt more. Without ids or a filter all pending letters of the stream are meant.
+        """
+        chosen = read_filter(self.name, ids, consumer=consumer, status=None, key=key, partition=partition, type=type)
+        return await letters.mark(await streams_of(self.app), chosen)
+
+    async def discard(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        consumer: str | None = None,
+        status: LetterStatus | str | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+    ) -> int:
+        """Give pending and parked letters up; returns how many. They stay listed as discarded until `clean`."""
+        chosen = read_filter(self.name, ids, consumer=consumer, status=status, key=key, partition=partition, type=type)
+        return await letters.discard(await streams_of(self.app), chosen)
+
+    async def clean(self, older_than: Seconds) -> int:
+        """Delete letters that were resolved or discarded so long ago; returns how many. Others are never deleted."""
+        return await letters.clean(await streams_of(self.app), self.name, older_than)
