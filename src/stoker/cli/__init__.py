@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
     "operations": ("stoker.cli.operations:operations", "List bulk actions; stop and resume them"),
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
+    "outbox": ("stoker.cli.outbox:outbox", "Show streams and letters; replay, release, seek; run consumers"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),
     "serve": ("stoker.cli.serve:serve", "Serve the dashboard and the REST API: stoker serve app:jobs"),
     "tokens": ("stoker.cli.tokens:tokens", "Make, list and revoke tokens for the dashboard and the REST API"),

@@ -75,7 +75,7 @@ def _decide(error: BaseException, task: Task[..., Any], cause: Cause | None, lim
     error = gravest(error)
     if isinstance(error, DecidedInChild):
         return error.outcome
-    _forget_own_frames(error)
+    forget_own_frames(error)
     if isinstance(error, Signal):
         return _outcome_of_signal(error, ran)
     members = leaves(error)
@@ -90,7 +90,7 @@ def _decide(error: BaseException, task: Task[..., Any], cause: Cause | None, lim
     return ends.Panicked(describe_error(error))
 
 
-def _forget_own_frames(error: BaseException) -> None:
+def forget_own_frames(error: BaseException) -> None:
     """A traceback begins in the user's code: how Stoker came to call it tells him nothing."""
     trace = error.__traceback__
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("stoker."):

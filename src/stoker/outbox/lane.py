@@ -43,7 +43,7 @@ from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import message
-from stoker.outbox.outcomes import STOPPED, outcome_of_error, outcome_of_stop
+from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.outbox")
@@ -237,7 +237,7 @@ class Lanes:
                 first.partition,
                 first.number,
                 one_line(first.key),
-                one_line(first.reason),
+                first_line(first.reason),
             )
         if advance.ending is Ending.RETRY and advance.report is not None:
             failures = advance.failures
@@ -249,7 +249,7 @@ class Lanes:
                 advance.partition,
                 failures,
                 advance.after / SECOND,
-                one_line(advance.report),
+                first_line(advance.report),
             )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from stoker.codec.error_text import describe_error, text_of
+from stoker.codec.error_text import describe_error, one_line, text_of
+from stoker.executors.outcomes import forget_own_frames
 from stoker.model.outbox.delivery import BatchOutcome, Rejected, RetryLater
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle, gravest
 from stoker.model.time import SECOND, Span
@@ -45,7 +46,15 @@ def reason_of(error: BaseException) -> str:
     signal = gravest(error)
     if isinstance(signal, Retry | Reject):
         return text_of(signal.why, LARGEST_REASON)
-    return str(signal) if isinstance(signal, Snooze | Throttle) else describe_error(signal, LARGEST_REASON)
+    if isinstance(signal, Snooze | Throttle):
+        return str(signal)
+    forget_own_frames(signal)
+    return describe_error(signal, LARGEST_REASON)
+
+
+def first_line(reason: str) -> str:
+    """What a line of the log says about a failure; the rest is in the store."""
+    return one_line(reason.strip().partition("\n")[0])
 
 
 def _wish(signal: Retry) -> Span | None:

@@ -1,0 +1,374 @@
+"""`stoker outbox …`: streams, what waits for their consumers, letters; steer consumers, and run them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+import click
+import msgspec
+
+from stoker.admin.outbox import OutboxAdmin
+from stoker.app import Stoker
+from stoker.cli.store import EXIT_CODES, on_store, run, show
+from stoker.cli.text import one_line, safe
+from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
+from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
+from stoker.outbox.letters import Letter
+from stoker.outbox.steering import ConsumerState, PartitionState, StreamState
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STREAMS = ("stream", "partitions", "messages", "consumers", "waiting", "oldest")
+CONSUMERS = ("stream", "consumer", "state", "waiting", "oldest", "failures", "parked", "error")
+PARTITIONS = ("consumer", "partition", "position", "last", "waiting", "oldest", "attempts", "holder", "error")
+LETTERS = ("id", "consumer", "partition", "number", "key", "type", "status", "attempts", "failed", "reason")
+
+
+@click.group()
+def outbox() -> None:
+    """Show streams and letters; replay, release, seek, pause, resume; run consumers."""
+
+
+def as_json(command: F) -> F:
+    """Give a command the option for JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")(command)
+
+
+def chosen(command: F) -> F:
+    """Give a command the options that choose letters."""
+    for option in (
+        click.option("--type", metavar="TYPE", help="Only letters of this type."),
+        click.option("--partition", type=click.IntRange(0), metavar="N", help="Only letters of this partition."),
+        click.option("--key", metavar="KEY", help="Only letters of this key."),
+        click.option("--consumer", metavar="NAME", help="Only letters of this consumer."),
+    ):
+        command = option(command)
+    return command
+
+
+# --- looking --------------------------------------------------------------------------------------------------------
+
+
+@outbox.command("list")
+@as_json
+@on_store
+def list_(as_json: bool, path: str | None, url: str | None) -> None:
+    """List streams: how many messages they had, and what waits."""
+    found = run(path, url, lambda app: OutboxAdmin(app).list())
+    if as_json:
+        _objects(found)
+    else:
+        show(STREAMS, [_stream_row(one) for one in found])
+
+
+@outbox.command("show", epilog=EXIT_CODES)
+@click.argument("stream")
+@as_json
+@on_store
+def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Show a stream with its consumers, and the partitions of each that have something to do."""
+    found = run(path, url, lambda app: OutboxAdmin(app).stream(stream).state())
+    if as_json:
+        _objects([found])
+        return
+    show(STREAMS, [_stream_row(found)])
+    click.echo("")
+    show(CONSUMERS, [_consumer_row(found.name, one) for one in found.consumers])
+    rows = [
+        _partition_row(one.name, part)
+        for one in found.consumers
+        for part in one.partitions
+        if part.waiting or part.holder or part.failures or part.parked
+    ]
+    if rows:
+        click.echo("")
+        show(PARTITIONS, rows)
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream", required=False)
+@as_json
+@on_store
+def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) -> None:
+    """Show how far each consumer is behind, the oldest first."""
+
+    async def look(app: Stoker) -> list[StreamState]:
+        admin = OutboxAdmin(app)
+        return await admin.list() if stream is None else [await admin.stream(stream).state()]
+
+    pairs = [(one.name, consumer) for one in run(path, url, look) for consumer in one.consumers]
+    late = datetime.max.replace(tzinfo=UTC)
+    pairs.sort(key=lambda pair: (pair[1].oldest or late, pair[0], pair[1].name))
+    if as_json:
+        _objects([{"stream": name, **_without_partitions(consumer)} for name, consumer in pairs])
+    else:
+        show(CONSUMERS, [_consumer_row(*pair) for pair in pairs])
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream")
+@chosen
+@click.option(
+    "--status",
+    type=click.Choice([*(one.value for one in LetterStatus), "all"]),
+    default="pending",
+    show_default=True,
+    help="Only letters of this status.",
+)
+@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many letters.")
+@as_json
+@on_store
+def letters(
+    stream: str, status: str, limit: int, as_json: bool, path: str | None, url: str | None, **given: Any
+) -> None:
+    """List messages that could not be delivered, latest failure first."""
+
+    async def look(app: Stoker) -> list[Letter]:
+        handle = OutboxAdmin(app).stream(stream)
+        await handle.state()
+        found: list[Letter] = []
+        before: str | None = None
+        while True:
+            size = min(limit - len(found), LARGEST_PAGE)
+            page = await handle.letters(status=None if status == "all" else status, limit=size, before=before, **given)
+            found += page.letters
+            before = page.next
+            if before is None or len(found) >= limit:
+                return found
+
+    found = run(path, url, look)
+    if as_json:
+        _objects([_letter_object(one) for one in found])
+    else:
+        show(LETTERS, [_letter_row(one) for one in found])
+
+
+# --- letters --------------------------------------------------------------------------------------------------------
+
+
+def _on_letters(name: str, text: str, *, asks: bool) -> None:
+    """Add a command that changes letters by ids or a filter."""
+
+    def command(
+        stream: str,
+        ids: tuple[str, ...],
+        everything: bool,
+        yes: bool,
+        as_json: bool,
+        path: str | None,
+        url: str | None,
+        **given: Any,
+    ) -> None:
+        if not ids and not everything and not any(value is not None for value in given.values()):
+            raise click.UsageError(f"which letters? Name ids, a filter, or --all to {name} all of them")
+
+        async def change(app: Stoker) -> int:
+            handle = OutboxAdmin(app).stream(stream)
+            await handle.state()
+            if asks and not ids and not yes:
+                statuses = ("pending", "parked")
+                count = sum([await handle.count_letters(status=one, **given) for one in statuses])
+                _confirm(f"{name} {count:,} letters of stream {stream}?")
+            do = handle.replay if name == "replay" else handle.discard
+            return await do(ids or None, **given)
+
+        changed = run(path, url, change)
+        if as_json:
+            _objects([{"action": name, "changed": changed}])
+        else:
+            click.echo(f"{name}: {changed:,} letters")
+
+    decorated: Any = on_store(as_json(chosen(command)))
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--all", "everything", is_flag=True, help="All letters of the stream."),
+        click.argument("ids", metavar="[ID]...", nargs=-1),
+        click.argument("stream"),
+    ):
+        decorated = option(decorated)
+    outbox.command(name, help=text, epilog=EXIT_CODES)(decorated)
+
+
+_on_letters(
+    "replay",
+    "Have consumers deliver pending letters again, each in the next turn on its partition.",
+    asks=False,
+)
+_on_letters("discard", "Give pending and parked letters up; they stay listed as discarded.", asks=True)
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream")
+@click.argument("key")
+@click.option("--consumer", metavar="NAME", help="Only for this consumer; by default for all.")
+@on_store
+def release(stream: str, key: str, consumer: str | None, path: str | None, url: str | None) -> None:
+    """Deliver the letters of a parked key, in order, and then its newer messages."""
+    run(path, url, lambda app: OutboxAdmin(app).stream(stream).release(key, consumer=consumer))
+    click.echo(safe(f"key {key} of stream {stream} is released; the next turn delivers its letters"))
+
+
+# --- consumers ------------------------------------------------------------------------------------------------------
+
+
+def _on_consumer(name: str, text: str, said: str, *, asks: str | None = None) -> None:
+    """Add a command that changes one consumer."""
+
+    def command(stream: str, consumer: str, path: str | None, url: str | None, yes: bool = False) -> None:
+        if asks is not None and not yes:
+            _confirm(asks.format(consumer=consumer, stream=stream))
+        run(path, url, lambda app: getattr(OutboxAdmin(app).stream(stream), name)(consumer))
+        click.echo(safe(f"consumer {consumer} of stream {stream} is {said}"))
+
+    decorated: Any = on_store(command)
+    if asks is not None:
+        decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
+    decorated = click.argument("stream")(click.argument("consumer")(decorated))
+    outbox.command(name, help=text, epilog=EXIT_CODES)(decorated)
+
+
+_on_consumer("pause", "Deliver nothing more to a consumer; its messages are kept.", "paused")
+_on_consumer("resume", "Deliver to a consumer again.", "resumed")
+_on_consumer(
+    "drop",
+    "Forget a consumer with its position, letters and parked keys.",
+    "dropped",
+    asks="forget consumer {consumer} of stream {stream} with its position, letters and parked keys?",
+)
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream")
+@click.argument("consumer")
+@click.argument("to", metavar="beginning|end|TIME|PARTITION=NUMBER,...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@on_store
+def seek(stream: str, consumer: str, to: str, yes: bool, path: str | None, url: str | None) -> None:
+    """Move a consumer: to the oldest kept message, behind the newest, to a time, or by partition.
+
+    A time is UTC unless it says otherwise: 2026-11-16T14:00. A number is that of the last message that is passed.
+    """
+    target = _target(to)
+    if not yes:
+        _confirm(f"move consumer {consumer} of stream {stream} to {to}? Messages may be delivered again or passed over")
+    run(path, url, lambda app: OutboxAdmin(app).stream(stream).seek(consumer, target))
+    click.echo(safe(f"consumer {consumer} of stream {stream} goes on at {to}"))
+
+
+def _target(to: str) -> Literal["beginning", "end"] | datetime | dict[int, int]:
+    ends: dict[str, Literal["beginning", "end"]] = {"beginning": "beginning", "end": "end"}
+    if to in ends:
+        return ends[to]
+    try:
+        if "=" in to:
+            pairs = [one.split("=") for one in to.split(",")]
+            return {int(partition): int(number) for partition, number in pairs}
+        found = datetime.fromisoformat(to)
+    except ValueError:
+        why = f"{to!r} is neither beginning nor end, nor a time as 2026-11-16T14:00, nor partitions as 0=17,1=20"
+        raise click.BadParameter(why, param_hint="TO") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+@outbox.command("run", epilog=WORK_EXIT_CODES)
+@click.argument("app", metavar="MODULE:APP")
+@click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+@click.option("--drain", is_flag=True, help="Stop when nothing can be delivered any more.")
+@click.option("--grace", metavar="TIME", help="How long a batch may finish after a stop, as in 30s.")
+@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@click.pass_context
+def run_(
+    context: click.Context,
+    app: str,
+    processes: int,
+    drain: bool,
+    grace: str | None,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Deliver the outboxes of an app, without running its jobs: `stoker work` without queues.
+
+    `stoker work` delivers them too; this is for processes of their own.
+    """
+    from stoker.cli.work import load_app, work
+
+    if not len(load_app(app).services):
+        raise click.UsageError(f"{app} has no Outbox, so there is nothing to deliver")
+    context.invoke(
+        work,
+        app=app,
+        queues={},
+        processes=processes,
+        drain=drain,
+        grace=grace,
+        log_format=log_format,
+        log_level=log_level,
+    )
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _stream_row(one: StreamState) -> tuple[Any, ...]:
+    waiting = max((consumer.waiting for consumer in one.consumers), default=0)
+    oldest = min((consumer.oldest for consumer in one.consumers if consumer.oldest is not None), default=None)
+    return one.name, one.partitions, one.messages, len(one.consumers), waiting, oldest
+
+
+def _consumer_row(stream: str, one: ConsumerState) -> tuple[Any, ...]:
+    state = "paused" if one.paused else "failing" if one.failures else "open"
+    error = _first_line(one.last_error)
+    return stream, one.name, state, one.waiting, one.oldest, one.failures, one.parked, error
+
+
+def _partition_row(consumer: str, one: PartitionState) -> tuple[Any, ...]:
+    numbers = (one.partition, one.position, one.last, one.waiting)
+    return consumer, *numbers, one.oldest, one.attempts, one.holder, _first_line(one.last_error)
+
+
+def _letter_row(one: Letter) -> tuple[Any, ...]:
+    status = f"{one.status.value}, due" if one.due else one.status.value
+    reason = _first_line(one.reason)
+    place = (one.consumer, one.partition, one.number)
+    return one.id, *place, one.key, one.type, status, one.attempts, one.failed, reason
+
+
+def _first_line(text: str | None) -> str:
+    return "" if text is None else one_line(text.strip().partition("\n")[0], 80)
+
+
+def _letter_object(one: Letter) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    if not one.raw:
+        try:
+            found["payload"] = json.loads(one.payload)
+        except ValueError:
+            found["payload"] = one.payload.decode(errors="replace")
+    return found
+
+
+def _without_partitions(one: ConsumerState) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    del found["partitions"]
+    return {**found, "error": one.last_error}
+
+
+def _objects(found: list[Any]) -> None:
+    for one in found:
+        click.echo(json.dumps(msgspec.to_builtins(one)))
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Say --yes")
+    click.confirm(question, abort=True)

@@ -1,0 +1,158 @@
+"""`stoker outbox …`, as an operator types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stoker.app import Stoker
+from stoker.cli.command import stoker
+from stoker.outbox import Message, Outbox, Pace
+from tests.harness.apps import drain
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store with a stream, two consumers, a letter and a parked key."""
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    monkeypatch.setenv("STOKER_URL", url)
+    monkeypatch.delenv("STOKER_APP", raising=False)
+    monkeypatch.chdir(tmp_path)
+    app = Stoker(url)
+    outbox = Outbox[dict[str, str]](app, stream="orders", partitions=1)
+
+    @outbox.deliver(attempts=1)
+    async def publish(message: Message[dict[str, str]]) -> None:
+        if message.body["to"] == "nowhere":
+            raise ValueError("no such address\x1b[2J")
+
+    @outbox.deliver(attempts=1, then="park")
+    async def bill(message: Message[dict[str, str]]) -> None:
+        if message.body["to"] == "nowhere":
+            raise ValueError("no bill")
+
+    @outbox.deliver(pace=Pace(retry_base=3600, retry_max=3600))
+    async def stuck(message: Message[dict[str, str]]) -> None:
+        raise OSError("sink is away")
+
+    async def fill() -> None:
+        async with app:
+            for to in ("nowhere", "ada", "bob"):
+                await outbox.append("k\x1b", {"to": to})
+            await drain(app, queues={})
+
+    app.run(fill())
+    return url
+
+
+def call(*words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(stoker, ["outbox", *words])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def rows(*words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in call(*words, "--json").stdout.splitlines()]
+
+
+@pytest.mark.spec("CLI-40")
+def test_streams_and_consumers_are_shown(url: str) -> None:
+    header, line = call("list").stdout.splitlines()
+    assert header.split("\t") == ["stream", "partitions", "messages", "consumers", "waiting", "oldest"]
+    assert line.split("\t")[:5] == ["orders", "1", "3", "3", "3"]
+    shown = call("show", "orders").stdout
+    assert "stuck\tfailing\t3" in shown
+    assert "OSError: sink is away" in shown
+    [state] = rows("show", "orders")
+    assert [one["name"] for one in state["consumers"]] == ["bill", "publish", "stuck"]
+    assert state["consumers"][0]["parked"] == 1
+    assert [one["name"] for one in rows("list")] == ["orders"]
+    late = rows("lag")
+    assert [(one["name"], one["waiting"]) for one in late] == [("stuck", 3), ("bill", 0), ("publish", 0)]
+    assert "partitions" not in late[0]
+    assert len(call("lag", "orders").stdout.splitlines()) == 4
+
+
+@pytest.mark.spec("CLI-40")
+def test_what_is_not_there_has_its_exit_code(url: str) -> None:
+    assert "stream 'nothing' is not in the store" in call("show", "nothing", code=3).output
+    call("letters", "nothing", code=3)
+    call("replay", "nothing", "--all", code=3)
+    assert "known: bill, publish, stuck" in call("pause", "orders", "nobody", code=3).output
+    call("release", "orders", "nothing", code=3)
+    call("letters", "orders", "--status", "lost", code=2)
+
+
+@pytest.mark.spec("CLI-41")
+def test_letters_are_listed_replayed_and_discarded(url: str) -> None:
+    lines = call("letters", "orders").stdout.splitlines()
+    assert len(lines) == 2
+    assert "no such address" in lines[1]
+    assert "\x1b" not in "".join(lines), "nothing that moves the cursor"
+    [letter] = rows("letters", "orders")
+    assert (letter["payload"], letter["status"], letter["consumer"]) == ({"to": "nowhere"}, "pending", "publish")
+    parked = [one["number"] for one in rows("letters", "orders", "--status", "parked")]
+    assert sorted(parked) == [1, 2, 3]
+    assert len(rows("letters", "orders", "--status", "all", "--limit", "2")) == 2
+    assert "which letters?" in call("replay", "orders", code=2).output
+    assert call("replay", "orders", letter["id"]).stdout == "replay: 1 letters\n"
+    assert rows("replay", "orders", "--all") == [{"action": "replay", "changed": 0}]
+    assert rows("letters", "orders")[0]["due"]
+    assert "Say --yes" in call("discard", "orders", "--consumer", "bill", code=2).output
+    assert call("discard", "orders", "--consumer", "bill", "--yes").stdout == "discard: 3 letters\n"
+    assert call("discard", "orders", letter["id"]).stdout == "discard: 1 letters\n"
+    assert rows("letters", "orders") == []
+
+
+@pytest.mark.spec("CLI-42")
+def test_consumers_are_steered(url: str) -> None:
+    assert call("pause", "orders", "stuck").stdout == "consumer stuck of stream orders is paused\n"
+    assert rows("show", "orders")[0]["consumers"][2]["paused"]
+    call("resume", "orders", "stuck")
+    assert "Say --yes" in call("seek", "orders", "stuck", "end", code=2).output
+    call("seek", "orders", "stuck", "0=2", "--yes")
+    assert rows("lag", "orders")[0]["waiting"] == 1
+    call("seek", "orders", "stuck", "2020-01-01T00:00", "--yes")
+    assert rows("lag", "orders")[0]["waiting"] == 3
+    call("seek", "orders", "stuck", "end", "--yes")
+    assert "is neither beginning nor end" in call("seek", "orders", "stuck", "middle", "--yes", code=2).output
+    assert "Say --yes" in call("drop", "orders", "stuck", code=2).output
+    call("drop", "orders", "stuck", "--yes")
+    assert [one["name"] for one in rows("show", "orders")[0]["consumers"]] == ["bill", "publish"]
+    assert "is released" in call("release", "orders", "k\x1b").stdout
+
+
+APP = """
+import os
+from stoker import Stoker
+from stoker.outbox import Message, Outbox
+
+jobs = Stoker("sqlite:///shop.db")
+outbox = Outbox[dict](jobs, stream="orders", partitions=1)
+idle = Stoker("sqlite:///shop.db")
+
+@outbox.deliver(name="file")
+def write(message: Message[dict]) -> None:
+    with open("delivered", "a") as file:
+        print(message.body["to"], os.getpid(), file=file)
+"""
+
+
+@pytest.mark.spec("CLI-43")
+def test_run_delivers_without_running_jobs(url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    words = [sys.executable, "-m", "stoker", "outbox", "run"]
+    done = subprocess.run(
+        [*words, "shop:jobs", "--drain"], cwd=tmp_path, timeout=50, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "delivered").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["nowhere", "ada", "bob"]
+    done = subprocess.run([*words, "shop:idle"], cwd=tmp_path, timeout=50, capture_output=True, text=True, check=False)
+    assert (done.returncode, "has no Outbox" in done.stderr) == (2, True)
