@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.admin.outbox import OutboxAdmin
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model.errors import InvalidInput, InvalidOption, NotFound
@@ -250,9 +250,9 @@ async def test_the_state_of_a_stream(jobs: Stoker) -> None:
     first = publish_state.partitions[0]
     assert (first.partition, first.last, first.position, first.waiting, first.attempts) == (0, 5, 3, 2, 0)
     assert first.due is not None
-    assert [one.name for one in await OutboxAdmin(jobs).list()] == ["orders"]
-    assert (await OutboxAdmin(jobs).stream("orders").state()).messages == 5
-    assert "orders" in repr(OutboxAdmin(jobs).stream("orders"))
+    assert [one.name for one in await Admin(jobs).outbox.list()] == ["orders"]
+    assert (await Admin(jobs).outbox.stream("orders").state()).messages == 5
+    assert "orders" in repr(Admin(jobs).outbox.stream("orders"))
 
 
 @pytest.mark.spec("STEER-02")
@@ -310,3 +310,23 @@ async def test_a_dead_workers_partition_is_free_when_its_own_lease_ends(jobs: St
     assert isinstance(await streams.lease(Wish("orders", "publish", "dead", 8)), Lease)
     async with shop.open():
         await until(lambda: shop.got == [0])
+
+
+@pytest.mark.spec("STEER-01")
+async def test_secrets_in_letters_are_masked_for_operators(jobs: Stoker) -> None:
+    outbox = Outbox[dict[str, str]](jobs, stream="orders", partitions=1)
+
+    @outbox.deliver(attempts=1)
+    async def publish(message: Message[dict[str, str]]) -> None:
+        raise ValueError("password=12345")
+
+    await outbox.append("k", {"name": "ada", "password": "12345"}, headers={"authorization": "Bearer 12345"})
+    async with working(jobs, {}):
+        async with asyncio.timeout(PATIENCE):
+            while not await outbox.count_letters():
+                await asyncio.sleep(0.005)
+    [whole] = (await outbox.letters()).letters
+    [shown] = (await Admin(jobs).outbox.stream("orders").letters()).letters
+    assert b"12345" in whole.payload
+    assert b"ada" in shown.payload
+    assert "12345" not in f"{shown.payload!r} {shown.headers} {shown.reason}"

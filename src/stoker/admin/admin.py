@@ -18,6 +18,7 @@ from stoker.admin.jobs import JobsAdmin
 from stoker.admin.kinds import KindsAdmin
 from stoker.admin.limits import LimitsAdmin
 from stoker.admin.operations import OperationsAdmin
+from stoker.admin.outbox import OutboxAdmin
 from stoker.admin.overview import Overview, overview
 from stoker.admin.queues import QueuesAdmin
 from stoker.admin.schedules import SchedulesAdmin
@@ -61,6 +62,7 @@ class Operators(Protocol):
     history: HistoryAdmin
     operations: OperationsAdmin
     health: HealthAdmin
+    outbox: OutboxAdmin
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen."""
@@ -101,6 +103,7 @@ class Admin:
         self.history = HistoryAdmin(asking)
         self.operations = OperationsAdmin(asking)
         self.health = HealthAdmin(asking)
+        self.outbox = OutboxAdmin(asking)
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.

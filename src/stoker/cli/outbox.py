@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeVar
 import click
 import msgspec
 
-from stoker.admin.outbox import OutboxAdmin
-from stoker.app import Stoker
-from stoker.cli.store import EXIT_CODES, on_store, run, show
+from stoker.admin import Operators
+from stoker.cli.store import EXIT_CODES, ask, on_store, show
 from stoker.cli.text import one_line, safe
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
@@ -58,7 +57,7 @@ def chosen(command: F) -> F:
 @on_store
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List streams: how many messages they had, and what waits."""
-    found = run(path, url, lambda app: OutboxAdmin(app).list())
+    found = ask(path, url, lambda admin: admin.outbox.list())
     if as_json:
         _objects(found)
     else:
@@ -71,7 +70,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 @on_store
 def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show a stream with its consumers, and the partitions of each that have something to do."""
-    found = run(path, url, lambda app: OutboxAdmin(app).stream(stream).state())
+    found = ask(path, url, lambda admin: admin.outbox.stream(stream).state())
     if as_json:
         _objects([found])
         return
@@ -96,11 +95,10 @@ def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None
 def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) -> None:
     """Show how far each consumer is behind, the oldest first."""
 
-    async def look(app: Stoker) -> list[StreamState]:
-        admin = OutboxAdmin(app)
-        return await admin.list() if stream is None else [await admin.stream(stream).state()]
+    async def look(admin: Operators) -> list[StreamState]:
+        return await admin.outbox.list() if stream is None else [await admin.outbox.stream(stream).state()]
 
-    pairs = [(one.name, consumer) for one in run(path, url, look) for consumer in one.consumers]
+    pairs = [(one.name, consumer) for one in ask(path, url, look) for consumer in one.consumers]
     late = datetime.max.replace(tzinfo=UTC)
     pairs.sort(key=lambda pair: (pair[1].oldest or late, pair[0], pair[1].name))
     if as_json:
@@ -127,8 +125,8 @@ def letters(
 ) -> None:
     """List messages that could not be delivered, latest failure first."""
 
-    async def look(app: Stoker) -> list[Letter]:
-        handle = OutboxAdmin(app).stream(stream)
+    async def look(admin: Operators) -> list[Letter]:
+        handle = admin.outbox.stream(stream)
         await handle.state()
         found: list[Letter] = []
         before: str | None = None
@@ -140,7 +138,7 @@ def letters(
             if before is None or len(found) >= limit:
                 return found
 
-    found = run(path, url, look)
+    found = ask(path, url, look)
     if as_json:
         _objects([_letter_object(one) for one in found])
     else:
@@ -166,8 +164,8 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
         if not ids and not everything and not any(value is not None for value in given.values()):
             raise click.UsageError(f"which letters? Name ids, a filter, or --all to {name} all of them")
 
-        async def change(app: Stoker) -> int:
-            handle = OutboxAdmin(app).stream(stream)
+        async def change(admin: Operators) -> int:
+            handle = admin.outbox.stream(stream)
             await handle.state()
             if asks and not ids and not yes:
                 statuses = ("pending", "parked")
@@ -176,7 +174,7 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
             do = handle.replay if name == "replay" else handle.discard
             return await do(ids or None, **given)
 
-        changed = run(path, url, change)
+        changed = ask(path, url, change)
         if as_json:
             _objects([{"action": name, "changed": changed}])
         else:
@@ -208,7 +206,7 @@ _on_letters("discard", "Give pending and parked letters up; they stay listed as 
 @on_store
 def release(stream: str, key: str, consumer: str | None, path: str | None, url: str | None) -> None:
     """Deliver the letters of a parked key, in order, and then its newer messages."""
-    run(path, url, lambda app: OutboxAdmin(app).stream(stream).release(key, consumer=consumer))
+    ask(path, url, lambda admin: admin.outbox.stream(stream).release(key, consumer=consumer))
     click.echo(safe(f"key {key} of stream {stream} is released; the next turn delivers its letters"))
 
 
@@ -221,7 +219,7 @@ def _on_consumer(name: str, text: str, said: str, *, asks: str | None = None) ->
     def command(stream: str, consumer: str, path: str | None, url: str | None, yes: bool = False) -> None:
         if asks is not None and not yes:
             _confirm(asks.format(consumer=consumer, stream=stream))
-        run(path, url, lambda app: getattr(OutboxAdmin(app).stream(stream), name)(consumer))
+        ask(path, url, lambda admin: getattr(admin.outbox.stream(stream), name)(consumer))
         click.echo(safe(f"consumer {consumer} of stream {stream} is {said}"))
 
     decorated: Any = on_store(command)
@@ -255,7 +253,7 @@ def seek(stream: str, consumer: str, to: str, yes: bool, path: str | None, url: 
     target = _target(to)
     if not yes:
         _confirm(f"move consumer {consumer} of stream {stream} to {to}? Messages may be delivered again or passed over")
-    run(path, url, lambda app: OutboxAdmin(app).stream(stream).seek(consumer, target))
+    ask(path, url, lambda admin: admin.outbox.stream(stream).seek(consumer, target))
     click.echo(safe(f"consumer {consumer} of stream {stream} goes on at {to}"))
 
 
