@@ -12,10 +12,10 @@ import stoker
 ROOT = Path(__file__).parent.parent
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMES = (
-    "Stoker Worker Inbox Task Chunk JobHandle Job Draft chain Receipt Schedule current Context Transition FailedRun "
-    "Unique Limit Rate Curve Exponential Linear Fixed Never Snooze Throttle Retry Reject StokerError JobFailed "
-    "JobCanceled GroupFailed GroupClosed ResultUnavailable NotFound Duplicate UnknownTask InvalidInput EngineError "
-    "Raw Status"
+    "Stoker Worker Outbox Inbox Task Chunk JobHandle Job Draft chain Receipt Schedule current Context Transition "
+    "FailedRun Unique Limit Rate Curve Exponential Linear Fixed Never Snooze Throttle Retry Reject StokerError "
+    "JobFailed JobCanceled GroupFailed GroupClosed ResultUnavailable NotFound Duplicate UnknownTask InvalidInput "
+    "EngineError Raw Status"
 )
 
 

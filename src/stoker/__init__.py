@@ -34,12 +34,13 @@ from stoker.records import Curve, Job, Receipt, Schedule
 from stoker.task import Task
 
 if TYPE_CHECKING:
-    from stoker.outbox.inbox import Inbox
+    from stoker.outbox import Inbox, Outbox
     from stoker.worker import Worker
 
 __all__ = [
     "Stoker",
     "Worker",
+    "Outbox",
     "Inbox",
     "Task",
     "Chunk",
@@ -89,8 +90,8 @@ if not TYPE_CHECKING:  # a checker would take it for a promise that every name e
             from stoker.worker import Worker
 
             return Worker
-        if name == "Inbox":
-            from stoker.outbox.inbox import Inbox
+        if name in ("Inbox", "Outbox"):
+            from stoker import outbox
 
-            return Inbox
+            return getattr(outbox, name)
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")
