@@ -591,7 +591,10 @@ class _Host:
     async def _live(self) -> None:
         handle = await self._manager.__aenter__()
         self._entered.set_result(handle)
-        error = await self._left
+        try:
+            error = await self._left
+        except asyncio.CancelledError as canceled:  # who wanted it was canceled just when it was entered
+            error = canceled
         if error is None:
             await self._manager.__aexit__(None, None, None)
         else:

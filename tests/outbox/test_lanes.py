@@ -418,7 +418,7 @@ async def test_a_handler_that_ignores_its_deadline_is_cut_and_its_prefix_kept(
         await delivered(outbox, 4)
         let_go.set()
     assert calls == [0, 1, 2, 2, 3]
-    assert "messages delivered: 2 of 4" in caplog.text
+    assert "messages finished: 2 of 4" in caplog.text
 
 
 @pytest.mark.spec("DELIVER-10")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
-from stoker.model.errors import InvalidInput
+from stoker.block import Block, Factory, OwnSyncTransaction, OwnTransaction
+from stoker.model.errors import EngineRefused, InvalidInput
 from stoker.model.outbox.delivery import Progress, Rejection
 from stoker.outbox.message import Message
 
 T_co = TypeVar("T_co", covariant=True)
+H = TypeVar("H")
 
 
 class Batch(Generic[T_co]):
@@ -25,13 +27,19 @@ class Batch(Generic[T_co]):
     """
 
     def __init__(
-        self, messages: Sequence[Message[Any]], partition: int, attempts: int, time_left: Callable[[], float]
+        self,
+        messages: Sequence[Message[Any]],
+        partition: int,
+        attempts: int,
+        time_left: Callable[[], float],
+        block: Callable[[Batch[Any], Factory[Any] | None], Block[Any, Any]] | None = None,
     ) -> None:
         self.partition = partition
         self.attempts = attempts
         """Earlier deliveries that began with the first message of this batch."""
         self._messages = messages
         self._time_left = time_left
+        self._block = block
         self._progress = Progress(tuple(one.number for one in messages))
         self._handed = 0
         self._closed = False
@@ -110,6 +118,28 @@ class Batch(Generic[T_co]):
         if count > self._progress.processed:
             self._progress = self._progress.done(self._progress.numbers[count - 1])
 
+    # --- one commit ---------------------------------------------------------------------------------------------
+
+    @overload
+    def transaction(self, factory: Factory[H]) -> Block[H, H]: ...
+
+    @overload
+    def transaction(self, factory: None = None) -> Block[OwnTransaction, OwnSyncTransaction]: ...
+
+    def transaction(self, factory: Factory[Any] | None = None) -> Block[Any, Any]:
+        """A block whose writes are committed together with the delivery of everything handed out, or not at all.
+
+        `async with batch.transaction(Session.begin) as session:`, or `with` in a plain handler. When the block ends
+        well the turn is over: nothing more is handed out, and what the handler still does changes nothing. `LostClaim`:
+        another worker has the partition, and nothing was stored.
+        """
+        if self._block is None:
+            raise EngineRefused(
+                "this batch has no turn of its own that a transaction could end: its handler has a transaction already "
+                "(mode='transactional'), or a letter is delivered here. Nothing was stored."
+            )
+        return self._block(self, factory)
+
     # --- for the lane -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -132,6 +162,11 @@ class Batch(Generic[T_co]):
     def processed(self) -> int:
         """How many messages are finished."""
         return self._progress.processed
+
+    @property
+    def handed(self) -> int:
+        """How many messages were handed out."""
+        return self._handed
 
     @property
     def in_hand(self) -> int:

@@ -13,16 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
 
+from stoker.block import AdvanceAtEnd, Block
 from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
-from stoker.model.errors import AWAY, NotFound, StokerError
+from stoker.model.errors import AWAY, EngineRefused, InvalidInput, NotFound, StokerError
+from stoker.model.outbox import stream as stored
 from stoker.model.outbox.cursor import Lease, Wish, attempts_seen, deadline, remaining
 from stoker.model.outbox.delivery import (
     Advance,
@@ -38,6 +40,7 @@ from stoker.model.outbox.delivery import (
     readable,
 )
 from stoker.model.outbox.pacing import Ending, sequencer_wait
+from stoker.model.outcome import Reject, Retry, gravest
 from stoker.model.time import SECOND, Instant
 from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
@@ -84,6 +87,7 @@ class Lanes:
         self._asking = asyncio.Lock()
         self._idle = handler.rules.pace.idle / SECOND
         self._failures = 0
+        self.loop = asyncio.get_running_loop()
         self._abandoned: set[asyncio.Task[BaseException | None]] = set()
 
     def __repr__(self) -> str:
@@ -262,11 +266,14 @@ class Turn:
         self._clock = lanes.clock
         self._leased = self._clock()
         self._end = deadline(round(before * SECOND), lanes.handler.terms)
+        self._part: TurnPart | None = None
+        self._decided: BatchOutcome | None = None
+        self._written: Advance | None = None
         self.lease = lease
         self.given_back = False
 
     async def run(self) -> Advance | None:
-        """Deliver; returns what to store, None where the handler's own transaction has stored it."""
+        """Deliver; returns what to store, None where the handler's own transaction has done so, or may have."""
         missing, run = readable(self.lease.messages)
         if missing:
             return quarantine(self.lease, missing, self.now())
@@ -282,10 +289,8 @@ class Turn:
         if self._lanes.closed:
             self.given_back = True
             return self.conclude(RetryLater(STOPPED, 0, free=True))
-        read, stream = self._handler.read, self._lanes.stream
-        given = [message(one, stream, read) for one in messages]
-        batch = Batch[Any](given, found.cursor.partition, attempts_seen(found.cursor), self.time_left)
-        return self.conclude(await self._deliver(batch))
+        outcome = await self._deliver(self._batch(messages))
+        return None if self._ended_in_transaction(outcome) else self.conclude(outcome)
 
     def now(self) -> Instant:
         """The store's time, counted on from the lease by this process's own clock."""
@@ -299,11 +304,18 @@ class Turn:
         """What an outcome of this turn does to the cursor."""
         return conclude_batch(self.lease, outcome, self.now(), self._handler.rules)
 
+    def _batch(self, messages: Sequence[stored.Message]) -> Batch[Any]:
+        read, stream = self._handler.read, self._lanes.stream
+        given = [message(one, stream, read) for one in messages]
+        cursor = self.lease.cursor
+        block = self._own_block if self._handler.rules.mode == "leased" else None
+        return Batch[Any](given, cursor.partition, attempts_seen(cursor), self.time_left, block)
+
     # --- the handler --------------------------------------------------------------------------------------------
 
     async def _deliver(self, batch: Batch[Any]) -> BatchOutcome:
         """Call the handler, until its deadline or until the worker cannot wait any longer."""
-        task = asyncio.create_task(self._lanes.caller.call(batch))
+        task = asyncio.create_task(self._call(batch))
         hurried = self._lanes.hurried
         try:
             both: set[asyncio.Future[Any]] = {task, hurried}
@@ -324,7 +336,7 @@ class Turn:
             return outcome_of_stop(batch)
         logger.warning(
             "%r did not finish its batch in partition %d in the time of its lease and was interrupted; messages "
-            "delivered: %d of %d. Give deliver() a longer lease= or smaller batches.",
+            "finished: %d of %d. Give deliver() a longer lease= or smaller batches.",
             self._lanes,
             batch.partition,
             batch.processed,
@@ -336,5 +348,117 @@ class Turn:
         error = asyncio.CancelledError("the handler canceled itself") if task.cancelled() else task.result()
         if error is None:
             batch.finish()
+        if error is None or isinstance(error, NothingTaken):
             return Delivered(batch.processed, batch.rejections)
-        return outcome_of_error(error, batch, self._handler.rules.pace.retry_base)
+        outcome = outcome_of_error(error, batch, self._handler.rules.pace.retry_base)
+        if self._decided is not None and isinstance(outcome, RetryLater):
+            return msgspec.structs.replace(outcome, processed=None)  # the commit failed: any message may be the cause
+        return outcome
+
+    async def _call(self, batch: Batch[Any]) -> BaseException | None:
+        caller, handler = self._lanes.caller, self._handler
+        if handler.rules.mode == "leased":
+            return await caller.call(batch)
+        if not handler.is_async:
+            block = self._block(batch, handler.transaction)
+            error: BaseException | None = await caller.threads.run(self._call_here, (batch, block), {})
+            return error
+        try:
+            async with self._block(batch, handler.transaction) as handle:
+                self._decide(batch, await caller.call(batch, handle))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a handler or a commit may raise anything
+            return error
+        return None
+
+    # --- in a transaction ---------------------------------------------------------------------------------------
+
+    def _call_here(self, batch: Batch[Any], block: Block[Any, Any]) -> BaseException | None:
+        """Call a plain handler in its transaction, in this thread."""
+        try:
+            with block as handle:
+                self._decide(batch, self._lanes.caller.call_here(batch, handle))
+        except BaseException as error:  # noqa: BLE001 - a handler or a commit may raise anything
+            return error
+        return None
+
+    def _decide(self, batch: Batch[Any], error: BaseException | None) -> None:
+        """Let the transaction commit, with what it does to the cursor, or raise to roll it back."""
+        if error is None:
+            if not batch.handed:
+                raise NothingTaken
+            self._decided = Delivered(batch.handed, batch.rejections)
+        elif self._handler.keep_writes and isinstance(gravest(error), Retry | Reject):
+            self._decided = outcome_of_error(error, batch, self._handler.rules.pace.retry_base)
+        else:
+            raise error
+
+    def _block(self, batch: Batch[Any], factory: Any) -> Block[Any, Any]:
+        """The transaction of a transactional handler."""
+
+        def advance() -> Advance:
+            assert self._decided is not None
+            return self.conclude(self._decided)
+
+        return self._make_block(batch, factory, advance)
+
+    def _own_block(self, batch: Batch[Any], factory: Any) -> Block[Any, Any]:
+        """A transaction that a leased handler opens itself: it delivers everything handed out."""
+        if self._part is not None and (self._part.advanced or self._part.doubt is not None):
+            raise EngineRefused(f"{self._part.name} has committed a transaction already. Nothing was stored.")
+
+        def advance() -> Advance:
+            if not batch.handed:
+                raise InvalidInput("batch", batch, "must hand out messages before its transaction ends")
+            return self.conclude(Delivered(batch.handed, batch.rejections))
+
+        return self._make_block(batch, factory, advance)
+
+    def _make_block(self, batch: Batch[Any], factory: Any, advance: Callable[[], Advance]) -> Block[Any, Any]:
+        def written() -> Advance:
+            self._written = advance()
+            return self._written
+
+        app = self._lanes.context.app
+        name = f"the turn of {self._lanes!r} on partition {batch.partition}"
+        self._part = TurnPart(name, written, batch)
+        return Block(app, self._part, factory or app.transaction, loop=self._lanes.loop)
+
+    def _ended_in_transaction(self, outcome: BatchOutcome) -> bool:
+        """Whether a transaction has ended this turn, or may have: then nothing more is stored for it."""
+        part = self._part
+        if part is None or self._written is None:
+            return False
+        if part.advanced:
+            if not isinstance(outcome, Delivered):
+                text = "%s is committed; what its handler did afterwards changes nothing: %s"
+                logger.warning(text, part.name, first_line(outcome.reason))
+            self._lanes.report(self, self._written, Advanced(applied=True))
+            return True
+        if part.doubt is not None:
+            logger.error("%s: %s The next lease shows what is stored.", part.name, part.doubt)
+            return True
+        return False
+
+
+class TurnPart(AdvanceAtEnd):
+    """The part of a turn in its transaction: after the commit, and in doubt, nothing more is handed out."""
+
+    def __init__(self, name: str, advance: Callable[[], Advance], batch: Batch[Any]) -> None:
+        super().__init__(name, advance)
+        self._batch = batch
+
+    def committed(self) -> None:
+        """Note that the cursor has advanced."""
+        super().committed()
+        self._batch.close()
+
+    def in_doubt(self, why: str) -> None:
+        """Note that it is not known whether the cursor has advanced."""
+        super().in_doubt(why)
+        self._batch.close()
+
+
+class NothingTaken(Exception):
+    """A transactional handler returned and took nothing of its batch: its writes are rolled back."""

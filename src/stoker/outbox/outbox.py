@@ -21,7 +21,7 @@ from stoker.outbox.entries import encode
 from stoker.outbox.handlers import DeliverOptions, Handler, RelayOptions, declare
 from stoker.outbox.letters import deliver_here, read_filter
 from stoker.outbox.message import Message
-from stoker.outbox.relays.base import Relay
+from stoker.outbox.relays.base import JoiningRelay, Relay
 from stoker.outbox.service import OutboxService
 from stoker.outbox.steering import StreamHandle, streams_of
 from stoker.settings import check_known
@@ -212,7 +212,11 @@ class Outbox(StreamHandle, Generic[T]):
                 raise InvalidOption("relay", target, f"needs an async method {method}(); see stoker.outbox.Relay")
         check_known(options, RelayOptions.__annotations__, "the option of relay")
         given = cast("DeliverOptions", {"batch": RELAY_BATCH, **options, "name": name})
-        self._add(declare(_publish, given)._replace(relay=target))
+        if isinstance(target, JoiningRelay) and target.joins(self.app):
+            handler = declare(_publish_in, {**given, "mode": "transactional"})
+        else:
+            handler = declare(_publish, given)
+        self._add(handler._replace(relay=target))
 
     async def replay(
         self,
@@ -242,6 +246,11 @@ class Outbox(StreamHandle, Generic[T]):
             why = f"stream {self.stream.name!r} has a consumer of this name already; give one of them another name="
             raise InvalidOption("name", handler.name, why)
         self.handlers[handler.name] = handler
+
+
+async def _publish_in(batch: Batch[Any], tx: Transaction) -> None:  # noqa: ARG001 - a handler
+    """Stand in for a relay's publisher in a transaction."""
+    raise AssertionError("a lane calls its own publisher")
 
 
 async def _publish(batch: Batch[Any]) -> None:  # noqa: ARG001 - a handler

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from stoker.codec.error_text import describe_error, one_line
+from stoker.engines.base import Transaction
 from stoker.model.outcome import Reject, Retry, Signal, Snooze, gravest
 from stoker.outbox.batch import Batch
 from stoker.outbox.message import Message
@@ -39,6 +40,18 @@ class Publisher:
                 batch.reject(messages[0], signal.why)
                 return
             await self._one_by_one(batch, messages[batch.processed :])
+
+    async def publish_in(self, batch: Batch[Any], tx: Transaction) -> None:
+        """Publish a batch in the transaction that moves the cursor. Smaller batches tell apart what is rejected."""
+        relay: Any = self._relay
+        messages = batch.rest()
+        try:
+            await relay.publish_in(messages, tx)
+        except BaseException as error:
+            signal = gravest(error)
+            if not isinstance(signal, Reject) or len(messages) == 1:
+                raise
+            raise Retry(signal.why, delay=0) from error
 
     async def _publish(self, batch: Batch[Any], messages: list[Message[Any]]) -> None:
         try:
