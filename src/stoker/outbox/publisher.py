@@ -43,6 +43,7 @@ class Publisher:
 
     async def publish_in(self, batch: Batch[Any], tx: Transaction) -> None:
         """Publish a batch in the transaction that moves the cursor. Smaller batches tell apart what is rejected."""
+        await self._opened()
         relay: Any = self._relay
         messages = batch.rest()
         try:
