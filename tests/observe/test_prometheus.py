@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import threading
+import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 
 import pytest
 from click.testing import CliRunner
@@ -17,12 +21,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.app import Stoker
 from stoker.cli.command import stoker
+from stoker.engines.base import outbox_of
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import EngineError
+from stoker.model.outbox.cursor import Consumer
+from stoker.model.outbox.delivery import RetryLater
+from stoker.model.outbox.stream import Stream
 from stoker.observe import prometheus
-from tests.harness.apps import drain
+from stoker.testing.clock import VirtualClock
+from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.outbox import Orders
+from stoker.testing.conformance.outbox_letters import PARK
+from tests.harness.apps import drain, make_engine
 
-MONITORING = Path(__file__).resolve().parents[2] / "docs" / "howto" / "monitoring"
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING = ROOT / "docs" / "howto" / "monitoring"
 
 
 def values(text: str) -> dict[tuple[str, ...], float]:
@@ -101,11 +114,139 @@ def test_a_scrape_of_a_store_that_is_away_fails() -> None:
         generate_latest(registry)
 
 
-@pytest.mark.spec("METRIC-03")
-def test_alerts_and_dashboard_name_metrics_that_exist(url: str) -> None:
-    scraped = {name for name, *_ in values(CliRunner().invoke(stoker, ["metrics", "--url", url]).stdout)}
+async def with_a_stream(app: Stoker, clock: VirtualClock) -> None:
+    """A consumer that gave one message up and has two more to deliver."""
+    engine = await app.engine()
+    orders = await Orders.begin(Store(engine, clock, lambda _: engine))
+    await orders.add("p", "q", "r")
+    clock.advance(90)
+    await orders.turn(RetryLater("poison", 0), PARK)
+
+
+@pytest.mark.spec("METRIC-01")
+async def test_a_scrape_shows_how_far_consumers_are_behind(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    app = Stoker(make_engine("sqlite", tmp_path, clock))
+    await with_a_stream(app, clock)
+    found = values(prometheus.text(await prometheus.read(app)))
+    await app.close()
+    [place] = [key[1:] for key in found if key[0] == "stoker_outbox_lag"]
+    assert (found["stoker_outbox_lag", *place], found["stoker_outbox_lag_seconds", *place]) == (2, 90)
+    assert found["stoker_letters", *place] >= 0
+
+
+def scraped(address: str) -> dict[tuple[str, ...], float]:
+    with closing(urllib.request.urlopen(address)) as answer:
+        return values(answer.read().decode())
+
+
+@contextmanager
+def at_work(url: str, *options: str) -> Iterator[tuple[Popen[str], str]]:
+    """`stoker work` with a port for metrics; gives the process and the address."""
+    command = ["stoker", "work", "tests.observe.apps.measured:jobs", "--metrics-port", "0", *options]
+    with Popen(command, stderr=PIPE, text=True, cwd=ROOT, env={**os.environ, "STOKER_URL": url}) as process:
+        assert process.stderr is not None
+        address = next(line for line in process.stderr if "served at" in line).split()[-1]
+        rest = threading.Thread(target=process.stderr.read, daemon=True)
+        rest.start()
+        try:
+            yield process, address
+        finally:
+            process.terminate()
+            process.wait(30)
+            rest.join(10)
+
+
+def until(true: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def runs(found: dict[tuple[str, ...], float], kind: str, outcome: str) -> float:
+    return found.get(("stoker_job_duration_seconds_count", kind, outcome), 0)
+
+
+@pytest.mark.spec("METRIC-03", "METRIC-04", "METRIC-05", "TITLE-01")
+def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = Stoker(url)
+    for kind in ("quick", "apart", "hang"):
+        app.declare(kind)
+
+    async def fill() -> None:
+        async with app:
+            drafts = [app.draft("quick", {"ok": n % 2 == 0}, queue="mail", attempts=1) for n in range(40)]
+            await app.enqueue_many([*drafts, app.draft("apart", queue="mail"), app.draft("hang", queue="slow")])
+
+    app.run(fill())
+    with at_work(url, "-p", "2", "-q", "mail:2,slow:2") as (process, address):
+        until(lambda: runs(scraped(address), "quick", "failed") == 20)
+        until(lambda: runs(scraped(address), "apart", "completed") == 1)
+        until(lambda: scraped(address)["stoker_slots_busy", "slow"] == 1)
+        found = scraped(address)
+        assert runs(found, "quick", "completed") == 20
+        assert found["stoker_job_wait_seconds_count", "mail"] == 41
+        assert found["stoker_store_call_seconds_count", "settle"] > 0
+        assert found["stoker_store_call_seconds_count", "renew"] > 0
+        assert found["stoker_lease_renewal_lag_seconds",] >= 0
+        titles = {title_of(pid) for pid in children(process.pid)}
+        assert title_of(process.pid) == "stoker: supervisor of tests.observe.apps.measured:jobs, 2 processes"
+        assert "stoker: worker of tests.observe.apps.measured:jobs, queues mail, slow" in titles
+        assert "stoker: handlers of tests.observe.apps.measured:jobs, idle" in titles
+        before = set(children(process.pid))
+        os.kill(process.pid, signal.SIGHUP)  # replaces the worker processes
+        until(lambda: not before & set(children(process.pid)))
+        assert runs(scraped(address), "quick", "completed") == 20
+        app.run(_with_a_stream(url))
+        named = {name for name, *_ in scraped(address)} | {name for name, *_ in values(text_of(url))}
+        assert metrics_named() - named == set()
+
+
+async def _with_a_stream(url: str) -> None:
+    app = Stoker(url)
+    await outbox_of(await app.engine()).register(Stream("orders"), [Consumer("mail")])
+    await app.close()
+
+
+def text_of(url: str) -> str:
+    return CliRunner().invoke(stoker, ["metrics", "--url", url]).stdout
+
+
+def children(pid: int) -> list[int]:
+    """The processes below a process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found += [int(stat.parent.name), *children(int(stat.parent.name))]
+        except OSError:
+            continue
+    return found
+
+
+def title_of(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def metrics_named() -> set[str]:
+    """Every metric that the alert rules and the dashboard name."""
     board = json.loads((MONITORING / "grafana.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    named = set(re.findall(r"stoker_\w+", " ".join([*expressions, (MONITORING / "alerts.yml").read_text()])))
-    assert named
-    assert named <= scraped
+    found = set(re.findall(r"stoker_\w+", " ".join([*expressions, (MONITORING / "alerts.yml").read_text()])))
+    assert len(found) > 10
+    return found
+
+
+@pytest.mark.spec("METRIC-05")
+def test_a_store_that_lives_in_one_process_has_no_port() -> None:
+    command = ["stoker", "work", "tests.observe.apps.measured:jobs", "--metrics-port", "0"]
+    done = run(
+        command, env={**os.environ, "STOKER_URL": "memory://"}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "--metrics-port" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -66,6 +67,10 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 @click.option("--health-file", metavar="PATH", help="A file that exists only while ready.")
 @click.option("--health-port", type=click.IntRange(0, 65535), metavar="PORT", help="HTTP: 200 while ready, else 503.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Prometheus metrics of all processes."
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
 @click.option(
     "--log-level",
@@ -89,6 +94,8 @@ def work(
     health_file: str | None,
     health_port: int | None,
     health_host: str,
+    metrics_port: int | None,
+    metrics_host: str,
     log_format: logs.Format,
     log_level: str,
 ) -> NoReturn:
@@ -103,13 +110,19 @@ def work(
     found = load_app(app)
     served = _slots(found, queues, settings)
     if not _shared(found):
-        if processes > 1 or health_file is not None or health_port is not None or reload:
+        beyond_one = (health_file, health_port, metrics_port)
+        if processes > 1 or reload or any(option is not None for option in beyond_one):
             raise click.UsageError(
-                f"{found.root().name}:// lives in one process: --processes, --health-* and --reload need a shared store"
+                f"{found.root().name}:// lives in one process: --processes, --health-*, --metrics-port and --reload "
+                "need a shared store"
             )
         _alone(found, served, order or "own", drain, settings)
+    if metrics_port is not None:
+        _check_metrics()
     from stoker.supervisor.supervisor import Supervisor
+    from stoker.titles import set_title
 
+    set_title(f"supervisor of {app}, {processes} {'process' if processes == 1 else 'processes'}")
     screen = None
     if live:
         from stoker.cli.screen import Screen
@@ -128,12 +141,19 @@ def work(
         health_file=health_file,
         health_port=health_port,
         health_host=health_host,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
         entry="stoker.cli.child",
         extra={"log_format": log_format, "level": log_level},
         output=None if screen is None else screen.line,
         **settings,
     )
     sys.exit(supervisor.run() if screen is None else asyncio.run(_watched(supervisor, screen)))
+
+
+def _check_metrics() -> None:
+    if find_spec("prometheus_client") is None:
+        raise click.ClickException("--metrics-port needs prometheus-client: install stoker[prometheus]")
 
 
 async def _watched(supervisor: Supervisor, screen: Any) -> int:

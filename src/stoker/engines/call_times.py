@@ -15,16 +15,22 @@ Method = Callable[P, Coroutine[Any, Any, T]]
 
 
 class CallTimes:
-    """Durations of store calls in microseconds, kept until `drain`."""
+    """Durations of store calls in microseconds, kept until `drain`.
 
-    __slots__ = ("_dropped", "_reads", "_writes")
+    An `observer` gets each of them, in seconds, with the name of the call.
+    """
+
+    __slots__ = ("_dropped", "_reads", "_writes", "observer")
 
     def __init__(self) -> None:
+        self.observer: Callable[[str, float], object] | None = None
         self._reads: list[int] = []
         self._writes: list[int] = []
         self._dropped = 0
 
-    def add(self, micros: int, *, write: bool) -> None:
+    def add(self, micros: int, name: str, *, write: bool) -> None:
+        if self.observer is not None:
+            self.observer(name, micros / 1e6)
         kind = self._writes if write else self._reads
         if len(kind) < MOST_SAMPLES:
             kind.append(micros)
@@ -41,6 +47,8 @@ def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
     """Measure a method of an engine, also when it raises, into the engine's `call_times`."""
 
     def around(method: Method[P, T]) -> Method[P, T]:
+        name = method.__name__
+
         @functools.wraps(method)
         async def sampled(*args: P.args, **kwargs: P.kwargs) -> T:
             began = time.perf_counter_ns()
@@ -48,7 +56,7 @@ def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
                 return await method(*args, **kwargs)
             finally:
                 engine: Any = args[0]
-                engine.call_times.add((time.perf_counter_ns() - began) // 1000, write=write)
+                engine.call_times.add((time.perf_counter_ns() - began) // 1000, name, write=write)
 
         return sampled
 

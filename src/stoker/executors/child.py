@@ -36,6 +36,7 @@ from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
 from stoker.model.time import SECOND, Span
 from stoker.subprocesses import Parent
+from stoker.titles import set_title
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -75,6 +76,7 @@ class Child:
         self._limit(hello.memory)
         logging.basicConfig(level=hello.level, handlers=[_Relay(self._parent)], format="%(message)s", force=True)
         try:
+            self._name = hello.app
             self.app = load(hello.app)
             for module in hello.modules:
                 importlib.import_module(module)
@@ -116,11 +118,14 @@ class Child:
                 self.states[lifespan] = await stack.enter_async_context(lifespan.open())
             self._ready = True
             self._parent.send(messages.encode(messages.Ready()))
+            set_title(f"handlers of {self._name}, idle")
             while isinstance(order := await self._orders.get(), messages.Run):
+                set_title(f"handlers of {self._name}, running {order.claim.kind}")
                 self._keep = order.keep
                 self._task = asyncio.create_task(self._one(order.claim, order.trace))
                 await asyncio.wait({self._task})
                 self._task.result()
+                set_title(f"handlers of {self._name}, idle")
 
     def _hear(self, line: bytes) -> None:
         """In the listener's thread, so that a handler which blocks the loop can still read its token."""

@@ -14,12 +14,24 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from stoker.app import Stoker
+from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, live
 from stoker.model.job import Status
+from stoker.model.outbox.letters import LetterFilter
 from stoker.model.query import Census
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, Instant
 
 EVENTS = ("enqueued", "completed", "retried", "failed", "canceled")
+
+
+class Consumed(NamedTuple):
+    """How far a consumer of a stream is behind: messages, and since when the oldest waits; and its letters."""
+
+    stream: str
+    consumer: str
+    waiting: int
+    oldest: Instant | None
+    letters: int
 
 
 class Reading(NamedTuple):
@@ -28,6 +40,7 @@ class Reading(NamedTuple):
     census: Census
     queues: Sequence[Queue]
     presences: Sequence[Presence]
+    consumed: Sequence[Consumed] = ()
 
 
 class StoreCollector(Collector):
@@ -49,9 +62,23 @@ class StoreCollector(Collector):
 
 
 async def read(app: Stoker) -> Reading:
-    """Read what the metrics are made of, in three calls."""
+    """Read what the metrics are made of: three calls, and where there are streams one more and one per consumer."""
     engine = await app.engine()
-    return Reading(await engine.census(), await engine.queues(), await engine.workers())
+    consumed = await _consumed(engine) if Feature.OUTBOX in engine.features else ()
+    return Reading(await engine.census(), await engine.queues(), await engine.workers(), consumed)
+
+
+async def _consumed(engine: Engine) -> list[Consumed]:
+    outbox = outbox_of(engine)
+    found = []
+    for state in await outbox.streams():
+        for consumer in sorted({one.cursor.consumer for one in state.cursors}):
+            cursors = [one for one in state.cursors if one.cursor.consumer == consumer]
+            oldest = min((one.oldest for one in cursors if one.oldest is not None), default=None)
+            letters = await outbox.letters(LetterFilter(stream=state.stream.name, consumer=consumer, limit=1))
+            waiting = sum(one.waiting for one in cursors)
+            found.append(Consumed(state.stream.name, consumer, waiting, oldest, letters.n))
+    return found
 
 
 def text(reading: Reading) -> str:
@@ -77,6 +104,23 @@ def families(reading: Reading) -> Iterator[Metric]:
         for event in EVENTS:
             totals.add_metric([kind, event], getattr(total, event))
     yield totals
+    yield from _streams(reading)
+
+
+def _streams(reading: Reading) -> Iterator[Metric]:
+    labels = ["stream", "consumer"]
+    lag = GaugeMetricFamily("stoker_outbox_lag", "Messages that a consumer has not delivered yet", labels=labels)
+    late = GaugeMetricFamily(
+        "stoker_outbox_lag_seconds", "How long the oldest message of a consumer has waited", labels=labels
+    )
+    letters = GaugeMetricFamily("stoker_letters", "Messages that wait for a decision", labels=labels)
+    for one in reading.consumed:
+        place = [one.stream, one.consumer]
+        at = reading.census.at
+        lag.add_metric(place, one.waiting)
+        late.add_metric(place, max(0, at - (at if one.oldest is None else one.oldest)) / SECOND)
+        letters.add_metric(place, one.letters)
+    yield from (lag, late, letters)
 
 
 def _jobs(census: Census) -> Iterator[Metric]:

@@ -20,6 +20,7 @@ from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.subprocesses import Parent
 from stoker.supervisor import messages
+from stoker.titles import set_title
 from stoker.worker.main import MainLoop
 from stoker.worker.worker import LAST_WAIT, Worker
 
@@ -28,6 +29,7 @@ EXIT_BROKEN = 70
 
 REPORT_EVERY = 0.25
 ALIVE_EVERY = 2.0
+MEASURED_EVERY = 2.0
 SWITCH_INTERVAL = 0.0005
 """Seconds between two switches of threads: handlers that compute must not delay the lease keeper's thread."""
 
@@ -48,6 +50,7 @@ class SupervisedWorker:
         self._parent.listen(self._received, self._orphaned)
         self._parent.outlive()
         self._main_loop.run()
+        self._send_measures()
         asked = self._main_loop.asked or self._worker.draining
         self._parent.send(messages.encode(messages.Finished(asked, self._counts())))
         return 0 if asked else EXIT_BROKEN
@@ -72,7 +75,7 @@ class SupervisedWorker:
     async def _report(self) -> None:
         """Report every change, and every two seconds: an idle worker must cost next to nothing."""
         worker = self._worker
-        sent, sent_at = None, 0.0
+        sent, sent_at, measured_at = None, 0.0, 0.0
         while True:
             news = (worker.ready, worker.runs, worker.executors.threads.abandoned, tuple(worker.counts.values()))
             now = time.monotonic()
@@ -87,7 +90,14 @@ class SupervisedWorker:
                     rss=resident(),
                 )
                 self._parent.send(messages.encode(stats))
+            if now - measured_at > MEASURED_EVERY:
+                measured_at = now
+                self._send_measures()
             await asyncio.sleep(REPORT_EVERY)
+
+    def _send_measures(self) -> None:
+        if self._worker.measures is not None:
+            self._parent.send(messages.encode(messages.Measured(self._worker.measured())))
 
     def _counts(self) -> dict[str, int]:
         return {status.value: count for status, count in self._worker.counts.items() if count}
@@ -121,7 +131,11 @@ def _work(parent: Parent, assignment: messages.Assignment) -> int:
         worker.supervised_by(
             assignment.supervisor, lambda identity: parent.send(messages.encode(messages.Identity(identity)))
         )
+        if assignment.metrics:
+            worker.measure()
         worker.check()
+        served = ", ".join(worker.served)
+        set_title(f"worker of {assignment.app}, queues {served}")
         return SupervisedWorker(parent, worker).run()
     except StokerError as error:
         parent.send(messages.encode(messages.StartFailed(text_of(error))))

@@ -6,13 +6,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from stoker.model.measures import Measures
 from stoker.worker.fetcher import Order
 
 # --- to the worker process --------------------------------------------------------------------------------------
 
 
 class Assignment(msgspec.Struct, tag="assignment"):
-    """Which worker to run. `extra` is for the entry point: the command sets up logging with it."""
+    """Which worker to run. `extra` is for the entry point: the command sets up logging with it.
+
+    `metrics`: measure runs and store calls, and report them.
+    """
 
     app: str
     queues: dict[str, int] | list[str] | None = None
@@ -21,6 +25,7 @@ class Assignment(msgspec.Struct, tag="assignment"):
     settings: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     supervisor: str | None = None
+    metrics: bool = False
 
 
 class Drain(msgspec.Struct, tag="drain"):
@@ -55,6 +60,12 @@ class Stats(msgspec.Struct, tag="stats"):
     rss: int = 0
 
 
+class Measured(msgspec.Struct, tag="measured"):
+    """What the process measured since it started."""
+
+    measures: Measures
+
+
 class StartFailed(msgspec.Struct, tag="unable"):
     """The worker could not start."""
 
@@ -69,7 +80,7 @@ class Finished(msgspec.Struct, tag="finished"):
 
 
 ToWorker: TypeAlias = Assignment | Drain | Hurry | Quiet
-FromWorker: TypeAlias = Identity | Stats | StartFailed | Finished
+FromWorker: TypeAlias = Identity | Stats | Measured | StartFailed | Finished
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToWorker).decode

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.model.measures import Measures, added
 from stoker.subprocesses import exit_reason
 from stoker.supervisor import messages
 from stoker.supervisor.release import release_patiently
@@ -53,6 +54,7 @@ class ProcessPool:
         self._underway = 0  # launches and releases that the end waits for
         self._restart_delay = RestartDelay()
         self._exited_counts: Counter[str] = Counter()
+        self._exited_measures = Measures()
         self._was_ready = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -60,6 +62,11 @@ class ProcessPool:
     def counts(self) -> Counter[str]:
         """Settlements by status, of all processes that ever ran here."""
         return sum((Counter(one.counts) for one in self.processes), self._exited_counts.copy())
+
+    @property
+    def measures(self) -> Measures:
+        """What all processes that ever ran here measured."""
+        return added([self._exited_measures, *(one.measures for one in list(self.processes))])
 
     @property
     def over(self) -> bool:
@@ -160,6 +167,7 @@ class ProcessPool:
     async def _exited(self, one: WorkerProcess, code: int) -> None:
         self.processes.discard(one)
         self._exited_counts.update(one.counts)
+        self._exited_measures = added([self._exited_measures, one.measures.counters()])
         clean = one.finished is not None and code == 0
         if one.unable is not None:
             logger.error("worker process %d could not start: %s", one.pid, one.unable)

@@ -30,6 +30,7 @@ from stoker.worker.worker import LAST_WAIT
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.observe.process_metrics import MetricsPort
 
 __all__ = ["EXIT_BROKEN", "EXIT_START", "Supervisor"]
 
@@ -59,6 +60,8 @@ class Supervisor:
         health_file: str | None = None,
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         entry: str = "stoker.supervisor.child",
         extra: Mapping[str, Any] | None = None,
         output: Callable[[str], object] | None = None,
@@ -78,6 +81,7 @@ class Supervisor:
             settings=settings,
             extra=dict(extra or {}),
             supervisor=self._lease.id,
+            metrics=metrics_port is not None,
         )
         options = PoolOptions(
             size=processes,
@@ -91,6 +95,8 @@ class Supervisor:
         self._pool = ProcessPool(self.app, options, self._changed)
         self._reload = reload
         self._health = Health(health_file, health_port, self.facts, host=health_host)
+        self._metrics = None if metrics_port is None else (metrics_port, metrics_host)
+        self._metrics_port: MetricsPort | None = None
         self._finished = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -134,6 +140,7 @@ class Supervisor:
             loop.add_signal_handler(number, call)
         try:
             await self._health.open()
+            self._open_metrics()
             self._health.show()
             if await self._wait_for_store():
                 await self._lease.renew()
@@ -148,6 +155,13 @@ class Supervisor:
             for number in self._signals():
                 loop.remove_signal_handler(number)
         return self.code
+
+    def _open_metrics(self) -> None:
+        if self._metrics is not None:
+            from stoker.observe.process_metrics import MetricsPort
+
+            self._metrics_port = MetricsPort(*self._metrics, lambda: self._pool.measures)
+            logger.info("metrics are served at %s", self._metrics_port.address)
 
     async def _wait_for_store(self) -> bool:
         """Wait for the store or for a request to stop; returns whether to start."""
@@ -179,6 +193,8 @@ class Supervisor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pool.close()
         await self._health.close()
+        if self._metrics_port is not None:
+            await asyncio.to_thread(self._metrics_port.close)
         await self._lease.release()
         try:
             await self.app.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from stoker.model.measures import Measures
 from stoker.subprocesses import ChildProcess
 from stoker.supervisor import messages
 
@@ -47,6 +48,7 @@ class WorkerProcess:
         self.born = time.monotonic()
         self.identities: list[str] = []
         self.stats = messages.Stats(ready=False, counts={})
+        self.measures = Measures()
         self.received_at = 0.0
         self.was_ready = asyncio.Event()
         self._first_report = asyncio.Event()
@@ -142,6 +144,8 @@ class WorkerProcess:
                 if report.ready:
                     self.was_ready.set()
                     self._first_report.set()
+            case messages.Measured(measures=measures):
+                self.measures = measures
             case messages.StartFailed(why=why):
                 self.unable = why
             case messages.Finished():

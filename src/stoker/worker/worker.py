@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from stoker.context import Stopping, name_jobs_in_logs
+from stoker.engines.call_times import CallTimes
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
+from stoker.model.measures import Measures
 from stoker.model.time import SECOND, Span
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
@@ -89,10 +92,12 @@ class Worker:
         self.claims = HeldClaims()
         self.running_jobs = RunningJobs(app.find_task, self.rules_of, self._replace_slot)
         self.limits = QueueLimits(self.running_jobs.count)
-        self.fetcher = Fetcher(self._queues(queues), order, self.settings.claim_batch, self.limits)
+        self._served = self._queues(queues)
+        self.fetcher = Fetcher(self._served, order, self.settings.claim_batch, self.limits)
         self.lanes = self.fetcher.lanes
         self.outcomes = OutcomeBuffer(self.settings.settle_batch)
         self.executors = Executors(self.settings)
+        self.measures: Measures | None = None
         self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
@@ -124,6 +129,36 @@ class Worker:
         """Make the id of a supervisor a part of every id of this worker, and report each id to it."""
         self._state.supervised_by(supervisor)
         self._state.on_identity = on_identity
+
+    @property
+    def served(self) -> list[str]:
+        """The queues that it serves, by name."""
+        return sorted(self._served)
+
+    def measure(self) -> None:
+        """Measure runs and store calls from the next start on; `measured` returns them."""
+        self.measures = Measures()
+
+    def measured(self) -> Measures:
+        """Everything that was measured so far, and the gauges as they are now. Any thread may call it."""
+        found = self.measures or Measures()
+        busy = {"+".join(lane.queues): lane.busy for lane in self.lanes}
+        late = self.lease_keeper.late[-1:] if self.state == "running" else []
+        return Measures(found.runs, found.waits, found.calls, busy, sum(late))
+
+    def _observe_calls(self, *engines: Engine) -> None:
+        """Count calls of the store; those of the lease keeper come from its own thread."""
+        measures, lock = self.measures, threading.Lock()
+        if measures is None:
+            return
+
+        def called(name: str, seconds: float) -> None:
+            with lock:
+                measures.called(name, seconds)
+
+        for engine in engines:
+            if isinstance(times := getattr(engine, "call_times", None), CallTimes):
+                times.observer = called
 
     @property
     def id(self) -> str:
@@ -227,8 +262,10 @@ class Worker:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
             await self.app.declarations.store(self.engine)
             await self.maintenance.show_and_tune()
+            keeper_engine = self.app.new_engine()
+            self._observe_calls(self.engine, keeper_engine)
             self.lease_keeper = LeaseKeeper(
-                self.app.new_engine(),
+                keeper_engine,
                 self.settings.lease,
                 state=self._state,
                 claims=self.claims,
@@ -274,6 +311,7 @@ class Worker:
             failures=self.failures,
             ends=self._loop_ends,
             ask_stop=self.ask_stop,
+            measures=self.measures,
         )
         self.maintenance = Maintenance(
             engine,

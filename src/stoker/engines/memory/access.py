@@ -64,7 +64,7 @@ class Access:
                 self._store.conclude(self._active)
         finally:
             self._store.lock.release()
-            self._call_times.add((perf_counter_ns() - self._since) // 1_000, write=self._write)
+            self._call_times.add((perf_counter_ns() - self._since) // 1_000, "access", write=self._write)
 
 
 async def insert_when_room(

@@ -1,0 +1,93 @@
+"""What a worker process measures for monitoring: histograms that add up over processes, and gauges.
+
+A process sends its measures to its supervisor every few seconds; the supervisor adds up those of all processes, and
+keeps those of processes that have exited, so that no counter ever falls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from stoker.model.job import Status
+
+BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+"""Upper bounds of the buckets in seconds; a last one holds what is longer."""
+
+OUTCOMES: Final = {
+    Status.DONE: "completed",
+    Status.RETRYING: "retried",
+    Status.DEAD: "failed",
+    Status.CANCELED: "canceled",
+    Status.PENDING: "released",
+}
+"""What became of a run, as events name it."""
+
+
+class Histogram(msgspec.Struct):
+    """How many values lie in each bucket, and their sum in seconds."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    sum: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one value; a negative one, from a clock that stepped back, counts as none at all."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += max(seconds, 0.0)
+
+    def plus(self, other: Histogram) -> Histogram:
+        """Both together."""
+        return Histogram([a + b for a, b in zip(self.counts, other.counts, strict=True)], self.sum + other.sum)
+
+
+class Measures(msgspec.Struct):
+    """Run times by kind and outcome, waits by queue, store calls by name, busy slots by queue, lag of renewals."""
+
+    runs: dict[str, dict[str, Histogram]] = {}
+    waits: dict[str, Histogram] = {}
+    calls: dict[str, Histogram] = {}
+    busy: dict[str, int] = {}
+    renewal_lag: float = 0.0
+
+    def ran(self, kind: str, queue: str, status: Status, seconds: float, waited: float) -> None:
+        """Count one run of a job."""
+        outcomes = self.runs.setdefault(kind, {})
+        outcome = OUTCOMES[status]
+        if outcome not in outcomes:
+            outcomes[outcome] = Histogram()
+        outcomes[outcome].add(seconds)
+        if queue not in self.waits:
+            self.waits[queue] = Histogram()
+        self.waits[queue].add(waited)
+
+    def called(self, name: str, seconds: float) -> None:
+        """Count one call of the store."""
+        if name not in self.calls:
+            self.calls[name] = Histogram()
+        self.calls[name].add(seconds)
+
+    def counters(self) -> Measures:
+        """What stays when the process has exited."""
+        return Measures(self.runs, self.waits, self.calls)
+
+
+def added(many: Iterable[Measures]) -> Measures:
+    """All of them together: histograms and busy slots add up, of the lag the longest counts."""
+    total = Measures()
+    for one in many:
+        for kind, outcomes in one.runs.items():
+            _add(total.runs.setdefault(kind, {}), outcomes)
+        _add(total.waits, one.waits)
+        _add(total.calls, one.calls)
+        for queue, n in one.busy.items():
+            total.busy[queue] = total.busy.get(queue, 0) + n
+        total.renewal_lag = max(total.renewal_lag, one.renewal_lag)
+    return total
+
+
+def _add(total: dict[str, Histogram], more: dict[str, Histogram]) -> None:
+    for name, histogram in more.items():
+        total[name] = total[name].plus(histogram) if name in total else histogram
