@@ -32,6 +32,7 @@ def everything() -> list[Benchmark]:
         due,
         group_cost,
         latency,
+        off_cost,
         postgres_cost,
         questions,
         redis_cost,
@@ -47,10 +48,9 @@ def everything() -> list[Benchmark]:
     )
 
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
+    servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
     return [
-        benchmark
-        for module in (*local, tick_cost, group_cost, server_cost, server_life, trickle, redis_cost, postgres_cost)
-        for benchmark in module.BENCHMARKS
+        benchmark for module in (*local, tick_cost, group_cost, off_cost, *servers) for benchmark in module.BENCHMARKS
     ]
 
 

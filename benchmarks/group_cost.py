@@ -78,7 +78,8 @@ def on_sqlite(session: Session) -> Iterator[Row]:
         yield measured(session, "sqlite", waiting.pop, lambda _: None)
 
 
-def on_server(session: Session, name: Name) -> Iterator[Row]:
+def servers(session: Session, name: Name) -> tuple[Callable[[], str], Callable[[str], None]]:
+    """How to make an empty store on a server, and how to drop it."""
     ground = session.ground(name)
     places = {}
 
@@ -87,7 +88,11 @@ def on_server(session: Session, name: Name) -> Iterator[Row]:
         places[place.url] = place
         return place.url
 
-    yield measured(session, name, fresh, lambda url: ground.drop(places.pop(url)))
+    return fresh, lambda url: ground.drop(places.pop(url))
+
+
+def on_server(session: Session, name: Name) -> Iterator[Row]:
+    yield measured(session, name, *servers(session, name))
 
 
 BENCHMARKS = [
