@@ -32,6 +32,7 @@ from stoker.model.errors import EngineRefused
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.outbox import Outbox
+from stoker.outbox.inbox import Inbox
 from stoker.task import Task
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance import blocks
@@ -514,3 +515,29 @@ async def test_a_block_without_its_fence_would_be_noticed(
     monkeypatch.setattr(JobPart, "begin", trusting)
     with pytest.raises((AssertionError, TimeoutError)):
         await test_every_isolation_level("REPEATABLE READ", "asyncpg", tmp_path, request)
+
+
+@pytest.mark.spec("BLOCK-01")
+@pytest.mark.parametrize("store", STORES)
+async def test_an_inbox_joins_the_block(shop: Shop, store: str) -> None:
+    """A message that was received in a block that rolled back is new again."""
+    inbox = Inbox(shop.jobs, source="billing")
+    seen: list[bool] = []
+
+    @shop.jobs.task
+    async def consume() -> None:
+        async with current().transaction():
+            seen.append(await inbox.receive("m1"))
+            if current().attempt == 1:
+                raise Trouble
+
+    @shop.jobs.task
+    def again() -> None:
+        with current().transaction():
+            seen.append(inbox.receive_sync("m1"))
+
+    async with working(shop.jobs, {"default": 1}, poll=0.02):
+        await becomes(await consume.enqueue(), Status.DONE)
+        await becomes(await again.enqueue(), Status.DONE)
+    assert (store, seen) == (store, [True, True, False])
+    await shop.jobs.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, overload
 
-from stoker.engines.base import Transaction, outbox_of
+from stoker.block import joined
+from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, Seconds, span
 from stoker.model.unique import check_text
@@ -46,10 +47,14 @@ class Inbox:
 
         Of several ids the answers come in their order; an id that is twice among them is new once. `tx` is the
         transaction that your own writes are in: if it is rolled back, the id was never received. A concurrent call with
-        the same id waits until this transaction has ended, or one of them fails. Without `tx` it is refused.
+        the same id waits until this transaction has ended, or one of them fails. Without `tx` it joins the block that
+        this Task or thread is in, else it is refused.
         """
-        given = _listed(ids)
-        fresh = await outbox_of(await self.app.engine()).receive(self.source, given, keep=self._keep, tx=tx)
+        given, block = _listed(ids), joined(self.app, tx)
+        if block is not None:
+            fresh = await block.join(lambda engine, tx: self._receive(engine, given, tx))
+        else:
+            fresh = await self._receive(await self.app.engine(), given, tx)
         return fresh[0] if isinstance(ids, str) else fresh
 
     @overload
@@ -58,11 +63,15 @@ class Inbox:
     def receive_sync(self, ids: Iterable[str], *, tx: Transaction | None = None) -> list[bool]: ...
     def receive_sync(self, ids: str | Iterable[str], *, tx: Transaction | None = None) -> bool | list[bool]:
         """`receive` in a synchronous transaction; needs no loop at all."""
-        given = _listed(ids)
-        fresh = self.app.drive(
-            lambda engine: outbox_of(engine).receive(self.source, given, keep=self._keep, tx=tx),
-        )
+        given, block = _listed(ids), joined(self.app, tx)
+        if block is not None:
+            fresh = block.join_sync(lambda engine, tx: self._receive(engine, given, tx))
+        else:
+            fresh = self.app.drive(lambda engine: self._receive(engine, given, tx))
         return fresh[0] if isinstance(ids, str) else fresh
+
+    def _receive(self, engine: Engine, ids: list[str], tx: Transaction | None) -> Awaitable[list[bool]]:
+        return outbox_of(engine).receive(self.source, ids, keep=self._keep, tx=tx)
 
 
 def _listed(ids: str | Iterable[str]) -> list[str]:
