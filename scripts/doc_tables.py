@@ -192,7 +192,36 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def api_table() -> str:
+    """The calls of the REST API."""
+    from stoker.web.api.endpoints import ENDPOINTS, ROOT
+
+    rows = ["| Call | Takes | Answers | Role | |", "|---|---|---|---|---|"]
+    for one in ENDPOINTS:
+        given = "" if one.given is None else f"`{one.given.__name__}`"
+        answer = f"{one.status} `{one.answer.__name__}`"
+        rows.append(f"| `{one.method} {ROOT}{one.path}` | {given} | {answer} | {one.role} | {one.summary} |")
+    return "\n".join(rows)
+
+
+def api_types() -> str:
+    """What the REST API takes and answers, field by field."""
+    from msgspec import NODEFAULT, structs
+
+    from stoker.web.api.endpoints import ENDPOINTS
+
+    used = {kind for one in ENDPOINTS for kind in (one.given, one.answer) if kind is not None}
+    rows = ["| Type | Fields |", "|---|---|"]
+    for kind in sorted(used, key=lambda kind: kind.__name__):
+        optional = {one.name: one.default is not NODEFAULT for one in structs.fields(kind)}
+        names = ", ".join(f"`{name}`{'?' if left_out else ''}" for name, left_out in optional.items()) or "none"
+        rows.append(f"| `{kind.__name__}` | {names} |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "rest calls": api_table,
+    "rest types": api_types,
     "engines": engine_table,
     "engine options": engine_options,
     "WorkerSettings": lambda: settings_table("WorkerSettings"),

@@ -52,7 +52,7 @@ APART = (
     Room("engines", 70, "tests/engines"),
     Room("pooled", 70, "tests/conformance/test_postgres_pooled.py"),
     Room("faults-redis", 60, "tests/faults/redis"),
-    Room("web", 60, "tests/web"),
+    Room("web", 120, "tests/web"),
     Room("services", 60, "tests/test_services.py"),
     Room("conformance", 60, "tests/conformance"),
 )

@@ -137,6 +137,7 @@ class Dashboard:
         self.minute: Flow | None = None
         self._sparks: dict[str, dict[str, list[float]]] = {}
         self.streams: dict[str, int] = {}
+        self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
         self._admins: dict[tuple[str, str], Admin] = {}
         self.known_tokens = KnownTokens()

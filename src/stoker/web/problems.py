@@ -18,6 +18,7 @@ from stoker.model.errors import (
     PayloadTooLarge,
     StokerError,
     UnknownTask,
+    WrongState,
     WrongStatus,
 )
 
@@ -42,6 +43,7 @@ TITLES = {
     405: "This cannot be done here",
     409: "Its state does not allow it",
     413: "The request is too large",
+    415: "The body is of a type that is not read here",
     421: "This is not the host you meant",
     422: "A value is wrong",
     429: "Too many requests",
@@ -97,6 +99,8 @@ def of(error: Exception) -> Problem | None:
             )
         case InvalidTransition():
             return Problem(409, "wrong_status", str(error), job_status=str(error.before), action=str(error.after))
+        case WrongState():
+            return Problem(409, "wrong_state", str(error), action=error.action)
         case KeyHeld():
             return Problem(409, "key_taken", str(error), job=error.job_id, key=error.key)
         case Duplicate():

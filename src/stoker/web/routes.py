@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.web import actions, assets, live, tokens, view
+from stoker.web.api import document, endpoints
 from stoker.web.board import Way
 from stoker.web.hub import LIMIT
 from stoker.web.pages import health, job, jobs, lists, operations, overview, queues, schedules, shared
@@ -46,6 +47,8 @@ def ways() -> list[Way]:
         Way("GET", "/limits", "read", lists.limits),
         Way("POST", "/limits/{name}/{verb}", "operate", actions.on_limit, "action"),
         Way("GET", "/health", "read", health.show),
+        Way("GET", f"{endpoints.ROOT}/openapi.json", "read", document.serve, "api"),
+        *(one.way() for one in endpoints.ENDPOINTS),
     ]
 
 
