@@ -29,16 +29,23 @@ LARGE = {"job", "ready", "done", "past", "failure", "dedupe", "event", "point"}
 MAY_SCAN = {
     "expire_nearest": "only where the number of finished jobs is bounded; it reads them all, and says so",
     "expire_sample": "along an index, to its limit",
+    "diagnose_counts": "a check-up by a person, to its limit",
+    "diagnose_keys": "a check-up by a person, along an index, to its limit",
     "release_all_keys": "only for a key that cannot be read",
 }
 
+DESK_ONLY = {"find_by_end_done": "its summary per range of pages needs a bitmap scan, which doors never plan"}
+
 CONDITIONS = {"Index Cond", "Recheck Cond", "TID Cond"}
 
+ORDERS = ("newest", "oldest")
 SEARCHES_LEASES = {
     *("get", "lock_leases", "census_running", "find_active_newest", "find_active_oldest"),
-    *("owners", "reap_oldest"),
+    *("owners", "reap_oldest", "look", "diagnose_counts"),
+    *(f"find_{walk}_{order}" for walk in ("all", "key", "done", "listed", "retrying") for order in ORDERS),
 }
-"""A job does not know its lease, nor a lapsed worker his: these look into each of the few there are."""
+"""A job does not know its lease, nor a lapsed worker his: these look into each of the few there are. Pages do so only
+for a query about attempts, whose number for a running job is with its lease."""
 
 FIRST, LAST = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 QUEUES = [f"q{n}" for n in range(10)]
@@ -46,13 +53,17 @@ NOW = 1_800_000_000_000_000
 RANGES = (QUEUES * 2, listed([0, 1] * 10), listed([0, 32_767] * 10), listed([NOW - 1_000_000] * 20))
 """One priority of each queue, and the others."""
 
+ENDS = tuple(zip(ORDERS, (LAST, FIRST), strict=True))
 ASKED: dict[str, tuple[Any, ...]] = {
-    **{f"find_all_{order}": (at, 100, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
-    **{f"find_key_{order}": (at, 100, True, "k7") for order, at in (("newest", LAST), ("oldest", FIRST))},
-    **{f"find_done_{order}": (at, 2_000, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
-    **{f"find_listed_{order}": (at, 26, False, QUEUES, [4, 5]) for order, at in (("newest", LAST), ("oldest", FIRST))},
-    **{f"find_retrying_{order}": (at, 26, False) for order, at in (("newest", LAST), ("oldest", FIRST))},
-    **{f"find_active_{order}": (at, 26, False, True, True) for order, at in (("newest", LAST), ("oldest", FIRST))},
+    **{f"find_all_{order}": (at, 100, False, False) for order, at in ENDS},
+    **{f"find_key_{order}": (at, 100, True, False, "k7") for order, at in ENDS},
+    **{f"find_done_{order}": (at, 2_000, True, False) for order, at in ENDS},
+    **{f"find_listed_{order}": (at, 26, False, False, QUEUES, [4, 5]) for order, at in ENDS},
+    **{f"find_retrying_{order}": (at, 26, False, True) for order, at in ENDS},
+    **{f"find_active_{order}": (at, 26, False, False, True, True) for order, at in ENDS},
+    "find_by_end": (NOW, LAST, 26, [4, 5]),
+    "find_by_end_done": (NOW, LAST, 26, NOW - 1_000),
+    "find_by_due": (NOW - 1_000_000, FIRST, 26, QUEUES),
     "census_lines": (*RANGES, [None, 100] * 10, NOW, 10_000),
     "census_running": (0,),
     "census_sides": (QUEUES, NOW, 10_000),
@@ -100,8 +111,7 @@ with x as (
 ), e as (
     insert into event (at, type, job, attempt, queue, kind) select at, 'started', id, 1, queue, 'k' from x
 ), m as (
-    insert into point (bucket, queue, metric, count, sum, p50, p95, p99, max)
-    select at, queue, 'm', 1, 0, 0, 0, 0, 0 from x
+    insert into point select at, 1, 0, 0, 0, 0, 0, queue, 'm' from x
 ), l as (
     insert into lease (id, token, claimed, worker, queue, open, ids)
     select i / 1000, 1, 1, 'w', 'q1', repeat('1', count(*)::int)::varbit, array_agg(id)
@@ -166,7 +176,7 @@ def planned() -> list[str]:
 
 
 def excused(name: str) -> set[str]:
-    return LARGE if name in MAY_SCAN else {"lease"} if name in SEARCHES_LEASES else set()
+    return (LARGE if name in MAY_SCAN else set()) | ({"lease"} if name in SEARCHES_LEASES else set())
 
 
 def read_whole(name: str, plan: Any) -> set[str]:
@@ -187,7 +197,7 @@ async def test_no_door_reads_a_large_table_whole(postgres_url: str, schemas: dic
             values = f"({', '.join(['null'] * places)})" if places else ""
             plan = json.loads(await connection.fetchval(f"explain (format json) execute asked{values}"))
             await connection.execute("deallocate asked")
-            if found := read_whole(name, plan):
+            if name not in DESK_ONLY and (found := read_whole(name, plan)):
                 guilty[name] = found
     finally:
         await connection.close()
@@ -242,7 +252,7 @@ async def test_no_question_reads_a_large_table_whole(postgres_url: str, schemas:
 
 @pytest.mark.spec("PGOP-09")
 def test_excuses_are_for_statements_that_exist() -> None:
-    assert {*MAY_SCAN, *SEARCHES_LEASES, *ASKED, *BY_ID} <= set(STATEMENTS)
+    assert {*MAY_SCAN, *DESK_ONLY, *SEARCHES_LEASES, *ASKED, *BY_ID} <= set(STATEMENTS)
 
 
 @pytest.mark.spec("PGOP-18")
