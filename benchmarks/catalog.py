@@ -33,6 +33,7 @@ def everything() -> list[Benchmark]:
         group_cost,
         latency,
         off_cost,
+        operator_cost,
         postgres_cost,
         questions,
         redis_cost,
@@ -50,7 +51,9 @@ def everything() -> list[Benchmark]:
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
     servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
     return [
-        benchmark for module in (*local, tick_cost, group_cost, off_cost, *servers) for benchmark in module.BENCHMARKS
+        benchmark
+        for module in (*local, tick_cost, group_cost, off_cost, operator_cost, *servers)
+        for benchmark in module.BENCHMARKS
     ]
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.admin.asking import Asking
-from stoker.admin.history import Failures, closed, flows
+from stoker.admin.history import Failures, closed
 from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
 from stoker.admin.workers import WorkerView, worker_views
@@ -49,7 +49,8 @@ async def overview(asking: Asking, window: Seconds = 3600, failures: Failures | 
     """Read everything in six calls: census, queues, workers, points, schedules, streams.
 
     Failures that were read before tell of deaths in the minute that is not closed, and what they have in common.
-    Deaths are compared with the last day; if there are many, one call more reads the points of that day.
+    Of a window below an hour only its own deaths are known from points. Deaths are compared with the last day; if there
+    are many, one call more reads the points of that day.
     """
     engine = await asking.engine()
     census = await engine.census()
@@ -77,6 +78,7 @@ async def overview(asking: Asking, window: Seconds = 3600, failures: Failures | 
             deliveries=deliveries(streams, census.at),
         )
     )
+    shown = views(census, queues, presences, points, minutes)
     counts = {status.value: n for status, n in census.by_status().items()}
     scheduled = sum(census.scheduled.values())
     return Overview(
@@ -85,8 +87,8 @@ async def overview(asking: Asking, window: Seconds = 3600, failures: Failures | 
         verdict=verdict(found),
         findings=found,
         counts={"ready": counts[Status.PENDING] - scheduled, "scheduled": scheduled, **counts},
-        flow=_sum(points, minutes),
-        queues=views(census, queues, presences, points, minutes),
+        flow=_sum(shown, minutes),
+        queues=shown,
         workers=worker_views(presences, census.at),
         kinds=kind_views(census, presences, asking.app.tasks, asking.redact),
     )
@@ -100,11 +102,12 @@ def _known(hour: int, day: int, worst: ErrorGroup | None) -> Deaths:
 
 
 def _deaths(points: Sequence[Point], now: Instant, window: Span) -> int:
-    return sum(one.count for one in points if one.metric == EventType.FAILED and one.bucket >= now - window)
+    since, failed = now - window, EventType.FAILED.value
+    return sum(one.count for one in points if one.metric == failed and one.bucket >= since)
 
 
-def _sum(points: Sequence[Point], minutes: int) -> Flow:
-    parts = flows(points, 0, minutes).values()
+def _sum(queues: Sequence[QueueView], minutes: int) -> Flow:
+    parts = [one.flow for one in queues]
     return Flow(
         minutes=minutes,
         enqueued=sum(one.enqueued for one in parts),

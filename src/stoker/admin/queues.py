@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.admin.asking import Asking
 from stoker.admin.bulk import Bulk, Walk, making
-from stoker.admin.history import RECENT, closed, flows
+from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
 from stoker.model.errors import InvalidInput, NotFound
@@ -139,30 +139,21 @@ def views(
     for one in present:
         for name, slots in one.queues.items():
             served.setdefault(name, []).append(slots)
-    moved = flows(points, 0, minutes)
-    times = _times(points)
+    moved = _sums(points)
     names = {*settings, *served, *(count.queue for count in census.counts)}
     return [
-        _view(
-            census,
-            settings.get(name, Queue(name=name)),
-            served.get(name, []),
-            moved.get(name, Flow(minutes=minutes)),
-            times.get((name, "processing")),
-            times.get((name, "total")),
-        )
+        _view(census, settings.get(name, Queue(name=name)), served.get(name, []), moved.get(name, _Sums()), minutes)
         for name in sorted(names)
     ]
 
 
-def _view(
-    census: Census, queue: Queue, serving: list[int], flow: Flow, processing: Times | None, total: Times | None
-) -> QueueView:
+def _view(census: Census, queue: Queue, serving: list[int], sums: _Sums, minutes: int) -> QueueView:
     name = queue.name
     counts = census.by_status(name)
     paused = queue.pause if queue.pause is not None and queue.is_paused(census.at) else None
     cooling = queue.cooldown.until if queue.cooldown.shut(census.at) else None
     ready = census.ready(name)
+    flow = Flow(minutes=minutes, **sums.counts)
     clear = None if paused is not None else flow.clear_in(ready)
     return QueueView(
         name=name,
@@ -187,22 +178,48 @@ def _view(
         keep_dead=_duration(queue.keep_dead),
         flow=flow,
         clear_in=None if clear is None else _duration(clear),
-        processing=processing,
-        total=total,
+        processing=sums.of("processing"),
+        total=sums.of("total"),
     )
 
 
-def _times(points: Sequence[Point]) -> dict[tuple[str, str], Times]:
-    """Times of each queue over all its points: medians weighted by count, of the others the worst."""
-    parts: dict[tuple[str, str], list[Point]] = {}
+class _Sums:
+    """What the points of a queue add up to. One pass over all points fills it: of an hour there are many."""
+
+    __slots__ = ("counts", "times")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.times: dict[str, list[float]] = {}
+
+    def of(self, metric: str) -> Times | None:
+        """Times: the median weighted by count, of the others the worst."""
+        found = self.times.get(metric)
+        if found is None:
+            return None
+        votes, weighted, p95, p99 = found
+        return Times(p50=weighted / votes / 1e6, p95=p95 / 1e6, p99=p99 / 1e6)
+
+
+def _sums(points: Sequence[Point]) -> dict[str, _Sums]:
+    found: dict[str, _Sums] = {}
+    times = frozenset(TIMES)
     for one in points:
-        if one.metric in TIMES and one.count:
-            parts.setdefault((one.queue, one.metric), []).append(one)
-    found: dict[tuple[str, str], Times] = {}
-    for place, part in parts.items():
-        p50 = sum(one.p50 * one.count for one in part) / sum(one.count for one in part)
-        p95, p99 = max(one.p95 for one in part), max(one.p99 for one in part)
-        found[place] = Times(p50=p50 / 1e6, p95=p95 / 1e6, p99=p99 / 1e6)
+        sums = found.get(one.queue)
+        if sums is None:
+            sums = found[one.queue] = _Sums()
+        metric, count = one.metric, one.count
+        if metric not in times:
+            sums.counts[metric] = sums.counts.get(metric, 0) + count
+        elif count:
+            before = sums.times.get(metric)
+            if before is None:
+                sums.times[metric] = [count, one.p50 * count, one.p95, one.p99]
+            else:
+                before[0] += count
+                before[1] += one.p50 * count
+                before[2] = max(before[2], one.p95)
+                before[3] = max(before[3], one.p99)
     return found
 
 

@@ -6,7 +6,7 @@ or dies), warn (it will) or plain (worth knowing, not counted). Counting what is
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -131,7 +131,11 @@ def _unserved(given: Situation) -> Iterator[Finding]:
     census = given.census
     present = live(given.presences, census.at)
     settings = {queue.name: queue for queue in given.queues}
-    for name in sorted({one.queue for one in census.counts}):
+    pending: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for one in census.counts:
+        if one.status is Status.PENDING:
+            pending[one.queue][one.kind] = one.n
+    for name in sorted(pending):
         ready = census.ready(name)
         if not ready or _shut(settings.get(name), census.at):
             continue
@@ -141,11 +145,7 @@ def _unserved(given: Situation) -> Iterator[Finding]:
             yield Finding("bad", "queue", name, f"has {count(ready, 'ready job')} and no worker", detail)
             continue
         known = {kind for one in serving for kind in one.kinds}
-        waiting = {
-            one.kind: one.n
-            for one in census.counts
-            if one.queue == name and one.status is Status.PENDING and one.kind not in known
-        }
+        waiting = {kind: n for kind, n in pending[name].items() if kind not in known}
         for kind, n in sorted(waiting.items() if known else ()):
             text = f"has {count(n, 'waiting job')} in {name} and no worker of that queue knows it"
             yield Finding("bad", "kind", kind, text, "Deploy the task to the workers of this queue.")
