@@ -12,16 +12,17 @@ from stoker import groups as face
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
+from stoker.model.events import EventType, Window
 from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept
 from stoker.model.job import Status
 from stoker.model.outcome import Reject
-from stoker.model.time import SECOND
+from stoker.model.time import DAY, SECOND
 from stoker.records import Progress
 from stoker.services import ServiceContext
 from stoker.testing.clock import VirtualClock
 from stoker.worker import group_sweeper
 from stoker.worker.group_sweeper import GroupSweeper
-from tests.harness.apps import PATIENCE, drain, working
+from tests.harness.apps import PATIENCE, drain, until, working
 
 
 class Tasks:
@@ -370,3 +371,20 @@ async def test_the_sweeper_abandons_what_stayed_unsealed(
     await new.__aexit__(None)
     assert (await group.progress()).done == 1
     assert "abandoned 1 groups" in caplog.text
+
+
+@pytest.mark.spec("GROUP-31")
+async def test_a_closing_and_its_callbacks_are_events_once(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group(
+        [tasks.work.draft(n) for n in range(5)], then=tasks.report.draft(), on_failure=tasks.refuse.draft()
+    )
+    async with working(jobs), working(jobs):
+        await group.wait(PATIENCE)
+        await until(lambda: bool([one for one in tasks.ran if one[0] == "then"]))
+    engine = await jobs.engine()
+    found = await engine.events(Window(since=0, until=await engine.now() + DAY))
+    [closed] = [event for event in found if event.type is EventType.GROUP_CLOSED]
+    assert (ids.text(closed.job), closed.queue) == (group.id, "default")
+    enqueued = [event for event in found if event.type is EventType.ENQUEUED]
+    assert sorted(event.kind for event in enqueued) == ["report", *["work"] * 5]

@@ -13,6 +13,7 @@ from stoker.model.events import (
     Transition,
     Window,
     of_claims,
+    of_closing,
     of_insert,
     of_missed,
     of_settlement,
@@ -20,8 +21,10 @@ from stoker.model.events import (
     transition_to_pending,
     transition_to_running,
 )
+from stoker.model.groups import new_group
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED
+from stoker.model.unique import Unique
 
 NOW = 5_000_000
 
@@ -134,3 +137,14 @@ def test_occurrences_that_made_no_job_are_one_event() -> None:
     assert of_missed(bytes(16), "mail", "work", 3, 7) == [
         Event(7, EventType.SCHEDULE_MISSED, bytes(16), "mail", "work", attempt=3)
     ]
+
+
+@pytest.mark.spec("GROUP-31")
+def test_a_group_that_closed_is_an_event_and_so_are_the_callbacks_that_it_stored() -> None:
+    plain, keyed = Draft(b"1" * 16, "then", queue="mail"), Draft(b"2" * 16, "tidy", unique=Unique("k"))
+    group = new_group(b"g" * 16, then=plain, on_finish=keyed, sealed=True).made(5).close(9, 100)
+    closed = Event(9, EventType.GROUP_CLOSED, b"g" * 16, "default", "group", duration=4)
+    then = Event(9, EventType.ENQUEUED, plain.id, "mail", "then")
+    tidy = Event(9, EventType.ENQUEUED, keyed.id, "default", "tidy")
+    assert of_closing(group, ()) == [closed, then]
+    assert of_closing(group, {keyed.id}) == [closed, then, tidy]

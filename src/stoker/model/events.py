@@ -7,12 +7,13 @@ superseded job and a deduplicated enqueue emit nothing. Occurrences of a schedul
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from stoker.model.groups import Group
 from stoker.model.ids import JobId, text
-from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.job import DEFAULT_QUEUE, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.time import HOUR, Instant, Span
 
 MOST_SAMPLES = 10_000
@@ -38,6 +39,9 @@ class EventType(enum.StrEnum):
     SCHEDULE_MISSED = "schedule_missed"
     """Occurrences of a schedule made no job. The event has the id that the first of them would have had, the kind and
     queue of the schedule's jobs, and how many there were as its `attempt`."""
+    GROUP_CLOSED = "group_closed"
+    """All members of a group are finished. The event has the group's id, the queue of its first member, and the time
+    since the group was made as its `duration`."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +133,15 @@ def of_insert(drafts: Sequence[Draft], receipts: Sequence[Receipt], at: Instant)
 def of_missed(first: JobId, queue: str, kind: str, missed: int, at: Instant) -> list[Event]:
     """The event of a tick that left occurrences of a schedule out; none if it left out none."""
     return [Event(at, EventType.SCHEDULE_MISSED, first, queue, kind, missed)] if missed else []
+
+
+def of_closing(group: Group, stored: Collection[JobId]) -> list[Event]:
+    """The events of a closing and of its callbacks; `stored` names those with a unique key that exist."""
+    assert group.closed_at is not None, "an open group has not closed"
+    at, queue = group.closed_at, group.queue or DEFAULT_QUEUE
+    closed = Event(at, EventType.GROUP_CLOSED, group.id, queue, "group", duration=max(0, at - group.created_at))
+    callbacks = [draft for draft in group.callbacks if draft.unique is None or draft.id in stored]
+    return [closed, *(Event(at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind) for draft in callbacks)]
 
 
 def of_claims(claims: Iterable[Claim]) -> list[Event]:
