@@ -82,7 +82,7 @@ class Bare:
             self._known = True
         qid = self._qid
         rows = [
-            (seq, id_, qid, 0, now, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, now, None, None, None, None)
+            (seq, id_, qid, 0, now, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, now, None, None, None, None, None)
             for seq, id_ in enumerate(ids, first)
         ]
         many(_BODY, rows)

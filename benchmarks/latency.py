@@ -35,7 +35,7 @@ def _lone_insert(bare: Bare, seq: int) -> None:
     """The least that any store in a SQLite file could do: one row, one commit."""
     now = time.time_ns() // 1000
     bare.raw.execute("BEGIN IMMEDIATE")
-    bare.raw.execute(_BODY, (seq, mint(), 1, 0, now, NOOP, PAYLOAD, 5, now, None, None, None, None))
+    bare.raw.execute(_BODY, (seq, mint(), 1, 0, now, NOOP, PAYLOAD, 5, now, None, None, None, None, None))
     bare.raw.execute("COMMIT")
 
 

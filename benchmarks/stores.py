@@ -78,7 +78,22 @@ def _bodies(raw: sqlite3.Connection, qid: int, n: int, due: int, priority: int, 
 
     def rows() -> Iterator[tuple[object, ...]]:
         for seq in range(first, last + 1):
-            yield seq, mint(), qid, priority, due, NOOP, PAYLOAD, DEFAULT_ATTEMPTS, created, None, None, None, None
+            yield (
+                seq,
+                mint(),
+                qid,
+                priority,
+                due,
+                NOOP,
+                PAYLOAD,
+                DEFAULT_ATTEMPTS,
+                created,
+                None,
+                None,
+                None,
+                None,
+                None,
+            )
 
     raw.executemany(INSERT_BODY, rows())
     return first, last

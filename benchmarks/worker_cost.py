@@ -38,10 +38,12 @@ TUNED = 500
 """The batch that a worker with default settings is compared with."""
 
 
-async def run_dry(app: Stoker, batch: int | None = None) -> Meter:
+async def run_dry(app: Stoker, batch: int | None = None, *, measured: bool = False) -> Meter:
     """Let a worker drain a store; without a batch with default settings."""
     async with app:
         worker = Timed(app, drain=True, claim_batch=batch, settle_batch=batch)
+        if measured:
+            worker.measure()
         await worker.start()
         with Meter() as worker.meter:
             await worker.join()
@@ -103,6 +105,18 @@ def on_sqlite(session: Session, durability: Durability, batch: int, *, timeline:
         yield cost_row(name, pairs, bar)
 
 
+def observed(session: Session) -> Iterator[Row]:
+    """A worker with timeline and process metrics, against the same worker with neither."""
+    original = waiting(session, session.sized(8_000, 25_000))
+
+    def whole(*, on: bool) -> Meter:
+        with session.copies(original) as [path]:
+            return asyncio.run(run_dry(make_app(SqliteEngine(path), timeline=on), 500, measured=on))
+
+    pairs = in_turns(session.rounds, lambda: whole(on=True), lambda: whole(on=False))
+    yield cost_row("worker.sqlite.full.500.observed", pairs, at_least(0.90), "timeline and metrics on against off")
+
+
 def defaults(session: Session) -> Iterator[Row]:
     """A worker with default settings against one whose batches are set to what suits jobs that do nothing."""
     original = waiting(session, session.sized(20_000, 40_000))
@@ -136,6 +150,7 @@ BENCHMARKS = [
         for durability in WORDS
         for batch in BATCHES
     ),
+    Benchmark("worker.sqlite.full.500.observed", ("worker",), observed),
     Benchmark(
         "worker.sqlite.full.100.timeline",
         ("worker",),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.model.job import Status
-from stoker.model.measures import BOUNDS, Histogram, Measures, added
+from stoker.model.measures import BOUNDS, Histogram, Measures, Recorder, added
 
 
 @pytest.mark.spec("METRIC-04")
@@ -17,26 +17,29 @@ def test_a_value_is_in_the_first_bucket_that_holds_it() -> None:
     assert histogram.sum == pytest.approx(10_000.0021)
 
 
+def measured(busy: dict[str, int], lag: float, runs: int, failures: int = 0) -> Measures:
+    recorder = Recorder()
+    for status in (*[Status.DONE] * runs, *[Status.DEAD] * failures):
+        recorder.ran("send", "mail", status, 0.2, 1.0)
+        recorder.called("settle", 0.01)
+    return recorder.measures(busy, lag)
+
+
 @pytest.mark.spec("METRIC-04")
 def test_measures_of_processes_add_up() -> None:
-    one, other = Measures(busy={"mail": 2}, renewal_lag=0.5), Measures(busy={"mail": 1, "slow": 1}, renewal_lag=0.1)
-    for measures in (one, other, other):
-        measures.ran("send", "mail", Status.DONE, 0.2, 1.0)
-        measures.called("settle", 0.01)
-    other.ran("send", "mail", Status.DEAD, 0.2, 1.0)
+    one, other = measured({"mail": 2}, 0.5, 1), measured({"mail": 1, "slow": 1}, 0.1, 2, 1)
     total = added([one, other])
     assert sum(total.runs["send"]["completed"].counts) == 3
     assert sum(total.runs["send"]["failed"].counts) == 1
     assert sum(total.waits["mail"].counts) == 4
-    assert total.calls["settle"].sum == pytest.approx(0.03)
+    assert total.calls["settle"].sum == pytest.approx(0.04)
     assert (total.busy, total.renewal_lag) == ({"mail": 3, "slow": 1}, 0.5)
     assert sum(one.runs["send"]["completed"].counts) == 1, "adding up changes no part"
 
 
 @pytest.mark.spec("METRIC-04")
 def test_of_a_process_that_is_gone_its_counters_stay() -> None:
-    gone = Measures(busy={"mail": 2}, renewal_lag=0.5)
-    gone.ran("send", "mail", Status.DONE, 0.2, 1.0)
+    gone = measured({"mail": 2}, 0.5, 1)
     left = gone.counters()
     assert (left.busy, left.renewal_lag) == ({}, 0.0)
     assert left.runs == gone.runs

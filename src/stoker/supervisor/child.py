@@ -96,7 +96,7 @@ class SupervisedWorker:
             await asyncio.sleep(REPORT_EVERY)
 
     def _send_measures(self) -> None:
-        if self._worker.measures is not None:
+        if self._worker.recorder is not None:
             self._parent.send(messages.encode(messages.Measured(self._worker.measured())))
 
     def _counts(self) -> dict[str, int]:

@@ -95,7 +95,7 @@ class ChunkRunner(Runner):
                 await self._after_block(slot, item, item.commit, outcome, rules)
                 continue
             settlement = self._traced(item, conclude(item.claim, outcome, rules, item.executed()))
-            if self._measures is not None:
+            if self._recorder is not None:
                 self._measured(item, settlement)
             self._store_loop.finished(item.claim, settlement, last=item is items[-1])
 

@@ -30,7 +30,7 @@ from stoker.job_part import Commit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
-from stoker.model.measures import Measures
+from stoker.model.measures import Recorder
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import claims as held_claims
@@ -72,7 +72,7 @@ class Runner:
         failures: FailureLog,
         ends: Callable[[], bool],
         ask_stop: Callable[[], None],
-        measures: Measures | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._state = state
         self._plans = plans
@@ -85,7 +85,7 @@ class Runner:
         self._failures = failures
         self._ends = ends
         self._ask_stop = ask_stop
-        self._measures = measures
+        self._recorder = recorder
 
     async def serve(self, lane: Lane) -> None:
         """Run jobs of a lane, one after the other, until the worker stops."""
@@ -177,7 +177,7 @@ class Runner:
             await self._after_block(slot, context, context.commit, outcome, rules)
             return None
         settlement = conclude(claim, outcome, rules, context.executed())
-        if self._measures is not None:
+        if self._recorder is not None:
             self._measured(context, settlement)
         return self._traced(context, settlement) if settlement.followups else settlement
 
@@ -191,8 +191,8 @@ class Runner:
     def _measured(self, context: Context, settlement: Settlement) -> None:
         claim = context.claim
         waited = (claim.claimed_at - claim.scheduled_at) / SECOND
-        assert self._measures is not None
-        self._measures.ran(claim.kind, claim.queue, settlement.status, context.elapsed, waited)
+        assert self._recorder is not None
+        self._recorder.ran(claim.kind, claim.queue, settlement.status, context.elapsed, waited)
 
     def _raised(self, context: Context, error: BaseException) -> None:
         """Keep an exception for the error hooks; of another process there is only its text."""

@@ -25,7 +25,7 @@ from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
-from stoker.model.measures import Measures
+from stoker.model.measures import Measures, Recorder
 from stoker.model.time import SECOND, Span
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
@@ -97,7 +97,7 @@ class Worker:
         self.lanes = self.fetcher.lanes
         self.outcomes = OutcomeBuffer(self.settings.settle_batch)
         self.executors = Executors(self.settings)
-        self.measures: Measures | None = None
+        self.recorder: Recorder | None = None
         self._stop_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
@@ -137,24 +137,25 @@ class Worker:
 
     def measure(self) -> None:
         """Measure runs and store calls from the next start on; `measured` returns them."""
-        self.measures = Measures()
+        self.recorder = Recorder()
 
     def measured(self) -> Measures:
-        """Everything that was measured so far, and the gauges as they are now. Any thread may call it."""
-        found = self.measures or Measures()
+        """Everything that was measured so far, and the gauges as they are now. Empty unless `measure` was called."""
+        if self.recorder is None:
+            return Measures()
         busy = {"+".join(lane.queues): lane.busy for lane in self.lanes}
         late = self.lease_keeper.late[-1:] if self.state == "running" else []
-        return Measures(found.runs, found.waits, found.calls, busy, sum(late))
+        return self.recorder.measures(busy, sum(late))
 
     def _observe_calls(self, *engines: Engine) -> None:
         """Count calls of the store; those of the lease keeper come from its own thread."""
-        measures, lock = self.measures, threading.Lock()
-        if measures is None:
+        recorder, lock = self.recorder, threading.Lock()
+        if recorder is None:
             return
 
         def called(name: str, seconds: float) -> None:
             with lock:
-                measures.called(name, seconds)
+                recorder.called(name, seconds)
 
         for engine in engines:
             if isinstance(times := getattr(engine, "call_times", None), CallTimes):
@@ -311,7 +312,7 @@ class Worker:
             failures=self.failures,
             ends=self._loop_ends,
             ask_stop=self.ask_stop,
-            measures=self.measures,
+            recorder=self.recorder,
         )
         self.maintenance = Maintenance(
             engine,
