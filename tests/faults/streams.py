@@ -195,9 +195,20 @@ class Member:
 
 
 def storm(
-    url: str, folder: str, messages: int, seed: int, latest: float = 0.04, schema: str = "", crowd: int = 4
+    url: str,
+    folder: str,
+    messages: int,
+    seed: int,
+    latest: float = 0.04,
+    schema: str = "",
+    crowd: int = 4,
+    calm: float = 0.0,
 ) -> dict[str, int]:
-    """Write and deliver so many messages; returns how many members were killed and frozen."""
+    """Write and deliver so many messages; returns how many members were killed and frozen.
+
+    `calm`: further seconds between two blows. A consumer that is killed takes a second to begin again, so blows without
+    pause leave hardly any time to deliver.
+    """
     site = Site(url, folder, latest, schema)
     chance = random.Random(seed)
     asyncio.run(prepare(site))
@@ -206,7 +217,7 @@ def storm(
     members = [_member(site, f"c{n}") for n in range(3)]
     tally = {"killed": 0, "writers killed": 0, "frozen": 0}
     while bool(writers) or asyncio.run(left(site)):
-        time.sleep(0.1 + 0.3 * chance.random())
+        time.sleep(0.1 + 0.3 * chance.random() + calm)
         writers = [pid for pid in writers if not os.waitpid(pid, os.WNOHANG)[0]]
         for pid in members:
             if os.waitpid(pid, os.WNOHANG)[0]:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, assert_type
 
-from stoker import Chunk, Curve, Exponential, Inbox, JobHandle, Limit, Rate, Stoker, Task, Unique, chain, current
+from stoker import (
+    Chunk,
+    Curve,
+    Exponential,
+    Inbox,
+    JobHandle,
+    Limit,
+    Outbox,
+    Rate,
+    Stoker,
+    Task,
+    Unique,
+    chain,
+    current,
+)
+from stoker.outbox import Batch, Message, Pace
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
 
@@ -130,3 +146,57 @@ async def main() -> None:
     assert_type(await inbox.receive("evt_1", tx=object()), bool)
     assert_type(await inbox.receive(["evt_1", "evt_2"], tx=object()), list[bool])
     assert_type(inbox.receive_sync("evt_1", tx=object()), bool)
+
+
+@contextmanager
+def session() -> Iterator[Pool]:
+    yield Pool()
+
+
+class Placed:
+    order: int = 1
+
+
+class Paid:
+    order: int = 1
+
+
+orders: Outbox[Placed | Paid] = Outbox(jobs, stream="orders", partitions=4, keep=timedelta(days=1))
+
+
+@orders.deliver
+async def publish(message: Message[Placed | Paid]) -> None:
+    assert_type(message.body, Placed | Paid)
+    assert_type(message.id, str)
+
+
+@orders.deliver(batch=100, lanes=2, start="end", attempts=3, then="park", pace=Pace(idle=timedelta(seconds=1)))
+def walk(batch: Batch[Placed | Paid]) -> None:
+    for message in batch:
+        assert_type(message, Message[Placed | Paid])
+    assert_type(batch.next(), Message[Placed | Paid] | None)
+    with batch.transaction(session) as handle:
+        assert_type(handle, Pool)
+
+
+@orders.deliver(chunk=50, pace="low_latency")
+async def chunks(messages: list[Message[Placed | Paid]]) -> None:
+    assert_type(messages[0].number, int)
+
+
+@orders.deliver(mode="transactional", transaction=session, keep_writes=True)
+def project(batch: Batch[Placed | Paid], handle: Pool) -> None:
+    assert_type(handle.size, int)
+
+
+@orders.deliver
+async def anything(message: Message[object]) -> None: ...
+
+
+async def steer() -> None:
+    assert_type(await orders.append("k", Placed(), headers={"a": "b"}), str)
+    assert_type(await orders.append_many([orders.entry("k", Paid())]), list[str])
+    assert_type((await orders.letters(status="parked")).letters[0].reason, str)
+    assert_type(await orders.replay(["id"], here=True), int)
+    assert_type((await orders.state()).consumers[0].waiting, int)
+    await orders.seek("publish", {0: 17})

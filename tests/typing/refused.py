@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import stoker
-from stoker import Chunk, Inbox, Stoker
+from stoker import Chunk, Inbox, Outbox, Stoker
+from stoker.outbox import Batch, Message
 
 jobs = Stoker("memory://")
 
@@ -32,6 +33,15 @@ def send(to: str) -> bool:
 @jobs.task(chunk=Chunk(10))
 async def index(docs: list[int]) -> list[str | BaseException] | None:
     return None
+
+
+numbers: Outbox[int] = Outbox(jobs, stream="numbers")
+
+
+async def texts(message: Message[str]) -> None: ...
+
+
+async def text_batch(batch: Batch[str]) -> None: ...
 
 
 async def main() -> None:
@@ -71,3 +81,11 @@ async def main() -> None:
     jobs.task(atempts=3)  # E: call-overload | reportCallIssue
     jobs.task(attempts="three")  # E: call-overload | reportArgumentType
     Inbox(jobs, "billing")  # E: call-arg | reportCallIssue
+    Outbox(jobs, "numbers")  # E: call-arg | reportCallIssue
+    await numbers.append("k", "seven")  # E: arg-type | reportArgumentType
+    numbers.entry("k", None)  # E: arg-type | reportArgumentType
+    numbers.deliver(texts)  # E: arg-type | reportArgumentType+reportCallIssue
+    numbers.deliver(batch=10)(text_batch)  # E: arg-type | reportArgumentType+reportCallIssue
+    numbers.deliver(bach=10)  # E: call-overload | reportCallIssue
+    numbers.deliver(mode="eventual")  # E: call-overload | reportArgumentType
+    await numbers.seek("publish", 17)  # E: arg-type | reportArgumentType

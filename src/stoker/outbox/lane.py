@@ -34,6 +34,7 @@ from stoker.model.outbox.delivery import (
     RetryLater,
     after_crash,
     conclude_batch,
+    crashes,
     cut_short,
     handed_out,
     quarantine,
@@ -133,11 +134,13 @@ class Lanes:
         while True:
             async with self._asking:
                 found = await self._ask()
+                if found is not None and crashes(found[0].cursor):
+                    # Its first message may kill the process: nothing else is leased that would die with it.
+                    await self._stay(*found, alone=True)
+                    continue
             if found is None:
                 return
-            with self.context.under_way.one():
-                await self._turns(*found)
-                self.wake()  # the lane that asks may rest because this one had the partition
+            await self._stay(*found)
 
     async def _ask(self) -> tuple[Lease, float] | None:
         """Wait until there is a lease; None when the lanes are closed. The time is that before the call."""
@@ -190,14 +193,19 @@ class Lanes:
 
     # --- turns --------------------------------------------------------------------------------------------------
 
-    async def _turns(self, lease: Lease | None, before: float) -> None:
+    async def _stay(self, lease: Lease, before: float, *, alone: bool = False) -> None:
+        with self.context.under_way.one():
+            await self._turns(lease, before, MOST_TURNS if not alone else 1)
+            self.wake()  # the lane that asks may rest because this one had the partition
+
+    async def _turns(self, lease: Lease | None, before: float, most: int) -> None:
         """Work on a partition for a few turns."""
         began, turns = before, 0
         while lease is not None:
             turn = Turn(self, lease, before)
             advance = await turn.run()
             turns += 1
-            stays = turns < MOST_TURNS and self.clock() - began < LONGEST_STAY and self.context.taking()
+            stays = turns < most and self.clock() - began < LONGEST_STAY and self.context.taking()
             before = self.clock()
             wish = self.wish() if stays and not self.closed else None
             lease = await self._store(turn, advance, wish)

@@ -28,10 +28,11 @@ def test_streams_survive_kills_and_late_commits(
 ) -> None:
     """First deliveries are in the order of the commits, and effects in the advance's transaction happen once."""
     seed = secrets.randbits(32)
-    messages = 50_000 if campaign else 2_000
+    messages = 20_000 if campaign else 2_000
     arguments = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path), "messages": messages}
+    crowd, latest, calm = (32, 1.5, 1.0) if campaign else (8, 0.4, 0.0)
     tally = zygote.call(
-        storm, within=800 if campaign else 100, seed=seed, latest=1.5 if campaign else 0.4, crowd=8, **arguments
+        storm, within=800 if campaign else 100, seed=seed, latest=latest, crowd=crowd, calm=calm, **arguments
     ).answer
     with psycopg.connect(postgres_url, options=f"-csearch_path={postgres_schema}") as connection:
         figures, complaints = judge(tmp_path, lambda text: connection.execute(text.encode()).fetchall())
