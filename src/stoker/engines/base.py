@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, cast
 import msgspec
 
 from stoker.model.ahead import Ahead
+from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
@@ -235,14 +236,15 @@ class Operator(Protocol):
         """
         ...
 
-    async def alter(self, selection: Selection, change: Change) -> Tally:
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
         """Apply a change to the selected jobs.
 
         Atomic per call. Each job is judged by the status it has inside the write (`query.allows`) and by the key rule;
         one that is missing, refused or blocked by a key does not hinder the others. A running job that is to be
         canceled or deleted is marked, with `Cancel.note()` in its metadata, and `CONTROL` is woken; a forced cancel
         ends it at once, and its worker's settlement will be lost. Deleting removes the job's events. Jobs that became
-        due wake a waiter of their queue. Empty: a tally of zeros.
+        due wake a waiter of their queue. `by`: the audit log gets an entry in the same step, if anything changed.
+        Empty: a tally of zeros.
         """
         ...
 
@@ -291,12 +293,13 @@ class Control(Protocol):
         """Every queue that was tuned, cooled or used, by name. Empty: `[]`."""
         ...
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
         """Patch a queue (`Tuning`) or set a budget (`Rate`), creating it when new.
 
         `declared`: this is what an app's code declares. The store keeps the last declaration, and a setting follows
         the code only while it has the value that was declared last (`control.declare`). Returns whether anything was
-        written. A change that lets jobs start earlier (`control.opens`) wakes a waiter of the queue.
+        written. A change that lets jobs start earlier (`control.opens`) wakes a waiter of the queue. `by`: with an
+        entry in the audit log.
         """
         ...
 
@@ -346,17 +349,17 @@ class Schedules(Protocol):
         """Every schedule, by name. One whose record cannot be read is disabled and says so. Empty: `[]`."""
         ...
 
-    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
         """Store a schedule, or change the one that an `Edit` names, as `schedule.put` decides by the store's clock.
 
         Atomic: of two calls at once each works on what the other left. Returns the schedule as stored now; None for an
         edit of one that does not exist. What `schedule.check` refuses raises and changes nothing. A change wakes
-        `CONTROL`.
+        `CONTROL`. `by`: with an entry in the audit log.
         """
         ...
 
-    async def drop(self, name: str) -> bool:
-        """Forget a schedule; jobs that it made stay. False when there is none of that name."""
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        """Forget a schedule; jobs that it made stay. False when there is none of that name. `by` as in `put`."""
         ...
 
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
@@ -412,6 +415,18 @@ class Timeline(Protocol):
         ...
 
 
+class Audit(Protocol):
+    """Who changed what. Used by `Admin`; entries of changes are written by the changes themselves."""
+
+    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        """Entries, latest first, those of one instant in any order, at most `query.limit`. Empty: `[]`."""
+        ...
+
+    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
+        """Write an entry that belongs to no change: something was revealed or refused, somebody signed in."""
+        ...
+
+
 class Documents(Protocol):
     """Access tokens and operations: small records, read whole and changed by compare-and-set. Used by `Admin`."""
 
@@ -438,7 +453,7 @@ class Documents(Protocol):
         ...
 
 
-class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Protocol):
+class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Audit, Protocol):
     """A store with all its facets, and its lifetime."""
 
     name: ClassVar[str]
@@ -554,8 +569,8 @@ class Outbox(Protocol):
         """The named streams, or all, by name, at one instant and without reading the messages. Empty: `[]`."""
         ...
 
-    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
-        """Change a consumer, in one step; False when there is no such consumer or parked key.
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
+        """Change a consumer, in one step; False when there is no such consumer or parked key. `by` as in `letters`.
 
         A seek takes the leases away (`steering.sought`). All but a pause and a drop wake the stream's waiters.
         """
@@ -568,11 +583,14 @@ class Outbox(Protocol):
         """
         ...
 
-    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
         """List letters, latest failure first, or apply an action to those it applies to, in one step.
 
         `letters.act` decides for each letter by its status inside the write; at most `chosen.limit` are listed or
-        changed, but all are counted. Letters that became due wake the stream's waiters. Empty: none.
+        changed, but all are counted. Letters that became due wake the stream's waiters. `by`: with an entry in the
+        audit log, if any changed. Empty: none.
         """
         ...
 

@@ -451,6 +451,7 @@ class Sweep(enum.StrEnum):
     PRESENCES = "presences"
     LOCKS = "locks"
     RECEIPTS = "receipts"
+    AUDIT = "audit"
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -466,6 +467,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     events: Span = 30 * DAY
     points: Span = 30 * DAY
     presences: Span = MINUTE
+    audit: Span = 90 * DAY
     finished: int | None = None
 
 
@@ -495,6 +497,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     presences: int = 0
     locks: int = 0
     receipts: int = 0
+    audit: int = 0
 
     def __add__(self, other: Expired) -> Expired:
         return Expired(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})

@@ -24,6 +24,7 @@ from stoker.engines.shared.ends import WANT, Ends, Message
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ahead import Ahead
+from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, latest, of_alter, of_letters, of_setting, of_steer
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
@@ -332,9 +333,10 @@ class MemoryEngine(Documents):
         with self._read as store:
             return find.census(store, store.now())
 
-    async def alter(self, selection: Selection, change: Change) -> Tally:
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
         with self._write as store:
             tally = store.run(unit_of_work.alter, selection, change)
+            store.enter(by, of_alter(selection, change, tally))
         self._ends.altered(selection, change, tally)
         return tally
 
@@ -365,11 +367,17 @@ class MemoryEngine(Documents):
         with self._read as store:
             return control.queues(store)
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
         with self._write as store:
             if isinstance(tuning, Rate):
-                return control.tune_budget(store, name, tuning, store.now(), declared=declared)
-            return control.tune_queue(store, name, tuning, store.now(), declared=declared)
+                budget = store.budgets.get(name)
+                changed = control.tune_budget(store, name, tuning, store.now(), declared=declared)
+                store.enter(by, of_setting("limits.tune", f"limit {name}", budget, store.budgets.get(name)))
+                return changed
+            queue = store.queue(name)
+            changed = control.tune_queue(store, name, tuning, store.now(), declared=declared)
+            store.enter(by, of_setting("queues.tune", f"queue {name}", queue, store.queue(name)))
+            return changed
 
     async def subqueues(
         self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
@@ -411,13 +419,18 @@ class MemoryEngine(Documents):
         with self._read as store:
             return [schedule for _, schedule in sorted(store.schedules.items())]
 
-    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
         with self._write as store:
-            return schedules.put(store, given, store.now(), keep_edited=keep_edited)
+            before = store.schedules.get(given.name)
+            after = schedules.put(store, given, store.now(), keep_edited=keep_edited)
+            store.enter(by, of_setting("schedules.put", f"schedule {given.name}", before, after))
+            return after
 
-    async def drop(self, name: str) -> bool:
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
         with self._write as store:
-            return store.schedules.pop(name, None) is not None
+            before = store.schedules.pop(name, None)
+            store.enter(by, of_setting("schedules.drop", f"schedule {name}", before, None))
+            return before is not None
 
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
         return await fire(self._fire, tick, drafts)
@@ -454,6 +467,17 @@ class MemoryEngine(Documents):
 
     def timings(self) -> Timings:
         return self._call_times.drain()
+
+    # --- audit --------------------------------------------------------------------------------------------------
+
+    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        with self._read as store:
+            return latest(store.audit[::-1], query)
+
+    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
+        with self._write as store:
+            store.enter(by, deed)
+            return store.audit[-1]
 
     # --- documents ----------------------------------------------------------------------------------------------
 
@@ -503,17 +527,23 @@ class MemoryEngine(Documents):
         with self._read as store:
             return outbox.streams(store.tables, names)
 
-    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
         with self._write as store:
-            return outbox.steer(store, stream, consumer, change)
+            steered = outbox.steer(store, stream, consumer, change)
+            store.enter(by, of_steer(stream, consumer, change, done=steered))
+            return steered
 
     async def vacuum(self, stream: str, limit: int) -> Vacuumed:
         with self._write as store:
             return outbox.vacuum(store.tables, stream, limit, store.now())
 
-    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
         with self._write as store:
-            return outbox.letters(store, chosen, action, store.now())
+            found = outbox.letters(store, chosen, action, store.now())
+            store.enter(by, of_letters(chosen, action, found))
+            return found
 
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
         needs_transaction("receive", tx)

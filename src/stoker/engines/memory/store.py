@@ -26,6 +26,7 @@ from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared import careful
 from stoker.engines.shared.ends import Ends, Interest
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
@@ -81,6 +82,7 @@ class Store:
         self.presences: dict[str, Presence] = {}
         self.schedules: dict[str, Schedule] = {}
         self.event_log = EventLog()
+        self.audit: list[AuditEntry] = []
         self.documents: dict[str, dict[str, bytes]] = {}
         self.tables = Tables()
         self.hubs: list[Hub] = []
@@ -102,6 +104,11 @@ class Store:
                 for line in subqueues.lines.values():
                     line.rebuild(now)
         return now
+
+    def enter(self, by: By | None, deed: Deed | None) -> None:
+        """Write an entry into the audit log; nothing for a change by code, or where nothing was done."""
+        if by is not None and deed is not None:
+            self.audit.append(AuditEntry(self.now(), by, deed))
 
     # --- units of work ------------------------------------------------------------------------------------------
 

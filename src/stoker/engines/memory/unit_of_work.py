@@ -91,6 +91,10 @@ def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Ex
             return Expired(locks=len(lapsed))
         case Sweep.RECEIPTS:
             return Expired(receipts=store.tables.forget(retention.limit, now))
+        case Sweep.AUDIT:
+            kept = [entry for entry in store.audit if entry.at >= now - retention.audit]
+            removed, store.audit = len(store.audit) - len(kept), kept
+            return Expired(audit=removed)
 
 
 def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.postgres import counters
+from stoker.engines.postgres import audit, counters
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.settings import pack_budget, pack_queue, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
+from stoker.model.audit import By, of_setting
 from stoker.model.control import (
     Budget,
     NamedLock,
@@ -67,14 +68,14 @@ def _queues() -> Steps[list[Queue]]:
     return [Queue(name=row[0]) if row[1] is None else read_queue(row) for row in rows]
 
 
-async def tune(store: Store, name: str, tuning: Tuning | Rate, *, declared: bool) -> bool:
+async def tune(store: Store, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> bool:
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
-        return await store.write(lambda unit: _tune_budget(unit, name, tuning, declared=declared), lane="desk")
-    return await store.write(lambda unit: _tune_queue(unit, name, tuning, declared=declared), lane="desk")
+        return await store.write(lambda unit: _tune_budget(unit, name, tuning, declared=declared, by=by), lane="desk")
+    return await store.write(lambda unit: _tune_queue(unit, name, tuning, declared=declared, by=by), lane="desk")
 
 
-def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool) -> Steps[bool]:
+def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool, by: By | None) -> Steps[bool]:
     rows: list[Row] = yield _QUEUE_HOLD, (name,)
     before = read_queue(rows[0]) if rows else Queue(name=name)
     after = tuned(before, tuning, unit.now, declared=declared)
@@ -85,6 +86,7 @@ def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool) -> Ste
     if after == before:
         return False
     yield from unit.write_queue(after)
+    yield from audit.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
     if opens(before, after):
         unit.woken.add(name)
     return True
@@ -93,7 +95,7 @@ def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool) -> Ste
 # --- budgets ----------------------------------------------------------------------------------------------------
 
 
-def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool) -> Steps[bool]:
+def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Steps[bool]:
     while True:
         before = yield from _budget(name)
         after = budgeted(before, name, rate, unit.now, declared=declared)
@@ -101,9 +103,10 @@ def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool) -> Steps[
             return False
         if before is not None:
             yield _BUDGET_WRITE, pack_budget(after)
-            return True
-        if (yield _BUDGET_MAKE, pack_budget(after)):
-            return True
+        elif not (yield _BUDGET_MAKE, pack_budget(after)):
+            continue
+        yield from audit.write(unit, by, of_setting("limits.tune", f"limit {name}", before, after))
+        return True
 
 
 async def budgets(store: Store) -> list[Budget]:

@@ -15,6 +15,7 @@ from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction,
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
     alter,
+    audit,
     census,
     claim,
     control,
@@ -48,6 +49,7 @@ from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
+from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_letters, of_steer
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Group, Swept
@@ -241,9 +243,9 @@ class PostgresEngine(Documents):
         return await census.census(self._store, self._census_bounds)
 
     @timed(write=True)
-    async def alter(self, selection: Selection, change: Change) -> Tally:
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
         try:
-            tally = await alter.alter(self._store, selection, change)
+            tally = await alter.alter(self._store, selection, change, by)
         finally:
             # Also when only the answer to its commit was lost.
             self._claimer.forget()
@@ -275,9 +277,9 @@ class PostgresEngine(Documents):
         return await control.queues(self._store)
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
         refuse_tuning(self.name, tuning)
-        return await control.tune(self._store, name, tuning, declared=declared)
+        return await control.tune(self._store, name, tuning, declared=declared, by=by)
 
     async def subqueues(
         self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
@@ -320,12 +322,12 @@ class PostgresEngine(Documents):
         return await schedules.schedules(self._store)
 
     @timed(write=True)
-    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
-        return await schedules.put(self._store, given, keep_edited=keep_edited)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
+        return await schedules.put(self._store, given, keep_edited=keep_edited, by=by)
 
     @timed(write=True)
-    async def drop(self, name: str) -> bool:
-        return await schedules.drop(self._store, name)
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        return await schedules.drop(self._store, name, by)
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
@@ -362,6 +364,16 @@ class PostgresEngine(Documents):
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- audit --------------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        return await self._store.read(lambda _: audit.read(query))
+
+    @timed(write=True)
+    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
+        return await self._store.write(lambda unit: audit.entered(unit, by, deed), lane="desk")
 
     # --- documents ----------------------------------------------------------------------------------------------
 
@@ -420,20 +432,33 @@ class PostgresEngine(Documents):
         return await self._store.read(lambda _: steering.streams(chosen))
 
     @timed(write=True)
-    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
-        return await self._store.write(lambda unit: steering.steer(unit, stream, consumer, change), lane="stream")
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
+        return await self._store.write(
+            lambda unit: audit.audited(
+                unit,
+                steering.steer(unit, stream, consumer, change),
+                by,
+                lambda done: of_steer(stream, consumer, change, done=done),
+            ),
+            lane="stream",
+        )
 
     @timed(write=True)
     async def vacuum(self, stream: str, limit: int) -> Vacuumed:
         return await self._store.write(lambda unit: steering.vacuum(unit, stream, limit), lane="stream", lax=True)
 
     @timed(write=True)
-    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
         if action is None:
             return await self._store.read(lambda _: letter_box.page(chosen))
         if isinstance(action, Count):
             return await self._store.read(lambda _: letter_box.count(chosen))
-        return await self._store.write(lambda unit: letter_box.change(unit, chosen, action), lane="stream")
+        tell = partial(of_letters, chosen, action)
+        return await self._store.write(
+            lambda unit: audit.audited(unit, letter_box.change(unit, chosen, action), by, tell), lane="stream"
+        )
 
     @timed(write=True)
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:

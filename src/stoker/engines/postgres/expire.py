@@ -49,6 +49,7 @@ _NEAREST = sql("expire_nearest")
 _ERASE_EVENT = sql("erase_event")
 _EVENTS, _POINTS, _REMEMBERED = sql("expire_events"), sql("expire_points"), sql("expire_remembered")
 _RECEIVED = sql("expire_received")
+_AUDIT = sql("expire_audit")
 _PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
 
 
@@ -90,6 +91,8 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(locks=len((yield _LOCKS, (now,))))
         case Sweep.RECEIPTS:
             return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
+        case Sweep.AUDIT:
+            return Expired(audit=len((yield _AUDIT, (now - retention.audit,))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

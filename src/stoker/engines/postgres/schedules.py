@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
+from stoker.engines.postgres import audit
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.careful import insert_followup
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model import schedule as rules
+from stoker.model.audit import By, of_setting
 from stoker.model.job import Draft
 from stoker.model.schedule import Edit, Fired, Schedule, Tick, after_tick, applies, met, pack, unpack
 
@@ -30,12 +32,12 @@ async def schedules(store: Store) -> list[Schedule]:
     return [unpack(name, stored.encode()) for name, stored in await store.once("desk", _SCHEDULES, ())]
 
 
-async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool) -> Schedule | None:
+async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Schedule | None:
     """Store or change a schedule."""
-    return await store.write(lambda unit: _put(unit, given, keep_edited=keep_edited), lane="desk")
+    return await store.write(lambda unit: _put(unit, given, keep_edited=keep_edited, by=by), lane="desk")
 
 
-def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool) -> Steps[Schedule | None]:
+def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None) -> Steps[Schedule | None]:
     while True:
         before = yield from _lock(given.name)
         after = rules.put(before, given, unit.now, keep_edited=keep_edited)
@@ -44,12 +46,23 @@ def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool) -> Steps[Sche
         # An absent row cannot be locked: another transaction may be faster.
         if (yield _MAKE if before is None else _WRITE, (after.name, pack(after).decode())):
             unit.woken.add(CONTROL)
+            yield from audit.write(unit, by, of_setting("schedules.put", f"schedule {after.name}", before, after))
             return after
 
 
-async def drop(store: Store, name: str) -> bool:
+async def drop(store: Store, name: str, by: By | None = None) -> bool:
     """Delete a schedule."""
-    return bool(await store.once("desk", _DROP, (name,)))
+    if by is None:
+        return bool(await store.once("desk", _DROP, (name,)))
+    return await store.write(lambda unit: _drop(unit, name, by), lane="desk")
+
+
+def _drop(unit: Unit, name: str, by: By) -> Steps[bool]:
+    before = yield from _lock(name)
+    dropped = bool((yield _DROP, (name,)))
+    if dropped:
+        yield from audit.write(unit, by, of_setting("schedules.drop", f"schedule {name}", before, None))
+    return dropped
 
 
 async def fire(store: Store, tick: Tick, drafts: Sequence[Draft]) -> Fired:

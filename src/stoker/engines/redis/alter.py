@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.redis import audit
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.cluster.fan_out import spread
@@ -17,6 +18,7 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.model.audit import By, of_alter
 from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
@@ -24,7 +26,7 @@ from stoker.model.query import Cancel, Change, Delete, Discard, Move, Requeue, R
 from stoker.model.record import Record
 
 
-async def alter(store: Store, selection: Selection, change: Change) -> Tally:
+async def alter(store: Store, selection: Selection, change: Change, by: By | None = None) -> Tally:
     """Apply a change to the selected jobs."""
     careful.check(selection, change)
     store.connection.inside()
@@ -36,7 +38,10 @@ async def alter(store: Store, selection: Selection, change: Change) -> Tally:
     for shard, positions in (await _where(store, selection.ids)).items():
 
         async def act(unit: Unit, positions: Sequence[int] = positions) -> careful.Alteration:
-            return await _alter(store, unit, selection, change, positions)
+            alteration = await _alter(store, unit, selection, change, positions)
+            part = Selection(tuple(selection.ids[position] for position in positions))
+            audit.write(unit, by, of_alter(part, change, careful.tally(selection, [alteration])))
+            return alteration
 
         alterations.append(await store.work(shard, act, make=_Moving))
         if isinstance(change, Move):

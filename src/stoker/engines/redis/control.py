@@ -16,11 +16,13 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
+from stoker.engines.redis import audit
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import KEEP_DONE, script
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.audit import By, of_setting
 from stoker.model.control import (
     Budget,
     NamedLock,
@@ -85,10 +87,10 @@ class Control:
                 found.setdefault(name, {})[what] = value
         return [queue_of(name, found[name]) for name in sorted(found)]
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> bool:
         """Patch a queue or set a budget."""
         if isinstance(tuning, Rate):
-            return await self._tune_budget(name, tuning, declared=declared)
+            return await self._tune_budget(name, tuning, declared=declared, by=by)
         check_name("queue", name)
 
         await self._store.introduce([name])
@@ -116,6 +118,7 @@ class Control:
                 unit.expect_hash(key, f"{name}/{field}", stored[field])
             if opens(before, after):
                 unit.wake(name)
+            audit.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
             return True
 
         return await self._store.work(self._store.shard(name), patch)
@@ -127,8 +130,10 @@ class Control:
         found = await self._all("budgets")
         return [budget_of(name, found[name]) for name in sorted(found)]
 
-    async def _tune_budget(self, name: str, rate: Rate, *, declared: bool) -> bool:
+    async def _tune_budget(self, name: str, rate: Rate, *, declared: bool, by: By | None) -> bool:
         check_name("budget", name)
+        if by is not None:
+            return await self._tune_audited(name, rate, by, declared=declared)
 
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
             before = None if stored is None else budget_of(name, stored)
@@ -136,6 +141,23 @@ class Control:
             return (stored, False) if after == before else (bytes_of(after), True)
 
         return await self._one_at_a_time("budgets", name, decide)
+
+    async def _tune_audited(self, name: str, rate: Rate, by: By, *, declared: bool) -> bool:
+        key = self._store.home.key("budgets")
+
+        async def tune(unit: Unit) -> bool:
+            await unit.load(Wanted())  # the store's clock
+            stored = await self._store.connection.call("HGET", key, name)
+            before = None if stored is None else budget_of(name, stored)
+            after = budgeted(before, name, rate, unit.now, declared=declared)
+            if after == before:
+                return False
+            unit.expect_hash(key, name, stored)
+            unit.write("HSET", key, name, bytes_of(after))
+            audit.write(unit, by, of_setting("limits.tune", f"limit {name}", before, after))
+            return True
+
+        return await self._store.work(self._store.home, tune)
 
     async def spend(self, name: str, n: int) -> Grant:
         """Take `n` tokens or none."""

@@ -13,7 +13,19 @@ from typing import Any, ClassVar, Self, cast
 
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.redis import alter, diagnose, documents, expire, find, groups, insert, leases, schedules, settle
+from stoker.engines.redis import (
+    alter,
+    audit,
+    diagnose,
+    documents,
+    expire,
+    find,
+    groups,
+    insert,
+    leases,
+    schedules,
+    settle,
+)
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import census
@@ -29,6 +41,7 @@ from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.model.ahead import Ahead
+from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
@@ -257,8 +270,8 @@ class RedisEngine(Documents):
         return await census(self._store)
 
     @timed(write=True)
-    async def alter(self, selection: Selection, change: Change) -> Tally:
-        tally = await alter.alter(self._store, selection, change)
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
+        tally = await alter.alter(self._store, selection, change, by)
         self._ends.altered(selection, change, tally)
         return tally
 
@@ -287,9 +300,9 @@ class RedisEngine(Documents):
         return await self._control.queues()
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
         refuse_tuning(self.name, tuning)
-        return await self._control.tune(name, tuning, declared=declared)
+        return await self._control.tune(name, tuning, declared=declared, by=by)
 
     async def subqueues(
         self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
@@ -332,13 +345,13 @@ class RedisEngine(Documents):
         return await schedules.schedules(self._store)
 
     @timed(write=True)
-    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
         self._server_checks.insist()
-        return await schedules.put(self._store, given, keep_edited=keep_edited)
+        return await schedules.put(self._store, given, keep_edited=keep_edited, by=by)
 
     @timed(write=True)
-    async def drop(self, name: str) -> bool:
-        return await schedules.drop(self._store, name)
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        return await schedules.drop(self._store, name, by)
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
@@ -374,6 +387,16 @@ class RedisEngine(Documents):
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- audit --------------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        return await audit.read(self._store, query)
+
+    @timed(write=True)
+    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
+        return await audit.entered(self._store, by, deed)
 
     # --- documents ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
+from stoker.engines.redis import audit
 from stoker.engines.redis.cluster import schedules as across
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import pairs
@@ -20,6 +21,7 @@ from stoker.engines.shared import careful
 from stoker.engines.shared.schedules import decide
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model import schedule as rules
+from stoker.model.audit import By, of_setting
 from stoker.model.job import Draft
 from stoker.model.schedule import Edit, Fired, Schedule, Tick, pack, unpack
 
@@ -39,28 +41,43 @@ async def schedules(store: Store) -> list[Schedule]:
     return [found[name] for name in sorted(found)]
 
 
-async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool) -> Schedule | None:
+async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Schedule | None:
     """Store or change a schedule."""
-    change = partial(_put, store=store, given=given, keep_edited=keep_edited)
+    change = partial(_put, store=store, given=given, keep_edited=keep_edited, by=by)
     if store.connection.cluster:
         return await across.put(store, given, change, keep_edited=keep_edited)
     return await store.work(store.home, change, repeat=True)
 
 
-async def _put(unit: Unit, store: Store, given: Schedule | Edit, *, keep_edited: bool) -> Schedule | None:
+async def _put(
+    unit: Unit, store: Store, given: Schedule | Edit, *, keep_edited: bool, by: By | None
+) -> Schedule | None:
     before = await _load(store, unit, given.name)
     await unit.load(Wanted())
     after = rules.put(before, given, unit.now, keep_edited=keep_edited)
     if after is not None and after is not before:
         unit.write("HSET", unit.shard.key(SCHEDULES), after.name, pack(after))
         unit.wake(CONTROL)
+        audit.write(unit, by, of_setting("schedules.put", f"schedule {after.name}", before, after))
     return after
 
 
-async def drop(store: Store, name: str) -> bool:
+async def drop(store: Store, name: str, by: By | None = None) -> bool:
     """Delete a schedule."""
+    if by is not None:
+        return any(await spread(await store.shards(), lambda shard: store.work(shard, partial(_drop, store, name, by))))
     keys = [shard.key(SCHEDULES) for shard in await store.shards()]
     return any(await spread(keys, lambda key: store.connection.call("HDEL", key, name)))
+
+
+async def _drop(store: Store, name: str, by: By, unit: Unit) -> bool:
+    before = await _load(store, unit, name)
+    await unit.load(Wanted())
+    if before is None:
+        return False
+    unit.write("HDEL", unit.shard.key(SCHEDULES), name)
+    audit.write(unit, by, of_setting("schedules.drop", f"schedule {name}", before, None))
+    return True
 
 
 async def fire(store: Store, tick: Tick, drafts: Sequence[Draft]) -> Fired:

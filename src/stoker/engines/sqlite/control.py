@@ -11,9 +11,10 @@ import msgspec
 
 from stoker.engines.sql.settings import pack_budget, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite import subqueues
+from stoker.engines.sqlite import audit, subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model.audit import By, of_setting
 from stoker.model.control import (
     Budget,
     NamedLock,
@@ -50,10 +51,10 @@ def queues() -> Steps[list[Queue]]:
     return [read_queue(row[1:-1]) for row in (yield _QUEUES, ())]
 
 
-def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool) -> Steps[bool]:
+def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> Steps[bool]:
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
-        return (yield from _tune_budget(unit, name, tuning, declared=declared))
+        return (yield from _tune_budget(unit, name, tuning, declared=declared, by=by))
     stored = yield from unit.find_queue(name)
     before = Queue(name=name) if stored is None else stored.queue
     after = tuned(before, tuning, unit.now, declared=declared)
@@ -62,6 +63,7 @@ def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool) -> Ste
     written = yield from unit.write_queue(after)
     if after.limits != before.limits:
         yield from subqueues.pin(unit, written)
+    yield from audit.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
     if opens(before, after):
         unit.woken.add(name)
     return True
@@ -75,12 +77,13 @@ def subqueues_of(
     return (yield from subqueues.subqueues(queue, after, limit, names))
 
 
-def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool) -> Steps[bool]:
+def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Steps[bool]:
     before = yield from _budget(name)
     after = budgeted(before, name, rate, unit.now, declared=declared)
     if after == before:
         return False
     yield _BUDGET_WRITE, pack_budget(after)
+    yield from audit.write(unit, by, of_setting("limits.tune", f"limit {name}", before, after))
     return True
 
 

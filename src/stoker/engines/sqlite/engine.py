@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
@@ -23,6 +24,7 @@ from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import (
+    audit,
     census,
     claim,
     control,
@@ -46,6 +48,7 @@ from stoker.engines.sqlite.expire import expire
 from stoker.engines.sqlite.insert import insert
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.ahead import Ahead
+from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_alter, of_letters, of_steer
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
@@ -272,9 +275,12 @@ class SqliteEngine(Documents):
         return await self._store.read(census.census)
 
     @timed(write=True)
-    async def alter(self, selection: Selection, change: Change) -> Tally:
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
         check(selection, change)
-        tally = await self._store.write(lambda unit: careful.alter(unit, selection, change), strict=True)
+        tell = partial(of_alter, selection, change)
+        tally = await self._store.write(
+            lambda unit: audit.audited(unit, careful.alter(unit, selection, change), by, tell), strict=True
+        )
         self._store.ends.altered(selection, change, tally)
         return tally
 
@@ -307,8 +313,10 @@ class SqliteEngine(Documents):
         return await self._store.read(lambda _: control.queues())
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False) -> bool:
-        return await self._store.write(lambda unit: control.tune(unit, name, tuning, declared=declared), strict=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
+        return await self._store.write(
+            lambda unit: control.tune(unit, name, tuning, declared=declared, by=by), strict=True
+        )
 
     @timed(write=False)
     async def subqueues(
@@ -351,12 +359,14 @@ class SqliteEngine(Documents):
         return await self._store.read(lambda _: schedules.schedules())
 
     @timed(write=True)
-    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False) -> Schedule | None:
-        return await self._store.write(lambda unit: schedules.put(unit, given, keep_edited=keep_edited), strict=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
+        return await self._store.write(
+            lambda unit: schedules.put(unit, given, keep_edited=keep_edited, by=by), strict=True
+        )
 
     @timed(write=True)
-    async def drop(self, name: str) -> bool:
-        return await self._store.write(lambda _: schedules.drop(name), strict=True)
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        return await self._store.write(lambda unit: schedules.drop(unit, name, by), strict=True)
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
@@ -393,6 +403,16 @@ class SqliteEngine(Documents):
 
     def timings(self) -> Timings:
         return self.call_times.drain()
+
+    # --- audit --------------------------------------------------------------------------------------------------
+
+    @timed(write=False)
+    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        return await self._store.read(lambda _: audit.read(query))
+
+    @timed(write=True)
+    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
+        return await self._store.write(lambda unit: audit.entered(unit, by, deed), strict=True)
 
     # --- documents ----------------------------------------------------------------------------------------------
 
@@ -441,8 +461,16 @@ class SqliteEngine(Documents):
         return await self._store.read(lambda _: steering.streams(names))
 
     @timed(write=True)
-    async def steer(self, stream: str, consumer: str, change: Steering) -> bool:
-        return await self._store.write(lambda unit: steering.steer(unit, stream, consumer, change), strict=True)
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
+        return await self._store.write(
+            lambda unit: audit.audited(
+                unit,
+                steering.steer(unit, stream, consumer, change),
+                by,
+                lambda done: of_steer(stream, consumer, change, done=done),
+            ),
+            strict=True,
+        )
 
     @timed(write=True)
     async def vacuum(self, stream: str, limit: int) -> Vacuumed:
@@ -452,12 +480,17 @@ class SqliteEngine(Documents):
         return await self._store.write(lambda unit: steering.vacuum(unit, stream, limit))
 
     @timed(write=True)
-    async def letters(self, chosen: LetterFilter, action: LetterAction | None = None) -> Letters:
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
         if action is None:
             return await self._store.read(lambda _: letter_box.page(chosen))
         if isinstance(action, Count):
             return await self._store.read(lambda _: letter_box.count(chosen))
-        return await self._store.write(lambda unit: letter_box.change(unit, chosen, action), strict=True)
+        tell = partial(of_letters, chosen, action)
+        return await self._store.write(
+            lambda unit: audit.audited(unit, letter_box.change(unit, chosen, action), by, tell), strict=True
+        )
 
     @timed(write=True)
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:

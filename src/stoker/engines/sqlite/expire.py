@@ -22,6 +22,7 @@ _POINTS = sql("expire_points")
 _PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
 _LOCKS = sql("expire_locks")
 _RECEIVED = sql("expire_received")
+_AUDIT = sql("expire_audit")
 
 OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
@@ -49,6 +50,8 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(locks=len((yield _LOCKS, (now,))))
         case Sweep.RECEIPTS:
             return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
+        case Sweep.AUDIT:
+            return Expired(audit=len((yield _AUDIT, (now - retention.audit,))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

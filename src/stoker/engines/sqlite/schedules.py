@@ -8,9 +8,11 @@ from stoker.engines.base import CONTROL
 from stoker.engines.shared import careful
 from stoker.engines.shared.schedules import decide
 from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sqlite import audit
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model import schedule as rules
+from stoker.model.audit import By, of_setting
 from stoker.model.job import Draft
 from stoker.model.schedule import Edit, Fired, Schedule, Tick, pack, unpack
 
@@ -25,19 +27,24 @@ def schedules() -> Steps[list[Schedule]]:
     return [unpack(*row) for row in (yield _SCHEDULES, ())]
 
 
-def put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool) -> Steps[Schedule | None]:
+def put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Steps[Schedule | None]:
     """Store or change a schedule."""
     before = yield from _find(given.name)
     after = rules.put(before, given, unit.now, keep_edited=keep_edited)
     if after is not None and after is not before:
         yield _WRITE, (after.name, pack(after))
         unit.wake(CONTROL)
+        yield from audit.write(unit, by, of_setting("schedules.put", f"schedule {after.name}", before, after))
     return after
 
 
-def drop(name: str) -> Steps[bool]:
+def drop(unit: Unit, name: str, by: By | None = None) -> Steps[bool]:
     """Delete a schedule."""
-    return bool((yield _DROP, (name,)))
+    before = yield from _find(name)
+    dropped = bool((yield _DROP, (name,)))
+    if dropped:
+        yield from audit.write(unit, by, of_setting("schedules.drop", f"schedule {name}", before, None))
+    return dropped
 
 
 def fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:

@@ -45,7 +45,7 @@ async def _stored(store: Store, name: str = "report") -> Schedule:
     return found
 
 
-async def _put(store: Store, schedule: Schedule, **how: bool) -> Schedule:
+async def _put(store: Store, schedule: Schedule, **how: Any) -> Schedule:
     found = await store.engine.put(schedule, **how)
     assert found is not None
     return found

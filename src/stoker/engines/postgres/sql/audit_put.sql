@@ -1,0 +1,1 @@
+INSERT INTO stoker.audit (at, entry) VALUES ($1, $2)

@@ -1,0 +1,1 @@
+DELETE FROM stoker.audit WHERE at < $1 RETURNING n

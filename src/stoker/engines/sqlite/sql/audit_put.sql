@@ -1,0 +1,1 @@
+INSERT INTO stoker_audit (at, entry) VALUES (?1, ?2)

@@ -1,0 +1,1 @@
+DELETE FROM stoker_audit WHERE at < ?1 RETURNING 1

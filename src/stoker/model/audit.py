@@ -1,0 +1,183 @@
+"""The audit log: who changed what, when, how and why.
+
+An entry is written in the step that makes the change, so there is none without the other. It never holds payloads,
+results or metadata of jobs. Changes by code (a worker's own, a declaration) write none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from stoker.model import ids
+from stoker.model.control import Budget, Queue
+from stoker.model.errors import InvalidInput
+from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
+from stoker.model.outbox.steering import Steering
+from stoker.model.query import Cancel, Change, Edit, Former, Move, Prioritize, Selection, Tally
+from stoker.model.schedule import Schedule
+from stoker.model.time import Instant
+
+Way: TypeAlias = Literal["code", "command line", "page", "token"]
+WAYS: Final[tuple[Way, ...]] = ("code", "command line", "page", "token")
+
+LONGEST = 1_000
+"""Characters of a name or a reason."""
+
+HIDDEN: Final = frozenset({"payload", "result", "metadata", "options", "declared"})
+"""Fields of stored values that no entry shows."""
+
+
+class By(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who makes a change, through what, why, and the id of the request, if there is one."""
+
+    who: str
+    way: Way = "code"
+    reason: str | None = None
+    request: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("who", "reason", "request"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not 0 < len(value) <= LONGEST or "\0" in value):
+                raise InvalidInput(name, value, f"must be a text of 1 to {LONGEST:,} characters without NUL")
+        if self.way not in WAYS:
+            raise InvalidInput("way", self.way, f"must be one of {', '.join(WAYS)}")
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was done: an action such as `jobs.cancel`, to what, how often, and what differs afterwards."""
+
+    action: str
+    target: str
+    count: int = 1
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    former: tuple[Former, ...] = ()
+    """The changed jobs as they were, so that a cancel or a discard can be undone."""
+
+
+class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry as stored; `at` is the store's time."""
+
+    at: Instant
+    by: By
+    deed: Deed
+
+
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries: at or after `since`, strictly before `until`; None: any."""
+
+    since: Instant = 0
+    until: Instant | None = None
+    who: str | None = None
+    action: str | None = None
+    target: str | None = None
+    limit: int = 100
+
+    def matches(self, entry: AuditEntry) -> bool:
+        """Does it ask for this entry? An action ending in a dot means all that begin so."""
+        return (
+            entry.at >= self.since
+            and (self.until is None or entry.at < self.until)
+            and (self.who is None or entry.by.who == self.who)
+            and (self.target is None or entry.deed.target == self.target)
+            and (self.action is None or _means(self.action, entry.deed.action))
+        )
+
+
+def _means(asked: str, action: str) -> bool:
+    return action.startswith(asked) if asked.endswith(".") else action == asked
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(AuditEntry).decode
+
+
+def pack(entry: AuditEntry) -> bytes:
+    """An entry as stores keep it."""
+    return _encode(entry)
+
+
+def unpack(stored: bytes) -> AuditEntry:
+    """What `pack` wrote."""
+    return _decode(stored)
+
+
+def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
+    """A change of jobs; None when nothing changed."""
+    count = tally.changed + tally.cancel_requested
+    if not count:
+        return None
+    after: dict[str, Any] = {}
+    match change:
+        case Cancel(reason=reason, force=force):
+            after = {"reason": reason, "force": force}
+        case Move(queue=queue):
+            after = {"queue": queue}
+        case Prioritize(priority=priority):
+            after = {"priority": priority}
+        case Edit():
+            named = {name: getattr(change, name) for name in ("priority", "at", "attempts")}
+            after = {name: value for name, value in named.items() if value is not None}
+            if change.payload is not None:
+                after["payload"] = f"{len(change.payload)} bytes"
+        case _:
+            pass
+    single = len(selection.ids) == 1
+    target = f"job {ids.text(selection.ids[0])}" if single else f"{len(selection.ids)} jobs"
+    name = "run_now" if type(change).__name__ == "RunNow" else type(change).__name__.lower()
+    return Deed(action=f"jobs.{name}", target=target, count=count, after=after, former=tally.former)
+
+
+def of_letters(chosen: LetterFilter, action: LetterAction | None, found: Letters) -> Deed | None:
+    """An action on letters of a stream; None for a question, and when none was changed."""
+    if action is None or isinstance(action, Count) or not found.n:
+        return None
+    target = f"letters of {chosen.stream or 'all streams'}"
+    return Deed(action=f"letters.{type(action).__name__.lower()}", target=target, count=found.n)
+
+
+def of_steer(stream: str, consumer: str, change: Steering, *, done: bool) -> Deed | None:
+    """A change of a consumer; None when there was nothing to change."""
+    name = type(change).__name__.lower()
+    return Deed(action=f"outbox.{name}", target=f"consumer {consumer} of {stream}") if done else None
+
+
+def of_setting(
+    action: str, target: str, before: Queue | Budget | Schedule | None, after: Queue | Budget | Schedule | None
+) -> Deed | None:
+    """A change of a queue, budget or schedule: the fields that differ; None when none does."""
+    old, new = _shown(before), _shown(after)
+    differ = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    if not differ and (before is None) == (after is None):
+        return None
+    return Deed(
+        action=action,
+        target=target,
+        before={name: old[name] for name in differ if name in old},
+        after={name: new[name] for name in differ if name in new},
+    )
+
+
+def _shown(value: Queue | Budget | Schedule | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    shown: dict[str, Any] = _without_secrets(msgspec.to_builtins(value, builtin_types=(bytes,)))
+    return shown
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(one) for name, one in value.items() if name not in HIDDEN}
+    if isinstance(value, list):
+        return [_without_secrets(one) for one in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def latest(entries: Sequence[AuditEntry], query: AuditQuery) -> list[AuditEntry]:
+    """Those that a question asks for, latest first."""
+    found = sorted((entry for entry in entries if query.matches(entry)), key=lambda entry: entry.at, reverse=True)
+    return found[: max(query.limit, 0)]
