@@ -13,12 +13,12 @@ from stoker.admin import jobs as module
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.control import Presence, Tuning
-from stoker.model.errors import KeyHeld, NotFound, WrongStatus
+from stoker.model.errors import InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Transition
 from stoker.model.explain import Reason
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.model.throttle import Rate
-from stoker.model.time import HOUR, SECOND
+from stoker.model.time import HOUR, SECOND, moment
 from stoker.testing.clock import VirtualClock
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
@@ -282,3 +282,51 @@ async def test_every_engine_shows_a_cooling_queue(admin: Admin, app: Stoker) -> 
     )
     await present(app, "mail")
     assert await reason(admin, ids.text(running.id)) is Reason.COOLING
+
+
+@pytest.mark.spec("ADMIN-26")
+async def test_a_waiting_or_dead_job_is_edited(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    @app.task(name="typed")
+    async def typed(to: str) -> None: ...
+
+    job = (await typed.enqueue("a")).id
+    await admin.jobs.edit(job, payload=b'{"to": "b"}', priority=5, at=moment(clock() + HOUR), attempts=9)
+    found = (await admin.jobs.get(job)).job
+    assert (found.payload, found.priority, found.budget) == (b'{"to": "b"}', 5, 9)
+    assert found.scheduled_at == moment(clock() + HOUR)
+    for wrong in (b'{"to": 7}', b"{to}", b"7"):
+        with pytest.raises(InvalidInput):
+            await admin.jobs.edit(job, payload=wrong)
+    with pytest.raises(InvalidInput):
+        await admin.jobs.edit(job)
+    with pytest.raises(InvalidInput):
+        await admin.jobs.edit(job, priority=5_000)
+    await admin.jobs.run_now(job)
+    [running] = await claim(app)
+    with pytest.raises(WrongStatus, match="is running, which 'edit' does not apply to"):
+        await admin.jobs.edit(job, priority=1)
+    await end(app, [running])
+    await admin.jobs.edit(job, attempts=2)
+    with pytest.raises(WrongStatus, match="dead"):
+        await admin.jobs.edit(job, at=moment(clock()))
+    with pytest.raises(NotFound):
+        await admin.jobs.edit(UNKNOWN, priority=1)
+
+
+@pytest.mark.spec("ADMIN-27")
+async def test_a_cancel_and_a_discard_are_undone(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    later = await enqueue(app, delay=3600)
+    due = (await admin.jobs.get(later)).job.scheduled_at
+    canceled = await admin.jobs.cancel(Filter.parse("is:scheduled"))
+    assert (await admin.jobs.restore(canceled.former)).changed == 1
+    assert (await admin.jobs.get(later)).job.scheduled_at == due
+    assert (await admin.jobs.restore(canceled.former)).refused == {Status.PENDING: 1}, "it is not canceled any more"
+    [job] = await dead(app)
+    discarded = await admin.jobs.discard(job)
+    assert (await admin.jobs.restore(discarded.former)).changed == 1
+    assert await status(app, job) is Status.DEAD
+    keyed = await enqueue(app, unique="k", delay=60)
+    canceled = await admin.jobs.cancel(keyed)
+    await enqueue(app, unique="k", delay=60)
+    assert (await admin.jobs.restore(canceled.former)).blocked == 1
+    assert await status(app, keyed) is Status.CANCELED

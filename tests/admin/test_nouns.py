@@ -19,7 +19,7 @@ from stoker.model.findings import Finding
 from stoker.model.job import Claim, Demand, Settlement, Status, chain
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.stream import Entry, Stream
-from stoker.model.throttle import Rate
+from stoker.model.throttle import Cool, Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
 from stoker.testing.clock import VirtualClock
 
@@ -182,6 +182,16 @@ async def test_a_queue_is_paused_by_name_and_resumed(app: Stoker, clock: Virtual
     await admin.queues.tune("mail", Tuning(workers=3, rate=Rate(5)))
     view = await admin.queues.get("mail")
     assert (view.paused, view.limit, view.rate) == (False, 3, Rate(5))
+
+
+@pytest.mark.spec("ADMIN-28")
+async def test_a_cool_down_is_ended(admin: Admin, app: Stoker) -> None:
+    await app.enqueue(app.draft("send", queue="mail"))
+    await end(app, await claim(app, "mail"), Status.PENDING, refund=True, cool=Cool(0, HOUR))
+    assert (await admin.queues.get("mail")).cooling_until is not None
+    await admin.queues.reopen("mail")
+    assert (await admin.queues.get("mail")).cooling_until is None
+    assert len(await claim(app, "mail")) == 1
 
 
 @pytest.mark.spec("ADMIN-15")

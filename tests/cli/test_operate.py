@@ -320,3 +320,17 @@ def test_a_purge_counts_and_asks(url: str) -> None:
     assert "say --yes" in call("queues", "purge", "--older-than", "0s", code=2).output
     assert call("queues", "purge", "--older-than", "0s", "--yes").stdout == "removed 1 done jobs of all queues\n"
     assert json.loads(call("queues", "purge", "mail", "--older-than", "1d", "--json").stdout)["removed"] == 0
+
+
+@pytest.mark.spec("CLI-26")
+def test_a_job_is_edited_and_a_queue_reopened(url: str) -> None:
+    [job] = [row["id"] for row in rows("jobs", "list", "is:scheduled")]
+    assert (
+        call("jobs", "edit", job, "--payload", '{"to": "bob"}', "--priority", "-3").stdout == f"job {job} is edited\n"
+    )
+    shown = json.loads(call("jobs", "show", job, "--json").stdout)
+    assert (shown["payload"], shown["priority"]) == ({"to": "bob"}, -3)
+    assert "name at least one" in call("jobs", "edit", job, code=2).output
+    assert "is not a moment" in call("jobs", "edit", job, "--at", "soon", code=2).output
+    assert "Nothing was stored" in call("jobs", "edit", job, "--payload", "{", code=2).output
+    assert call("queues", "reopen", "mail").stdout == "queue mail is open\n"

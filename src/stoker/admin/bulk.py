@@ -26,6 +26,7 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
+    Former,
     Move,
     Prioritize,
     Query,
@@ -41,12 +42,18 @@ from stoker.model.time import Instant
 PAGE = 500
 """How many jobs of a filter one step of an action looks at."""
 
+MOST_FORMER = 10_000
+"""Of so many jobs an action remembers what they were before."""
+
 Given: TypeAlias = Mapping[str, str | int | float | bool | None]
 
 
 @dataclass
 class Bulk:
-    """What an action did, summed up over its pages. `stopped`: it was ended before the last page."""
+    """What an action did, summed up over its pages. `stopped`: it was ended before the last page.
+
+    `former` says what the first 10,000 changed jobs were before, so that `restore` can undo a cancel or a discard.
+    """
 
     changed: int = 0
     cancel_requested: int = 0
@@ -54,6 +61,7 @@ class Bulk:
     blocked: int = 0
     refused: Counter[Status] = field(default_factory=Counter)
     created: list[str] = field(default_factory=list)
+    former: list[Former] = field(default_factory=list)
     stopped: bool = False
 
     def add(self, tally: Tally) -> None:
@@ -64,6 +72,7 @@ class Bulk:
         self.blocked += tally.blocked
         self.refused.update(tally.refused)
         self.created += [ids.text(job) for job in tally.created]
+        self.former += tally.former[: MOST_FORMER - len(self.former)]
 
     @property
     def seen(self) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeAlias, Unpack
 
 import msgspec
+from msgspec import Raw
 
 from stoker import records
 from stoker.admin import bulk
@@ -19,6 +21,7 @@ from stoker.admin.asking import Asking
 from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
+from stoker.codec.signature import encode_payload
 from stoker.engines.base import CORRUPT, Engine
 from stoker.key_function import KeyFunction
 from stoker.model import ids
@@ -31,11 +34,14 @@ from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
 from stoker.model.query import (
     Change,
+    Edit,
+    Former,
     Query,
+    Restore,
     Selection,
     write_cursor,
 )
-from stoker.model.time import SECOND, Seconds, span
+from stoker.model.time import SECOND, Seconds, instant, span
 from stoker.options import CallOptions
 
 PREVIEW = 10_000
@@ -190,6 +196,40 @@ class JobsAdmin:
     async def prioritize(self, target: Target, priority: int, progress: Progress | None = None) -> Bulk:
         """Give waiting jobs another priority; lower runs first."""
         return await self.act("prioritize", target, {"priority": priority}, progress)
+
+    async def edit(
+        self,
+        job: str,
+        *,
+        payload: bytes | None = None,
+        priority: int | None = None,
+        at: datetime | None = None,
+        attempts: int | None = None,
+    ) -> Bulk:
+        """Change what a waiting or dead job was enqueued with; what is not given stays.
+
+        The payload is JSON; where the task is known it must fit its parameters. A dead job has no time.
+        """
+        found = await self._asking.stored(job)
+        if payload is not None:
+            encoded = encode_payload(Raw(payload))
+            if (signature := self._app.signature_of(found.kind)) is not None:
+                signature.check(encoded)
+        due = None if at is None else instant(at, "at")
+        change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
+        return await self._one("edit", found, change)
+
+    async def restore(self, former: Sequence[Former]) -> Bulk:
+        """Undo a cancel or a discard, as its tally names the jobs (`former`).
+
+        A job to which anything happened since is refused; one whose unique key was taken meanwhile is blocked.
+        """
+        done = Bulk()
+        for start in range(0, len(former), LARGEST_BATCH):
+            portion = tuple(former[start : start + LARGEST_BATCH])
+            selection = Selection(tuple(one.id for one in portion))
+            done.add(await alter(self._asking, selection, Restore(portion), []))
+        return done
 
     async def act(
         self, action: str, target: Target, given: Given | None = None, progress: Progress | None = None

@@ -107,6 +107,10 @@ class QueuesAdmin:
         """Let workers claim jobs of a queue again."""
         await self.tune(name, Tuning(paused=False))
 
+    async def reopen(self, name: str) -> None:
+        """End the cool-down of a queue: its workers claim again at once."""
+        await self.tune(name, Tuning(reopen=True))
+
     async def tune(self, name: str, tuning: Tuning) -> None:
         """Change settings, pause or resume; what the tuning does not name stays as it is."""
         engine = await self._asking.engine()

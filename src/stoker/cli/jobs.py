@@ -16,7 +16,7 @@ from stoker.admin.details import EventView, JobDetail
 from stoker.admin.operations import OperationView
 from stoker.cli.groups import NearestGroup
 from stoker.cli.operations import tally
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read, read_time, said, show
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read, read_moment, read_time, said, show
 from stoker.cli.text import one_line, safe
 from stoker.codec.signature import display
 from stoker.model.time import SECOND
@@ -32,8 +32,10 @@ A filter is a list of terms that must all hold:
   queue:mail       kind:send*   (* matches anything; -queue:mail leaves it out)
   tenant:acme      key:"img:7"
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
-  order:oldest     id:0193b0f0-…
-  "any text"       looked for in payloads and errors
+  finished:1h      finished:3d..1d          (time of the end)
+  attempts:>=3     same_error:ID            (jobs that failed like this one)
+  error:timeout    payload:ada              ("any text" is looked for in both)
+  order:oldest     also finished due        id:0193b0f0-…
 """
 
 
@@ -174,6 +176,37 @@ def enqueue(
     if not as_json and receipt.stored.value != "inserted":
         click.echo(f"an active job has this key already ({receipt.stored.value})", err=True)
     said(receipt.id, as_json, job=receipt.id, stored=receipt.stored.value)
+
+
+@jobs.command(epilog=EXIT_CODES)
+@click.argument("job")
+@click.option("--payload", metavar="JSON", help="Another payload; checked against the task where the app is known.")
+@click.option("--priority", type=int, metavar="N", help="-1000 to 1000; lower runs first.")
+@click.option("--at", metavar="MOMENT", help="Due then, as in 2026-11-16T14:00; UTC without a zone.")
+@click.option("--attempts", type=click.IntRange(1), metavar="N", help="Runs at most.")
+@as_json_option
+@on_store
+def edit(
+    job: str,
+    payload: str | None,
+    priority: int | None,
+    at: str | None,
+    attempts: int | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+) -> None:
+    """Change what a waiting or dead job was enqueued with; what is not named stays as it is."""
+    if not any(given is not None for given in (payload, priority, at, attempts)):
+        raise click.UsageError("name at least one change")
+    body = None if payload is None else payload.encode()
+    due = None if at is None else read_moment("--at", at)
+    ask(
+        path,
+        url,
+        lambda admin: admin.jobs.edit(job, payload=body, priority=priority, at=due, attempts=attempts),
+    )
+    said(f"job {job} is edited", as_json, job=job, edited=True)
 
 
 # --- actions --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -22,6 +21,7 @@ from stoker.cli.store import (
     objects,
     on_store,
     read,
+    read_moment,
     read_rate,
     read_time,
     said,
@@ -122,18 +122,10 @@ def pause(
     if lasts is not None and until is not None:
         raise click.UsageError("--for and --until exclude each other")
     for_ = None if lasts is None else read_time("--for", lasts) / SECOND
-    end = None if until is None else _moment(until)
+    end = None if until is None else read_moment("--until", until)
     ask(path, url, lambda admin: admin.queues.pause(queue, for_=for_, until=end, reason=reason))
     ends = f" for {lasts}" if lasts else f" until {until}" if until else ""
     said(f"queue {queue} is paused{ends}", as_json, queue=queue, paused=True)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a moment, as in 2026-11-16T14:00", param_hint="--until") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -144,6 +136,16 @@ def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None
     """Let workers claim jobs of a queue again."""
     ask(path, url, lambda admin: admin.queues.resume(queue))
     said(f"queue {queue} is resumed", as_json, queue=queue, paused=False)
+
+
+@queues.command(epilog=EXIT_CODES)
+@click.argument("queue")
+@as_json_option
+@on_store
+def reopen(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """End the cool-down of a queue, so that workers claim from it at once."""
+    ask(path, url, lambda admin: admin.queues.reopen(queue))
+    said(f"queue {queue} is open", as_json, queue=queue, cooling=False)
 
 
 @queues.command(epilog=EXIT_CODES)

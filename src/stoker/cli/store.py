@@ -191,6 +191,15 @@ def read_time(option: str, text: str) -> Span:
         raise click.BadParameter(f"{text!r} {error}", param_hint=option) from None
 
 
+def read_moment(option: str, text: str) -> datetime:
+    """Read a moment as it is typed, such as 2026-11-16T14:00; UTC without a zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a moment, as in 2026-11-16T14:00", param_hint=option) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
 def read_rate(option: str, text: str) -> Rate:
     """Read a rate as it is typed, such as 100/1m."""
     number, slash, per = text.partition("/")
