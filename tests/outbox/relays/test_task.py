@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from stoker import Stoker, Unique
+from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.job import Job
+from stoker.model.outbox.letters import LetterFilter
+from stoker.model.outbox.steering import Seek
 from stoker.model.outcome import Reject
 from stoker.model.time import HOUR
-from stoker.outbox import Message, ToTask
-from tests.harness.apps import drain
+from stoker.outbox import Message, Outbox, Pace, ToTask
+from tests.harness.apps import PATIENCE, drain, until, working
 from tests.outbox.relays.conftest import Make
 
 
@@ -157,3 +162,60 @@ async def test_in_the_same_store_the_jobs_are_part_of_a_transaction(jobs: Stoker
     async with engine.transaction() as tx:
         await relay.publish_in([message], tx)
     assert (await stored(jobs, message)).options.keep == 0
+
+
+# --- through a worker -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RELAY-05")
+async def test_messages_become_jobs_of_the_same_app_and_only_a_bad_one_a_letter(jobs: Stoker) -> None:
+    """Jobs that are deleted when they are done: no repeated message would find them, so it must not be repeated."""
+    ran: list[int] = []
+
+    @jobs.task(keep=0)
+    async def bill(order: Order) -> None:
+        ran.append(order.id)
+
+    outbox = Outbox[dict[str, Any]](jobs, stream="orders", partitions=2)
+    outbox.relay(ToTask(bill), name="bill", pace=Pace(idle=0.02, retry_base=0.001, retry_max=0.002))
+    entries = [outbox.entry(str(n % 4), {"id": n}) for n in range(20)]
+    entries.insert(7, outbox.entry("1", {"id": "none"}))
+    await outbox.append_many(entries)
+    async with working(jobs):
+        await until(lambda: len(ran) >= 20)
+        await passed(jobs, 21)
+    assert sorted(ran) == list(range(20))
+    [letter] = (await outbox_of(await jobs.engine()).letters(LetterFilter("orders"))).letters
+    assert "cannot become a job" in letter.reason
+
+
+@pytest.mark.spec("RELAY-04", "RELAY-05")
+async def test_messages_become_jobs_of_another_store_once(tmp_path: Path, jobs: Stoker) -> None:
+    ran: list[int] = []
+    async with Stoker(f"sqlite:///{tmp_path}/mail.db") as mail:
+
+        @mail.task(keep=0)
+        async def confirm(order: Order) -> None:
+            ran.append(order.id)
+
+        outbox = Outbox[dict[str, int]](jobs, stream="orders", partitions=2, keep=60)
+        outbox.relay(ToTask(confirm), name="mail", pace=Pace(idle=0.02))
+        await outbox.append_many([outbox.entry(str(n), {"id": n}) for n in range(20)])
+        async with working(jobs, {}), working(mail):
+            await until(lambda: len(ran) >= 20)
+            await passed(jobs, 20)
+            assert await outbox_of(await jobs.engine()).steer("orders", "mail", Seek("beginning"))
+            await passed(jobs, 20)
+            await drain(mail)
+    assert sorted(ran) == list(range(20)), "the messages that came again met the jobs of the first time"
+
+
+async def passed(jobs: Stoker, count: int) -> None:
+    """Wait until the only consumer has passed so many messages."""
+    streams = outbox_of(await jobs.engine())
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            [state] = await streams.streams(["orders"])
+            if sum(one.cursor.position for one in state.cursors) == count:
+                return
+            await asyncio.sleep(0.01)
