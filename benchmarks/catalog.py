@@ -27,6 +27,7 @@ class Benchmark:
 def everything() -> list[Benchmark]:
     """All benchmarks in the order they are run: what takes long comes last."""
     from benchmarks import (
+        block_cost,
         contention,
         draft_cost,
         due,
@@ -52,7 +53,7 @@ def everything() -> list[Benchmark]:
     servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
     return [
         benchmark
-        for module in (*local, tick_cost, group_cost, off_cost, operator_cost, *servers)
+        for module in (*local, tick_cost, group_cost, off_cost, operator_cost, block_cost, *servers)
         for benchmark in module.BENCHMARKS
     ]
 

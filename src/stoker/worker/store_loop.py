@@ -159,7 +159,8 @@ class StoreLoop:
     async def settled_already(self, claim: Claim, settlement: Settlement) -> None:
         """Take over a job that its handler has settled in a transaction of its own: nothing is written any more."""
         await self._settled([claim], [settlement], [_APPLIED])
-        self.wakeup.set()
+        if any(not lane.buffer for lane in self._fetcher.lanes):
+            self.wakeup.set()
 
     def _wake_late(self) -> None:
         self._armed = False

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerE
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
+from stoker.model.time import SECOND, Instant
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.claim import Claimer
@@ -91,16 +93,24 @@ class Own:
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
         self.touched_groups: set[JobId] = set()
+        self._read: tuple[Instant, float] | None = None
+
+    async def _now(self, connection: Connection) -> Instant:
+        """The store's time; asked once, and counted on from there."""
+        now = self.store.now()
+        if now is not None:
+            return now
+        if self._read is None:
+            [(read,)] = await connection.run(self.store.texts[_NOW], (), self.store.options.patience)
+            self._read = read, time.monotonic()
+        return self._read[0] + round((time.monotonic() - self._read[1]) * SECOND)
 
     async def run(self, make: Callable[[Unit], Steps[T]]) -> T:
         connection, store = self.connection, self.store
         if connection is None:
             raise EngineClosed("this transaction is over")
         self.check(connection)
-        now = store.now()
-        if now is None:
-            [(now,)] = await connection.run(store.texts[_NOW], (), store.options.patience)
-        unit = Unit(now)
+        unit = Unit(await self._now(connection))
         patience = store.options.patience
         try:
             answer = await _play(

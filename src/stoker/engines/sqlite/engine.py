@@ -145,16 +145,19 @@ class SqliteEngine(Documents):
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[user_transaction.Own]:
-        self._store.resources()
-        connection = await asyncio.to_thread(Connection, self.path, journal=self._options.journal)
+        resources = self._store.resources()
+        if resources.transactions:
+            connection = resources.transactions.pop()
+        else:
+            connection = await asyncio.to_thread(Connection, self.path, journal=self._options.journal)
         own = user_transaction.Own(self._store, connection)
         try:
             await own.begin(self._options.patience)
             yield own
         except BaseException:
-            await own.end(keep=False)
+            self._store.keep(await own.end(keep=False), resources)
             raise
-        await own.end(keep=True)
+        self._store.keep(await own.end(keep=True), resources)
         self._store.notify(own.woken)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:

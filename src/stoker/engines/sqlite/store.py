@@ -42,6 +42,9 @@ log = logging.getLogger("stoker.engines.sqlite")
 
 T = TypeVar("T")
 
+KEPT = 2
+"""Idle connections of own transactions; with one writer, more are seldom in use."""
+
 SLICE = 64
 """Statements of a long read between two iterations of the loop."""
 
@@ -125,6 +128,15 @@ class Store:
         if tx.owner is not self:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
         return tx.run(unit, steps)
+
+    def keep(self, connection: Connection | None, resources: OpenResources) -> None:
+        """Keep the connection of a transaction for the next one, unless the engine was closed meanwhile."""
+        if connection is None:
+            return
+        if self._resources is resources and len(resources.transactions) < KEPT:
+            resources.transactions.append(connection)
+        else:
+            connection.close()
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -269,6 +281,8 @@ class OpenResources:
     hub: Hub
     write_queue: WriteQueue
     warnings: list[str] = field(default_factory=list)
+    transactions: list[Connection] = field(default_factory=list)
+    """Idle connections of the engine's own transactions, with their prepared statements."""
     watching: bool = False
     listening: bool = False
     unchecked: bool = False
@@ -286,8 +300,8 @@ class OpenResources:
         self.wake_socket.close()
         self.liveness.close()
         kept = self._living_files()
-        self.reader.close()
-        self.connection.close()
+        for connection in (*self.transactions, self.reader, self.connection):
+            connection.close()
         self.write_lock.close()
         self.side_folder.close(kept)
 

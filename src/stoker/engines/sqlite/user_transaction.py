@@ -68,6 +68,8 @@ class Own:
         self.owner = owner
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
+        self.touched = False
+        """Did the user take the driver's connection? It may have settings of his own then."""
         self._patience = 0.0
 
     async def begin(self, patience: float) -> None:
@@ -86,36 +88,38 @@ class Own:
             nap = min(nap * 2, LONGEST_NAP)
 
     def run(self, unit: Unit, steps: Steps[T]) -> T:
-        if self.connection is None:
-            raise EngineClosed("this transaction is over")
         self._check()
-        result = self.connection.run_steps(in_unit(unit, steps))
+        result = self._open().run_steps(in_unit(unit, steps))
         self.woken |= unit.woken
         return result
 
     @property
     def raw(self) -> Any:
         """The driver's connection."""
+        self.touched = True
+        return self._open().raw
+
+    def _open(self) -> Connection:
         if self.connection is None:
             raise EngineClosed("this transaction is over")
-        return self.connection.raw
+        return self.connection
 
     async def execute(self, statement: str, values: Sequence[Any]) -> list[Row]:
         """Run a statement of the user's own; returns its rows. Raises what the driver raises."""
-        found: list[Row] = self.raw.execute(statement, values).fetchall()
+        found: list[Row] = self._open().raw.execute(statement, values).fetchall()
         return found
 
     def _check(self) -> None:
         """Refuse to go on outside of the transaction: every statement would be committed by itself."""
-        if not self.raw.in_transaction:
+        if not self._open().raw.in_transaction:
             raise EngineRefused(
                 "this transaction was committed or rolled back inside its block. Leave the commit to the block"
             )
 
-    async def end(self, *, keep: bool) -> None:
-        """Commit in a thread, or roll back, and close the connection."""
-        connection = self.connection
-        assert connection is not None
+    async def end(self, *, keep: bool) -> Connection | None:
+        """Commit in a thread, or roll back. Returns the connection if it can be used again, else closes it."""
+        connection = self._open()
+        usable = False
         try:
             if keep:
                 self._check()
@@ -123,9 +127,12 @@ class Own:
                 await asyncio.to_thread(commit, connection, self._patience)
             else:
                 connection.rollback()
+            usable = not self.touched
         finally:
             self.connection = None
-            connection.close()
+            if not usable:
+                connection.close()
+        return connection if usable else None
 
 
 async def run_on_handle(path: str, handle: Any, unit: Unit, steps: Steps[T]) -> T:
