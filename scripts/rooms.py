@@ -53,6 +53,7 @@ APART = (
     Room("pooled", 70, "tests/conformance/test_postgres_pooled.py"),
     Room("faults-redis", 60, "tests/faults/redis"),
     Room("web", 120, "tests/web"),
+    Room("browser", 90, "tests/browser"),
     Room("services", 60, "tests/test_services.py"),
     Room("conformance", 60, "tests/conformance"),
 )

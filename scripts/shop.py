@@ -92,6 +92,11 @@ async def fill(path: Path) -> None:
         await _presences(engine)
 
 
+def declared(path: Path) -> Stoker:
+    """The shop's app on a store that `fill` made."""
+    return _app(f"sqlite:///{path}")
+
+
 def _app(store: Engine | str) -> Stoker:
     app = Stoker(store, timeline=isinstance(store, str))
     for kind, queue in KINDS.items():

@@ -10,7 +10,7 @@ from stoker.web import actions, assets, live, tokens, view
 from stoker.web.api import document, endpoints
 from stoker.web.board import Way
 from stoker.web.hub import LIMIT
-from stoker.web.pages import health, job, jobs, lists, operations, overview, queues, schedules, shared
+from stoker.web.pages import health, job, jobs, lists, operations, outbox, overview, queues, schedules, shared
 from stoker.web.problems import TITLES, Problem, details
 from stoker.web.visit import Visit
 
@@ -46,6 +46,10 @@ def ways() -> list[Way]:
         Way("POST", "/schedules/{name}/{verb}", "operate", actions.on_schedule, "action"),
         Way("GET", "/limits", "read", lists.limits),
         Way("POST", "/limits/{name}/{verb}", "operate", actions.on_limit, "action"),
+        Way("GET", "/outbox", "read", outbox.show),
+        Way("GET", "/outbox/{stream}/{consumer}", "read", outbox.cursors),
+        Way("POST", "/outbox/letters/{stream}/{verb}", "operate", outbox.on_letters, "action"),
+        Way("POST", "/outbox/{stream}/{consumer}/{verb}", "operate", outbox.steer, "action"),
         Way("GET", "/health", "read", health.show),
         Way("GET", f"{endpoints.ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.way() for one in endpoints.ENDPOINTS),

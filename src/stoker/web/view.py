@@ -29,7 +29,6 @@ PAGES: Final = (
     ("outbox", "outbox", "Outbox"),
     ("limits", "limits", "Limits"),
     ("health", "health", "Health"),
-    ("audit", "audit", "Audit"),
 )
 """The sidebar: key, path and name of each page."""
 

@@ -1,10 +1,10 @@
-"""Health: every finding, what the store says about itself, and how long its calls take."""
+"""Health: the check-up of `stoker doctor`, every finding, and what the store says about itself."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
-from stoker.model.findings import Finding
+from stoker.model.health.check import Grade
 from stoker.model.stats import measured
 from stoker.model.words import in_words, size
 from stoker.web import view
@@ -12,20 +12,21 @@ from stoker.web.auth import Open
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
+FINE = frozenset({Grade.OK, Grade.NOTE})
+
 
 async def show(visit: Visit) -> Response:
     """The page of checks."""
     board = visit.board
     reading = await board.hub.reading()
     engine = await board.store.engine()
+    checks = await visit.admin.health.check()
     description = await engine.describe()
     found = shared.found(visit, reading)
-    found += [Finding("warn", "store", "", warning) for warning in description.warnings]
-    bad = sum(one.tone == "bad" for one in found)
-    warn = sum(one.tone == "warn" for one in found)
+    bad = sum(one.verdict is Grade.WRONG for one in checks) + sum(one.tone == "bad" for one in found)
+    warn = sum(one.verdict is Grade.WARNING for one in checks) + sum(one.tone == "warn" for one in found)
     timings = engine.timings()
     timed = (("reads", timings.reads), ("writes", timings.writes))
-    calls = [(name, measured("", name, 0, spans)) for name, spans in timed if spans]
     facts = [
         ("Engine", f"{description.engine} {description.version}"),
         ("Where", engine.where),
@@ -38,11 +39,14 @@ async def show(visit: Visit) -> Response:
         notes.append("Everybody on this machine may use this dashboard: auth=Open().")
     if board.read_only:
         notes.append("This dashboard is read-only.")
-    context = view.common(visit, "health", _title(bad, warn), [one for one in found if one.noun != "store"]) | {
+    context = view.common(visit, "health", _title(bad, warn), found) | {
         "now": reading.census.at,
-        "checks": [shared.issue(visit, one) for one in found],
+        "findings": [shared.issue(visit, one) for one in found],
+        "failed": [one for one in checks if one.verdict not in FINE],
+        "passed": [one for one in checks if one.verdict in FINE],
+        "checked": len(checks),
         "facts": facts,
-        "calls": calls,
+        "calls": [(name, measured("", name, 0, spans)) for name, spans in timed if spans],
         "notes": notes,
         "live_url": "",
     }

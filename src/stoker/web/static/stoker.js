@@ -121,7 +121,7 @@
   });
 
   // --- keys ----------------------------------------------------------------------------------------------------------
-  const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health", a: "audit" };
+  const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health" };
   const keylist = one("#keylist");
   one("#keys")?.addEventListener("click", () => keylist.showModal());
   let going = 0;

@@ -1,0 +1,107 @@
+"""A demo shop behind a real server, and Debian's Chromium in front of it. Without a browser the tests are skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+
+from stoker.web import Open, dashboard
+from tests.web.serving import Served
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def shop() -> ModuleType:
+    """The demo shop of the scripts."""
+    spec = importlib.util.spec_from_file_location("shop", ROOT / "scripts" / "shop.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("shop") / "shop.db"
+    module = shop()
+    apart(lambda: asyncio.run(module.fill(path)))
+    board = dashboard(module.declared(path), auth=Open("ann"), env="production", color="red")
+    served = Served(board)
+    yield served.url
+    served.close()
+
+
+def apart(call: Callable[[], T]) -> T:
+    """Call it in another thread: in this one the browser's driver runs a loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+def first(site: str, query: str) -> str:
+    """The id of the first job that a filter finds."""
+    with urllib.request.urlopen(f"{site}/jobs?q={query}") as answer:
+        return str(re.findall(r'name="id" value="([^"]+)"', answer.read().decode())[0])
+
+
+class Looker:
+    """A page that remembers what went wrong on it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("console", lambda message: self._hear(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._refuse)
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind in {"error", "warning"}:
+            self.complaints.append(text)
+
+
+@pytest.fixture
+def look(browser: Browser) -> Iterator[Any]:
+    """Opens pages; `look(width=390, dark=True, script=False)`."""
+    contexts = []
+
+    def make(*, width: int = 1440, dark: bool = False, script: bool = True) -> Looker:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            java_script_enabled=script,
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        context.set_default_timeout(20_000)
+        return Looker(context.new_page())
+
+    yield make
+    for context in contexts:
+        context.close()
