@@ -6,6 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,7 @@ from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.engines.base import Feature, outbox_of
 from stoker.engines.memory import MemoryEngine
+from stoker.engines.postgres import PostgresEngine
 from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point
 from stoker.model.health.check import Check, Grade
@@ -153,6 +155,30 @@ async def test_a_store_that_cannot_be_used_is_one_check_without_a_drivers_words(
         assert check.verdict is Grade.WRONG
         assert "127.0.0.1:1" in check.read
         assert "Errno" not in check.read + check.meaning
+        await app.close()
+
+
+@pytest.mark.spec("HEALTH-08")
+async def test_a_schema_of_another_version_is_wrong(tmp_path: Path, postgres_url: str, postgres_schema: str) -> None:
+    newer = "INSERT INTO {} (number, name, checksum) VALUES (999, 'later', '')"
+    file = make_engine("sqlite", tmp_path)
+    await file.open()
+    await file.close()
+    database = sqlite3.connect(tmp_path / "jobs.db")
+    database.execute(newer.format("stoker_migration"))
+    database.commit()
+    database.close()
+    engine = PostgresEngine(postgres_url, schema=postgres_schema)
+    await engine.open()
+    await engine.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        ledger = f'"{postgres_schema}".stoker_migration'
+        connection.execute(f"DELETE FROM {ledger} WHERE number = (SELECT max(number) FROM {ledger})".encode())
+    for store in (make_engine("sqlite", tmp_path), PostgresEngine(postgres_url, schema=postgres_schema)):
+        app = Stoker(store)
+        [check] = await Admin(app).health.check()
+        assert (check.name, check.verdict) == ("schema", Grade.WRONG)
+        assert "stoker migrate" in check.remedy
         await app.close()
 
 

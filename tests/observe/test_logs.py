@@ -10,8 +10,11 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.model.chunk import Chunk
+from stoker.model.job import Status
 from stoker.observe.logs import JobLogFilter, JsonFormatter
-from tests.harness.apps import drain
+from stoker.worker import Worker
+from tests.harness.apps import becomes, drain
+from tests.worker.apps import risky
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +92,14 @@ async def test_a_chunk_logs_its_lines_once(jobs: Stoker, caplog: pytest.LogCaptu
     assert [(await job.refresh()).log for job in found] == [("together",)] * 2
     [said] = [one for one in caplog.records if one.name == "stoker.job"]
     assert getattr(said, "jobs", None) == 2
+
+
+@pytest.mark.spec("LOG-03")
+async def test_lines_of_a_handlers_own_process_are_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with risky.jobs, Worker(risky.jobs, {"default": 1}, poll=0.02):
+        job = await risky.chatty.enqueue()
+        record = await becomes(job, Status.DONE)
+    said = [one for one in caplog.records if one.name == "stoker.job" and one.levelno == logging.INFO]
+    assert [one.getMessage() for one in said] == list(record.log)
+    assert record.log
+    assert {getattr(one, "job", None) for one in said} == {job.id}
