@@ -348,3 +348,14 @@ def test_reopening_ends_a_cool_down_and_is_no_declaration() -> None:
     assert tuned(opened, Tuning(reopen=True), 5) == opened
     with pytest.raises(InvalidInput, match="may hold only"):
         tuned(cooling, Tuning(reopen=True), 5, declared=True)
+
+
+@pytest.mark.spec("LIMIT-20")
+def test_a_number_of_people_is_kept_by_name_until_it_is_cleared() -> None:
+    queue = tuned(Queue(name="q"), Tuning(limits=(("b", 2), ("a", 1))), 0)
+    assert queue.limits == (("a", 1), ("b", 2))
+    assert tuned(queue, Tuning(limits=(("a", None), ("b", 5))), 0).limits == (("b", 5),)
+    wrong: list[dict[str, Any]] = [{"fair": 2}, {"limits": (("a", 0),)}, {"limits": (("no/name", 1),)}]
+    for one in wrong:
+        with pytest.raises((InvalidInput, InvalidName)):
+            Tuning(**one)

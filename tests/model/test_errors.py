@@ -18,11 +18,13 @@ from stoker.model.errors import (
     JobCanceled,
     JobFailed,
     KeyHeld,
+    LostClaim,
     NotFound,
     PayloadTooLarge,
     ResultUnavailable,
     StokerError,
     UnknownTask,
+    WrongState,
     WrongStatus,
     shown,
 )
@@ -181,3 +183,11 @@ def test_a_culprit_that_cannot_be_shown_does_not_hide_the_error() -> None:
 def test_a_long_culprit_is_cut() -> None:
     assert shown("x" * 1_000) == "'" + "x" * 78 + "…"
     assert shown("short") == "'short'"
+
+
+@pytest.mark.spec("ERROR-03")
+def test_an_error_names_its_thing_and_what_became_of_it() -> None:
+    wrong = WrongState("operation 7", "done", "stop")
+    assert (wrong.what, wrong.state, wrong.action) == ("operation 7", "done", "stop")
+    assert str(wrong) == "operation 7 is done, which 'stop' does not apply to. Nothing was changed."
+    assert str(LostClaim("job 7")).startswith("job 7 is no longer this worker's")

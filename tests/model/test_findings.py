@@ -54,6 +54,7 @@ def test_ready_jobs_that_nobody_serves_are_named_by_queue_and_kind() -> None:
         "mail has 3 ready jobs and no worker. Nobody serves it. Start `stoker work app:jobs -q mail`."
     ]
     assert told(presences=[], census=Census(at=NOW)) == []
+    assert told(presences=[], census=Census(at=NOW, counts=(Count("mail", "send", Status.DEAD, 3),))) == []
     assert told(census=census(1, kind="legacy")) == [
         (
             "legacy has 1 waiting job in mail and no worker of that queue knows it. "

@@ -40,10 +40,12 @@ from stoker.model.query import (
     cursor_at,
     history_of,
     matches,
+    place_of,
     read_cursor,
     scheduled_count,
     write_cursor,
 )
+from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, MINUTE
 from stoker.model.unique import Unique
 
@@ -385,3 +387,25 @@ def test_an_edit_asks_for_something_that_a_job_may_have() -> None:
     assert allows(Edit(at=5), Status.PENDING, chosen)
     assert not allows(Edit(at=5), Status.DEAD, chosen)
     assert allows(Edit(attempts=5), Status.DEAD, chosen)
+
+
+@pytest.mark.spec("FIND-23")
+def test_a_query_knows_whether_it_asks_about_payload_or_error() -> None:
+    assert not Query(kinds=frozenset({"k"})).looks_inside
+    for asked in (Query(text="x"), Query(payload="x"), Query(error="x"), Query(same_error="x")):
+        assert asked.looks_inside
+
+
+@pytest.mark.spec("FIND-22")
+def test_a_place_is_the_time_of_the_order_and_the_id() -> None:
+    waiting, ended = job(scheduled_at=7), job(status=Status.DEAD, finished_at=9)
+    assert place_of(waiting, Query(order="due")) == (7, waiting.id)
+    assert place_of(ended, Query(order="finished")) == (9, ended.id)
+
+
+@pytest.mark.spec("FIND-24")
+def test_the_same_error_is_the_normalized_first_line() -> None:
+    query = Query(same_error=normalized_error("no user 7\nat line 3"))
+    assert matches(job(status=Status.DEAD, last_error="no user 81"), query, 0)
+    assert not matches(job(status=Status.DEAD, last_error="no such host"), query, 0)
+    assert not matches(job(), query, 0)

@@ -16,6 +16,7 @@ from stoker.model.subqueues import (
     Look,
     State,
     freed,
+    joins_at,
     keeps_slot,
     line_of,
     looked,
@@ -29,6 +30,7 @@ from stoker.model.subqueues import (
     repinned,
     room,
     served,
+    served_at,
     share,
     slot_of,
     suspicious,
@@ -232,6 +234,11 @@ def test_room_is_what_slots_and_tokens_leave() -> None:
     assert room(state, 1, NOW) == 1
     assert room(msgspec.structs.replace(state, number=None), 9, NOW) == 5
     assert room(msgspec.structs.replace(state, running=5), 9, NOW) == 0
+    assert room(msgspec.structs.replace(state, bucket=None), 9, NOW) == 2
+
+
+def test_who_is_served_stands_behind_who_joined_before_the_claim() -> None:
+    assert joins_at(4) < served_at(4) < joins_at(5)
 
 
 def test_a_key_without_tokens_waits_for_the_next() -> None:
