@@ -144,6 +144,8 @@ class Subqueues:
 class QueueLines:
     """The lines of one queue for one claim (`shared.subqueue_claim.Lines`); no method of it yields."""
 
+    heads_may_be_locked = False
+
     def __init__(self, main: ReadyQueue, subqueues: Subqueues, now: Instant) -> None:
         self._main = main
         self._subqueues = subqueues

@@ -22,6 +22,7 @@ _COUNTS = sql("census_counts")
 _TROUBLES = sql("census_troubles")
 _LINES = sql("census_lines")
 _SIDES = sql("census_sides")
+_SUBQUEUES = sql("census_subqueues")
 _RUNNING = sql("census_running")
 _ENTRIES = sql("census_entries")
 
@@ -52,7 +53,15 @@ def counted(now: Instant, bounds: CensusBounds) -> Steps[Census]:
     bounds.finish(look, found, first_lease=first_lease, dead=after - before - alive)
     bounds.forget_others(row[0] for row in rows)
     lines = _lines(found)
+    aside = {queue: tuple(more) for queue, *more in (yield _SUBQUEUES, (now,))}
+    for queue, (_, _, n) in aside.items():
+        waiting[queue] -= n
     scheduled = yield from _scheduled(waiting, lines, now)
+    oldest = {queue: due for queue, _, due in lines if due is not None}
+    for queue, (later, due, _) in aside.items():
+        scheduled[queue] = scheduled.get(queue, 0) + later
+        if due is not None:
+            oldest[queue] = min(due, oldest.get(queue, due))
     return Census(
         at=now,
         counts=tuple(
@@ -61,8 +70,8 @@ def counted(now: Instant, bounds: CensusBounds) -> Steps[Census]:
             for status, n in zip(STATUSES, numbers, strict=False)
             if n
         ),
-        scheduled={queue: scheduled[queue] for queue, _, _ in lines if scheduled[queue]},
-        oldest_ready={queue: due for queue, _, due in lines if due is not None},
+        scheduled={queue: n for queue, n in sorted(scheduled.items()) if n},
+        oldest_ready=dict(sorted(oldest.items())),
         oldest_running={lease[0]: lease[1] for lease in leases},
         totals=totals(_sums(rows), troubles),
     )

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from stoker.engines.postgres import subqueues
 from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
+from stoker.engines.shared import subqueue_claim
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.settings import read_queue
-from stoker.engines.sql.steps import Row
+from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
@@ -40,8 +42,14 @@ _CLAIM = sql("claim")
 _CLAIM_RATED = sql("claim_rated")
 _QUEUE_CLAIM = sql("queue_claim")
 _QUEUE_TOKENS = sql("queue_tokens")
-_QUEUE, _ID = 3, 5
-"""Where in a row of a claim the queue's name and the job's id are; a queue with a rate answers without an id."""
+_QUEUES, _QUEUE_HOLD = sql("queues_named"), sql("queue_hold")
+_DIVIDED, _LOCK, _LIVES = sql("subqueue_divided"), sql("subqueue_lock"), sql("subqueue_lives")
+_NOW_HASTY = sql("now_hasty")
+_TOKEN, _QUEUE, _ID = 1, 3, 5
+"""Where in a row of a claim the token, the queue's name and the job's id are.
+
+A queue with a rate or with subqueues answers without an id, one with subqueues with a token.
+"""
 
 LOCK_WAIT = 1.0
 """Seconds a claim waits for the row of a queue with a rate: other claims hold it for milliseconds."""
@@ -53,7 +61,7 @@ _decode_past = msgspec.json.Decoder(tuple[int, int, int, dict[str, str] | None])
 
 
 class _RateChanged(Exception):
-    """A queue turned out to have a rate, or to have none any more: nothing was taken, and `Claimer` knows it now."""
+    """A queue turned out to have a rate or subqueues, or none any more: nothing was taken, and `Claimer` knows it."""
 
 
 class Lease:
@@ -82,6 +90,7 @@ class Ref(NamedTuple):
     slot: str | None
     throttles: int = 0
     group: JobId | None = None
+    limited: bool = False
 
 
 class Claimer:
@@ -92,6 +101,8 @@ class Claimer:
         self._cursors: dict[str, ClaimCursor] = {}
         self._rated: set[str] = set()
         """Queues that had a rate when they were last claimed from."""
+        self._divided: set[str] = set()
+        """Queues that had subqueues then."""
 
     def forget(self, queues: Iterable[str] | None = None) -> None:
         """Note that jobs of these queues (None: of any) may have been queued before the cursors."""
@@ -142,11 +153,14 @@ class Claimer:
         while waiting and len(found) < total:
             left = total - len(found)
             try:
-                if waiting[0] in self._rated:
+                if waiting[0] in self._divided:
+                    taken = await self._take_divided(worker, waiting[0], min(wanted[waiting[0]], left))
+                    done = 1
+                elif waiting[0] in self._rated:
                     taken = await self._take_rated(worker, waiting[0], min(wanted[waiting[0]], left))
                     done = 1
                 else:
-                    plain = {queue: wanted[queue] for queue in takewhile(lambda one: one not in self._rated, waiting)}
+                    plain = {queue: wanted[queue] for queue in takewhile(self._is_plain, waiting)}
                     taken = await self._take_from(self._alone, worker, plain, left)
                     done = len(plain)
             except _RateChanged:
@@ -154,6 +168,9 @@ class Claimer:
             found += taken
             del waiting[:done]
         return found
+
+    def _is_plain(self, queue: str) -> bool:
+        return queue not in self._rated and queue not in self._divided
 
     async def _take_rated(self, worker: str, queue: str, n: int) -> list[Claim]:
         """Take from a queue with a rate, at most as many jobs as it has tokens.
@@ -194,6 +211,39 @@ class Claimer:
             cursor.forget()
             raise
 
+    async def _take_divided(self, worker: str, queue: str, n: int) -> list[Claim]:
+        """Take from a queue with subqueues, one claim at a time; one that waits for long takes nothing.
+
+        Only claims take the lock. A queue with a rate is held like any other with a rate.
+        """
+        store = self._store
+        self._cursors[queue].forget()  # the main line is not claimed by it
+
+        async def work(connection: Connection, unit: Unit, _: Row) -> list[Claim]:
+            run = partial(connection.run, patience=store.options.patience)
+            await run(store.texts[_LOCK], (queue,))
+            [(divided,)] = await run(store.texts[_DIVIDED], (queue,))
+            if not divided:
+                self._divided.discard(queue)
+                raise _RateChanged
+            rows = await run(store.texts[_QUEUES], ([queue],))
+            if rows and read_queue(rows[0]).bucket is not None:
+                rows = await run(store.texts[_QUEUE_HOLD], (queue,))
+            stored = read_queue(rows[0]) if rows else Queue(name=queue)
+            startable = stored.startable(n, unit.now)
+            if startable <= 0:
+                return []
+            claims = await store.play(connection, _from_lines(stored, worker, startable, unit.now))
+            if claims and stored.bucket is not None:
+                bucket = take(stored.bucket, len(claims), unit.now)
+                await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
+            return claims
+
+        try:
+            return await store.transact(work, lane="claim", first=(_NOW_HASTY, (str(int(LOCK_WAIT * 1000)),)))
+        except Locked:
+            return []
+
     async def _alone(self, values: Row, extra: float) -> list[Row]:
         return await self._store.once("claim", _CLAIM, values, extra=extra)
 
@@ -233,7 +283,8 @@ class Claimer:
                 self._cursors[queue].failed(scan, time.monotonic() - began)
             raise
         if rows and rows[0][_ID] is None:
-            self._rated.update(row[_QUEUE] for row in rows)
+            self._divided.update(row[_QUEUE] for row in rows if row[_TOKEN])
+            self._rated.update(row[_QUEUE] for row in rows if not row[_TOKEN])
             raise _RateChanged
         found, cost = handed_over(worker, rows), time.monotonic() - began
         taken: dict[str, list[Claim]] = {queue: [] for queue in wanted}
@@ -243,6 +294,16 @@ class Claimer:
             dry = len(taken[queue]) < wanted[queue] and len(found) < total
             self._cursors[queue].took(scan, taken[queue], began, cost, dry=dry)
         return found
+
+
+def _from_lines(queue: Queue, worker: str, n: int, now: Instant) -> Steps[list[Claim]]:
+    """Claim from the main line and the subqueues of a queue, whose lock is held."""
+    if not (yield _LIVES, (worker, now)):
+        return []
+    lines = yield from subqueues.lines_of(queue, worker, now)
+    yield from subqueue_claim.claim(lines, n, now, fair=queue.fair)
+    found = {claim.id: claim for claim in handed_over(worker, lines.rows)}
+    return [found[job] for job in lines.order]
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -292,7 +353,8 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
         claim_ = Claim(
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             packed, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None,
-            Ref(lease, id_, pos, kind, attempt, priority, slot, throttles, packed.group), STATUSES[before],
+            Ref(lease, id_, pos, kind, attempt, priority, slot, throttles, packed.group, packed.limit is not None),
+            STATUSES[before],
         )
         # fmt: on
         claims.append(claim_)

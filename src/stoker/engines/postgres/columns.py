@@ -86,6 +86,7 @@ RECORD = {
     "id": "j.id",
     "kind": "j.kind",
     "queue": "j.queue",
+    "line": "r.queue",
     "payload": "j.payload",
     "priority": "j.priority",
     "budget": "j.budget",
@@ -191,6 +192,7 @@ NEW = {
     "options": "text",
     "ukey": "text",
     "utraits": "smallint",
+    "line": "text",
 }
 
 
@@ -202,6 +204,7 @@ def _insert(conflict: str, source: str, answer: str) -> str:
     common = {column: f"${n}::{type_}" for n, (column, type_) in enumerate(COMMON.items(), 2)}
     given = {column: f"u.{column}" for column in NEW if column not in ("delay", "at")}
     given |= {column: f"coalesce(u.{column}, {value})" for column, value in common.items()}
+    given["line"] = "coalesce(u.line, CASE WHEN q.fair THEN '@' || coalesce(u.tenant, '') END)"
     job = ", ".join(JOB)
     return f"""
 WITH t AS MATERIALIZED (
@@ -210,12 +213,18 @@ WITH t AS MATERIALIZED (
     SELECT
         t.now AS created, coalesce(u.at, t.now + coalesce(u.delay, 0)) AS due,
         {", ".join(f"{value} AS {column}" for column, value in given.items())}
-    FROM t, {_arrays(NEW, 2 + len(COMMON))}
+    FROM t CROSS JOIN {_arrays(NEW, 2 + len(COMMON))}
+    LEFT JOIN stoker.queue AS q ON q.name = coalesce(u.queue, $2::text) AND q.fair
 ), j AS (
     INSERT INTO stoker.job ({job}) SELECT {job} FROM x {conflict}
 ), r AS (
     INSERT INTO stoker.ready ({", ".join(READY)})
-    SELECT due, 0, id, 0, priority, {PENDING}, {NEVER_SETTLED}, false, queue FROM {source}
+    SELECT due, 0, id, 0, priority, {PENDING}, {NEVER_SETTLED}, false, coalesce(queue || '/' || line, queue)
+    FROM {source}
+), g AS (
+    INSERT INTO stoker.subqueue_log (queue, name, look, options, anew)
+    SELECT queue, line, min(greatest(due, created)), (array_agg(options ORDER BY id DESC))[1], true
+    FROM {source} WHERE line IS NOT NULL GROUP BY queue, line
 ), c AS (
     INSERT INTO stoker.delta (queue, kind, pending, enqueued)
     SELECT queue, kind, count(*), count(*) FROM {source} GROUP BY queue, kind
@@ -228,7 +237,11 @@ WITH t AS MATERIALIZED (
 INSERT = _insert("", "x", "SELECT now FROM t")
 
 # New jobs of which some may be stored already; returns the ids of the others, which it stored.
-CREATE = _insert("ON CONFLICT (id) DO NOTHING RETURNING id, due, priority, queue, kind", "j", "SELECT id FROM j")
+CREATE = _insert(
+    "ON CONFLICT (id) DO NOTHING RETURNING id",
+    "(SELECT DISTINCT ON (x.id) x.* FROM x JOIN j ON j.id = x.id) AS stored",
+    "SELECT id FROM j",
+)
 
 # Jobs by id, running ones with their lease and their bit in it. Payloads only with $4.
 LOAD = f"""
@@ -435,11 +448,11 @@ def changes_body(before: Record, after: Record) -> bool:
     return any(getattr(before, field) != getattr(after, field) for field in BODY_FIELDS)
 
 
-def ready_row(record: Record, *, past: bool) -> Row:
+def ready_row(record: Record, line: str | None, *, past: bool) -> Row:
     """Return the row of `ready`."""
     return (
         record.scheduled_at, record.token, record.id, record.attempts, record.priority, CODES[record.status],
-        _settled(record), past, record.queue,
+        _settled(record), past, record.queue if line is None else f"{record.queue}/{line}",
     )  # fmt: skip
 
 
@@ -515,7 +528,7 @@ def draft_columns(drafts: Sequence[Draft]) -> Row:
             [draft.tenant for draft in drafts],
             [packed_options(draft.options) for draft in drafts],
         ],
-        keys=[[], []],
+        keys=[[], [], [None if draft.options.limit is None else draft.options.limit.subqueue for draft in drafts]],
     )
 
 
@@ -537,8 +550,13 @@ def record_columns(records: Sequence[Record]) -> Row:
             [record.tenant for record in records],
             [packed_options(record.options) for record in records],
         ],
-        keys=[[key for key, _ in keys], [traits for _, traits in keys]],
+        keys=[[key for key, _ in keys], [traits for _, traits in keys], [_subqueue(record) for record in records]],
     )
+
+
+def _subqueue(record: Record) -> str | None:
+    """Return the subqueue that a new job joins by its limit."""
+    return None if record.options.limit is None else record.options.limit.subqueue
 
 
 def _new_columns(

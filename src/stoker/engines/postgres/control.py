@@ -7,11 +7,12 @@ it is created first; if another transaction was faster, the row is read again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.postgres import audit, counters
+from stoker.engines.postgres import audit, counters, subqueues
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.settings import pack_budget, pack_queue, read_budget, read_queue
@@ -30,15 +31,18 @@ from stoker.model.control import (
     tuned,
 )
 from stoker.model.job import check_name, check_span
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Bucket, Grant, Rate, drained, wait_hint
 from stoker.model.throttle import spend as spent
-from stoker.model.time import Span
+from stoker.model.time import Instant, Span
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
 _QUEUES = sql("queues")
+_NAMED = sql("queues_named")
 _QUEUE_HOLD = sql("queue_hold")
+_REPIN = sql("subqueue_repin")
 _QUEUE_LOCK = sql("queue_lock")
 _BUDGETS = sql("budgets")
 _BUDGET_LOCK = sql("budget_lock")
@@ -87,12 +91,27 @@ def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool, by: By
         return False
     yield from unit.write_queue(after)
     yield from audit.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
+    if after.limits != before.limits:
+        yield _REPIN, (name,)
     if opens(before, after):
         unit.woken.add(name)
     return True
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------
+
+
+async def subqueues_of(
+    store: Store, name: str, after: str | None, limit: int, names: Sequence[str] | None
+) -> list[SubqueueView]:
+    """Subqueues of a queue, by name."""
+
+    def look(now: Instant) -> Steps[list[SubqueueView]]:
+        rows: list[Row] = yield _NAMED, ([name],)
+        queue = read_queue(rows[0]) if rows else Queue(name=name)
+        return (yield from subqueues.subqueues(queue, after, limit, names, now))
+
+    return await store.read(look)
 
 
 def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Steps[bool]:

@@ -46,7 +46,6 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.documents import Documents
 from stoker.engines.shared.schedules import fire
-from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_letters, of_steer
@@ -93,7 +92,6 @@ class PostgresEngine(Documents):
 
     name: ClassVar[str] = "postgres"
     features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
-        Feature.SUBQUEUES,
         Feature.SIGN_OF_LIFE,
         Feature.CLOSES_AT_ONCE,
     }
@@ -170,7 +168,6 @@ class PostgresEngine(Documents):
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
-        refuse_drafts(self.name, drafts)
         if tx is not None:
             return await user_transaction.insert(self._store, self._claimer, tx, drafts, group)
         if insert.are_grouped(drafts, group):
@@ -278,14 +275,13 @@ class PostgresEngine(Documents):
 
     @timed(write=True)
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
-        refuse_tuning(self.name, tuning)
         return await control.tune(self._store, name, tuning, declared=declared, by=by)
 
+    @timed(write=False)
     async def subqueues(
         self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
     ) -> list[SubqueueView]:
-        del queue, after, limit, names  # what would make one is refused
-        return []
+        return await control.subqueues_of(self._store, queue, after, limit, names)
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
@@ -331,7 +327,6 @@ class PostgresEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
-        refuse_drafts(self.name, drafts)
         fired = await fire(partial(schedules.fire, self._store), tick, drafts)
         self._claimer.inserted(drafts)
         return fired

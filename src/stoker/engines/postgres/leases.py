@@ -98,6 +98,7 @@ def contents(unit: Unit, places: Mapping[JobId, Place]) -> Steps[list[Claim]]:
             slot=record.slot,
             throttles=claim.throttles,
             group=claim.options.group,
+            limited=claim.options.limit is not None,
         )
         claims.append(msgspec.structs.replace(claim, ref=ref))
     return claims

@@ -163,6 +163,7 @@ def is_plain(settlement: Settlement) -> bool:
         settlement.status is _SUCCESS
         and type(ref) is Ref
         and ref.slot is None
+        and not ref.limited
         and not ref.throttles
         and settlement.error is None
         and settlement.keep != 0

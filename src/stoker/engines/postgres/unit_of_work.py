@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.postgres import columns
+from stoker.engines.postgres import columns, subqueues
 from stoker.engines.postgres.columns import CODES, PENDING, Stored
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.careful import wanted_by_drafts
@@ -30,6 +30,7 @@ from stoker.model.groups import Group, pack_callbacks
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LONGEST_HISTORY, Draft, Status
 from stoker.model.record import WAITING, Record, Total
+from stoker.model.subqueues import AT_ONCE, freed, line_of, renumbers
 from stoker.model.time import Instant
 from stoker.model.unique import Meeting, Unique, meet
 
@@ -92,6 +93,7 @@ class Unit(SqlUnit):
         self._stored: dict[JobId, Stored] = {}
         self._places: dict[JobId, Place] = {}
         self._taken: dict[str, Hold] = {}
+        self._log: list[subqueues.Entry] = []
         self.touched_groups: set[JobId] = set()
         """Groups that may be complete after the commit."""
 
@@ -270,6 +272,7 @@ class Unit(SqlUnit):
         if created and not (yield from self._create(created)):
             return False
         changed = [(before, after) for before, after in changes if before is not None]
+        yield from self.load_queues({after.queue for _, after in changed if after is not None})
         yield from self._leave(changed)
         yield from self._enter([(before, after) for before, after in changed if after is not None])
         yield from self._remove([before for before, after in changed if after is None])
@@ -278,8 +281,32 @@ class Unit(SqlUnit):
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
         yield from self._write_groups()
+        yield from self._write_log(changes)
         self._forget()
         return True
+
+    def _write_log(self, changes: list[Written]) -> Steps[None]:
+        """Say what became of subqueues; new jobs said it as they were stored."""
+        for before, after in changes:
+            if before is None:
+                continue
+            if (slot := freed(before, after)) is not None:
+                self._log.append(subqueues.Entry(*slot, freed=1))
+                self.woken.add(slot[0])
+            line = self.stored(before.id).values["line"] if before.status in WAITING else None
+            if line is not None and "/" in line:
+                queue, _, name = line.partition("/")
+                self._log.append(subqueues.Entry(queue, name, look=AT_ONCE))
+            if after is not None and after.status in WAITING and (joined := self._line(after)) is not None:
+                when, anew = max(after.scheduled_at, self.now), renumbers(before, after)
+                options = columns.packed_options(after.options)
+                self._log.append(subqueues.Entry(after.queue, joined, 0, when, options, anew))
+        yield from subqueues.append(self._log)
+        self._log.clear()
+
+    def _line(self, record: Record) -> str | None:
+        """Return the subqueue that a waiting job stands in."""
+        return line_of(record, fair=self.queue(record.queue).fair)
 
     def _write_groups(self) -> Steps[None]:
         """Insert new groups with their first members, and append what became of the members of others."""
@@ -357,7 +384,7 @@ class Unit(SqlUnit):
             if past:
                 pasts.append(columns.past_row(after, stored))
             if after.status in WAITING:
-                ready.append(columns.ready_row(after, past=past))
+                ready.append(columns.ready_row(after, self._line(after), past=past))
             elif after.status is not Status.RUNNING:
                 done.append(columns.done_row(after))
             if len(after.history) > len(before.history):

@@ -47,6 +47,11 @@ class Lines(Protocol):
 
     claims: int
 
+    @property
+    def heads_may_be_locked(self) -> bool:
+        """Must jobs be read before they are picked, because another transaction may have locked them?"""
+        ...
+
     def touched(self, most: int) -> Steps[list[State]]:
         """Subqueues whose `next` is now or before, by `next` and name."""
         ...
@@ -123,8 +128,8 @@ def _in_order(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
     """The first jobs by priority, due time and id. They are among those of the first `n` subqueues by head."""
     states = {state.name: state for state in (yield from lines.by_head(n))}
     rooms = {name: room(state, n, now) for name, state in states.items()}
-    heads = yield from lines.first({None: n, **_more_than_head(rooms)})
-    return pick(heads.get(None, ()), _given(states.values(), rooms, heads, now), n), states
+    heads = yield from lines.first({None: n, **_unknown(lines, rooms)})
+    return pick(heads.get(None, ()), _given(lines, states.values(), rooms, heads, now), n), states
 
 
 def _turns(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
@@ -136,22 +141,26 @@ def _turns(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
     if states:
         each = share(left, len(states))
         rooms = {name: room(state, each, now) for name, state in states.items()}
-        heads = yield from lines.first(_more_than_head(rooms))
-        picked += take_turns(_given(states.values(), rooms, heads, now).items(), left)
+        wanted = _unknown(lines, rooms)
+        heads = (yield from lines.first(wanted)) if wanted else {}
+        picked += take_turns(_given(lines, states.values(), rooms, heads, now).items(), left)
     return picked, states
 
 
-def _more_than_head(rooms: Mapping[str, int]) -> dict[Line, int]:
+def _unknown(lines: Lines, rooms: Mapping[str, int]) -> dict[Line, int]:
     """Subqueues of which more than the head may be taken, which the state names already."""
-    return {name: n for name, n in rooms.items() if n > 1}
+    known = 0 if lines.heads_may_be_locked else 1
+    return {name: n for name, n in rooms.items() if n > known}
 
 
 def _given(
-    states: Iterable[State], rooms: Mapping[str, int], heads: Mapping[Line, Sequence[Head]], now: Instant
+    lines: Lines, states: Iterable[State], rooms: Mapping[str, int], heads: Mapping[Line, Sequence[Head]], now: Instant
 ) -> dict[str, Sequence[Head]]:
     """What each subqueue may give; nothing where a clock that was set back made the head a later one."""
     return {
-        state.name: heads.get(state.name, ()) if rooms[state.name] > 1 else [state.head][: rooms[state.name]]
+        state.name: [state.head][: rooms[state.name]]
+        if rooms[state.name] <= 1 and not lines.heads_may_be_locked
+        else heads.get(state.name, ())
         for state in states
         if state.head is not None and state.head[1] <= now
     }

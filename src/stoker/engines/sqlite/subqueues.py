@@ -127,6 +127,8 @@ def pin(unit: Unit, queue: QueueRow) -> Steps[None]:
 class QueueLines:
     """The lines of one queue for one claim. `taken` are rows of `PICK` with their priority, as the claim took them."""
 
+    heads_may_be_locked = False
+
     def __init__(self, qid: int, wid: int, now: Instant, claims: int) -> None:
         self._qid = qid
         self._wid = wid

@@ -57,7 +57,18 @@ SELECT
     g.paused,
     g.paused_until,
     g.cool_until,
-    f.due,
+    least(
+        f.due,
+        (SELECT s.due FROM stoker.subqueue AS s WHERE s.queue = g.name AND s.open LIMIT 1),
+        (
+            SELECT s.next FROM stoker.subqueue AS s
+            WHERE
+                s.queue = g.name AND s.next IS NOT NULL
+                AND s.running < coalesce(s.pinned, s.number, s.running + 1)
+            ORDER BY s.queue, s.next LIMIT 1
+        ),
+        (SELECT min(coalesce(s.look, 0)) FROM stoker.subqueue_log AS s WHERE s.queue = g.name)
+    ) AS due,
     g.rate_n,
     g.rate_per,
     g.rate_burst,

@@ -2,8 +2,8 @@
 -- the order of the queue: from which to which priority, and there from which to before which instant; of a range of
 -- priorities only those are scanned that a job has. Each queue has a list of its own ranges, so that none is searched for
 -- among those of a thousand other queues.
--- A queue with a rate is not claimed from here: as long as one is among those of $3, nothing is claimed, and the names of
--- those queues are returned (claim.py claims from them under a lock, by `claim_rated`).
+-- A queue with a rate or with subqueues is not claimed from here: as long as one is among those of $3, nothing is claimed,
+-- and the names of those queues are returned (claim.py claims from them under a lock, by `claim_rated` or `claim_picked`).
 -- Returns claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
 -- since a job's last claim. Rows that another transaction has locked are skipped; nothing is locked that is not claimed.
 -- Lists of numbers are texts: the driver checks the type of each element of a list three times.
@@ -12,7 +12,9 @@ WITH t AS MATERIALIZED (
 ), g AS MATERIALIZED (
     SELECT
         x.queue, x.n, x.ord, x.low, x.high, x.since, x.until, q.curve_on, q.curve_base, q.curve_max, q.cool_count,
-        q.rate_n IS NOT NULL AS rated
+        q.rate_n IS NOT NULL AS rated,
+        EXISTS (SELECT 1 FROM stoker.subqueue AS s WHERE s.queue = x.queue)
+        OR EXISTS (SELECT 1 FROM stoker.subqueue_log AS s WHERE s.queue = x.queue) AS divided
     FROM
         t,
         unnest($3::text[], $4::text::int[], $6::text[], $7::text[], $8::text[], $9::text[])
@@ -55,7 +57,7 @@ WITH t AS MATERIALIZED (
                     ORDER BY f.due, f.id LIMIT g.n FOR UPDATE SKIP LOCKED
                 ) AS r
             LIMIT g.n
-        ) AS c WHERE NOT EXISTS (SELECT 1 FROM g AS o WHERE o.rated) LIMIT $5::int
+        ) AS c WHERE NOT EXISTS (SELECT 1 FROM g AS o WHERE o.rated OR o.divided) LIMIT $5::int
     )) RETURNING id, queue, priority, due, attempts, status, past, greatest((SELECT now FROM t), token + 1) AS fence
 ), p AS MATERIALIZED (
     SELECT
@@ -98,6 +100,6 @@ WITH t AS MATERIALIZED (
 )
 UNION ALL
 SELECT
-    NULL, NULL, NULL, g.queue, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, CASE WHEN g.divided THEN 1 END, NULL, g.queue, NULL, NULL, NULL, NULL, NULL, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM g WHERE g.rated
+FROM g WHERE g.rated OR g.divided

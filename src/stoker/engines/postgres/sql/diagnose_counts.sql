@@ -15,7 +15,14 @@ WITH n AS MATERIALIZED (
 )
 SELECT
     'waiting', n.queue, (n.pending + n.retrying)::bigint,
-    (SELECT count(*) FROM (SELECT 1 FROM stoker.ready AS r WHERE r.queue = n.queue LIMIT $1) AS x)
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM stoker.ready AS r WHERE r.queue = n.queue
+            UNION ALL
+            SELECT 1 FROM stoker.subqueue_line AS s JOIN stoker.ready AS r ON r.queue = s.line WHERE s.queue = n.queue
+            LIMIT $1
+        ) AS x
+    )
 FROM n
 UNION ALL
 SELECT

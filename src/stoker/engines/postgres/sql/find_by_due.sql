@@ -7,7 +7,11 @@ WITH RECURSIVE level AS (
             SELECT f.priority FROM stoker.ready AS f WHERE f.queue = q.queue
             ORDER BY f.queue, f.priority LIMIT 1
         ) AS priority
-    FROM unnest($4::text[]) AS q (queue)
+    FROM (
+        SELECT unnest($4::text[])
+        UNION ALL
+        SELECT s.line FROM stoker.subqueue_line AS s WHERE s.queue = ANY($4::text[])
+    ) AS q (queue)
     UNION ALL
     SELECT
         l.queue,

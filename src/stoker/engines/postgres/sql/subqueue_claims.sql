@@ -1,0 +1,1 @@
+SELECT claims FROM stoker.subqueue_round WHERE queue = $1
