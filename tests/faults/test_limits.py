@@ -1,0 +1,47 @@
+"""Limits whose workers are killed at any instant: never more runs of a key than allowed, and no job left behind."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import limits
+from tests.faults.zygote import Zygote
+
+pytestmark = pytest.mark.timeout(3_600)
+
+ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    found = Zygote("tests.faults.limits", "stoker.engines.sqlite", "stoker.engines.postgres")
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    base = request.getfixturevalue("postgres_url")
+    return f"{base}{'&' if '?' in base else '?'}schema={request.getfixturevalue('postgres_schema')}"
+
+
+@pytest.mark.spec("LIMIT-43")
+def test_a_storm_of_kills_never_exceeds_a_limit(url: str, tmp_path: Path, zygote: Zygote, campaign: bool) -> None:
+    """Also with slow and rolled-back transactions; jobs of a key that holds its slot run in order."""
+    seed = secrets.randbits(32)
+    counts = (
+        {"jobs": 100_000, "keys": 50, "kills": 200, "workers": 4}
+        if campaign
+        else {"jobs": 400, "keys": 20, "kills": 8, "workers": 2}
+    )
+    path = str(tmp_path / "runs.jsonl")
+    ended = zygote.call(limits.storm, within=3_000 if campaign else 150, url=url, path=path, seed=seed, **counts)
+    print(f"seed {seed}: {ended}")
+    assert ended.answer["wrong"] == []
+    assert ended.answer["runs"] >= ended.answer["stored"] > 0
