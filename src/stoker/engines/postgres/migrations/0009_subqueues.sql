@@ -45,6 +45,9 @@ CREATE INDEX subqueue_heads ON stoker.subqueue (queue, priority, due, id) WHERE 
 CREATE INDEX subqueue_turns ON stoker.subqueue (queue, at, turn, name) WHERE open;
 CREATE INDEX subqueue_timers ON stoker.subqueue (queue, next, name) WHERE next IS NOT NULL;
 
+-- Jobs that were put back, among which are those that kept their slot: few among many waiting jobs.
+CREATE INDEX ready_put_back ON stoker.ready (queue) WHERE past AND settled IN (0, 2);
+
 -- How many claims of a queue its subqueues served.
 CREATE TABLE stoker.subqueue_round (
     queue text COLLATE "C" PRIMARY KEY,
