@@ -61,7 +61,7 @@ async def test_a_subject_that_no_stream_listens_to_is_an_error(nats_server: Serv
 
 @pytest.mark.spec("RELAY-08")
 async def test_a_server_that_was_away_gets_what_comes_next(nats_server: Server, client: Client, make: Make) -> None:
-    relay = ToNats(nats_server.url, "orders.placed", timeout=0.5)
+    relay = ToNats(nats_server.url, "orders.placed", timeout=2)
     sent: list[Message[Any]] = [make(), make()]
     await relay.publish(sent[:1])
     nats_server.kill()
