@@ -334,3 +334,18 @@ def test_a_job_is_edited_and_a_queue_reopened(url: str) -> None:
     assert "is not a moment" in call("jobs", "edit", job, "--at", "soon", code=2).output
     assert "Nothing was stored" in call("jobs", "edit", job, "--payload", "{", code=2).output
     assert call("queues", "reopen", "mail").stdout == "queue mail is open\n"
+
+
+@pytest.mark.spec("CLI-27")
+def test_the_audit_log_says_who_changed_what(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "ada")
+    call("queues", "pause", "mail", "--reason", "a migration")
+    call("jobs", "requeue", "is:dead")
+    assert {(one["by"]["who"], one["by"]["way"]) for one in rows("audit")} == {("ada", "command line")}
+    [requeued] = rows("audit", "--action", "jobs.")
+    assert (requeued["deed"]["action"], requeued["deed"]["count"]) == ("jobs.requeue", 2)
+    lines = call("audit", "--action", "queues.").stdout.splitlines()
+    assert lines[0].split("\t")[:3] == ["when", "who", "way"]
+    assert "a migration" in lines[1]
+    assert rows("audit", "--who", "bob") == []
+    assert "one of the units" in call("audit", "--since", "soon", code=2).output

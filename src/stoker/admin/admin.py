@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.admin.audit import AuditAdmin
 from stoker.admin.health import HealthAdmin
 from stoker.admin.history import Failures, HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
@@ -26,6 +27,8 @@ from stoker.admin.snapshot import List, Snapshot, snapshot
 from stoker.admin.workers import WorkersAdmin
 from stoker.app import Stoker
 from stoker.engines.base import Description
+from stoker.model.audit import WAYS
+from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
 from stoker.model.redact import EVERYTHING_SHOWN, Redaction
 from stoker.model.time import Seconds
@@ -61,6 +64,7 @@ class Operators(Protocol):
     kinds: KindsAdmin
     history: HistoryAdmin
     operations: OperationsAdmin
+    audit: AuditAdmin
     health: HealthAdmin
     outbox: OutboxAdmin
 
@@ -84,15 +88,24 @@ class Operators(Protocol):
 class Admin:
     """The questions and actions, by noun.
 
-    `by` names who asks, for the audit log and for pauses; `way` says through what. `redact` masks secrets in everything
+    `by` names who asks, for the audit log and for pauses; `way` says through what, `request` in which request.
+    `redact` masks secrets in everything
     that is shown, by the names beside them; None shows everything.
     """
 
     def __init__(
-        self, app: Stoker, *, by: str | None = None, way: str = "code", redact: Redaction | None = REDACTED
+        self,
+        app: Stoker,
+        *,
+        by: str | None = None,
+        way: str = "code",
+        redact: Redaction | None = REDACTED,
+        request: str | None = None,
     ) -> None:
+        if way not in WAYS:
+            raise InvalidInput("way", way, f"must be one of {', '.join(WAYS)}")
         self.app = app
-        asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact)
+        asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request)
         self._asking = asking
         self.jobs = JobsAdmin(asking)
         self.queues = QueuesAdmin(asking)
@@ -102,6 +115,7 @@ class Admin:
         self.kinds = KindsAdmin(asking)
         self.history = HistoryAdmin(asking)
         self.operations = OperationsAdmin(asking)
+        self.audit = AuditAdmin(asking)
         self.health = HealthAdmin(asking)
         self.outbox = OutboxAdmin(asking)
 

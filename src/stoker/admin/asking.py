@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from stoker import records
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model import job as stored
+from stoker.model.audit import By, Way
 from stoker.model.errors import NotFound
 from stoker.model.redact import Redaction
+
+UNNAMED = "unnamed"
+"""Who is in the audit log when nobody gave a name."""
 
 
 class Asking(NamedTuple):
     """An app, and the person or program in front of it.
 
-    `by` is a name, `way` how it came here (code, command line, page, token); both are written beside every change.
-    `redact` masks what it is shown.
+    `by` is a name, `way` how it came here (code, command line, page, token), `request` the id of its request; they are
+    in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown.
     """
 
     app: Stoker
     by: str | None
     way: str
     redact: Redaction
+    request: str | None = None
+
+    def signed(self, reason: str | None = None) -> By | None:
+        """Who makes a change, for the audit log; None: code without a name."""
+        if self.by is None and self.way == "code":
+            return None
+        return By(self.by or UNNAMED, cast("Way", self.way), reason, self.request)
 
     async def engine(self) -> Engine:
         """The opened engine of the running loop."""

@@ -192,7 +192,7 @@ class Walk:
 async def alter(asking: Asking, selection: Selection, change: Change, before: Sequence[stored.Job]) -> Tally:
     """Change jobs in one step; the timeline and listeners get the cancels with the true former status."""
     engine = await asking.engine()
-    tally = await engine.alter(selection, change)
+    tally = await engine.alter(selection, change, by=asking.signed())
     if isinstance(change, Cancel):
         former = {job.id: job for job in before}
         for job in tally.changed_ids:

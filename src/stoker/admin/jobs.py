@@ -18,6 +18,7 @@ from msgspec import Raw
 from stoker import records
 from stoker.admin import bulk
 from stoker.admin.asking import Asking
+from stoker.admin.audit import audited
 from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
@@ -26,6 +27,7 @@ from stoker.engines.base import CORRUPT, Engine
 from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
+from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
@@ -41,6 +43,7 @@ from stoker.model.query import (
     Selection,
     write_cursor,
 )
+from stoker.model.redact import EVERYTHING_SHOWN
 from stoker.model.time import SECOND, Seconds, instant, span
 from stoker.options import CallOptions
 
@@ -80,6 +83,12 @@ class JobsAdmin:
     async def get(self, job: str) -> JobDetail:
         """Everything about one job: record, arguments, events, group, worker. Raises `NotFound`."""
         return await detail(self._asking, job)
+
+    async def reveal(self, job: str) -> JobDetail:
+        """The same with nothing masked; the audit log says who looked. Raises `NotFound`."""
+        found = await detail(self._asking._replace(redact=EVERYTHING_SHOWN), job)
+        await audited(self._asking, "jobs.reveal", f"job {found.job.id}")
+        return found
 
     async def find(self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None) -> JobPage:
         """One page of the jobs that a filter means, newest first unless it says `order:oldest`."""
@@ -219,11 +228,13 @@ class JobsAdmin:
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
         return await self._one("edit", found, change)
 
-    async def restore(self, former: Sequence[Former]) -> Bulk:
-        """Undo a cancel or a discard, as its tally names the jobs (`former`).
+    async def restore(self, former: Sequence[Former] | AuditEntry) -> Bulk:
+        """Undo a cancel or a discard, as its tally (`former`) or an entry of the audit log names the jobs.
 
         A job to which anything happened since is refused; one whose unique key was taken meanwhile is blocked.
         """
+        if isinstance(former, AuditEntry):
+            former = former.deed.former
         done = Bulk()
         for start in range(0, len(former), LARGEST_BATCH):
             portion = tuple(former[start : start + LARGEST_BATCH])

@@ -7,8 +7,10 @@ from datetime import timedelta
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.admin.audit import audited
 from stoker.model.control import Budget
-from stoker.model.errors import NotFound
+from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.job import check_name
 from stoker.model.throttle import Rate, level, until_token
 from stoker.model.time import Instant
 
@@ -48,12 +50,17 @@ class LimitsAdmin:
 
     async def tune(self, name: str, rate: Rate) -> None:
         """Set a budget's rate; tokens at hand are kept as far as they fit. A new budget is full."""
-        await self._asking.app.budget(name).tune(rate)
+        check_name("budget", name)
+        if not isinstance(rate, Rate):
+            raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
+        engine = await self._asking.engine()
+        await engine.tune(name, rate, by=self._asking.signed())
 
     async def drain(self, name: str) -> None:
         """Empty a budget, because the real limiter refused. Raises `NotFound`."""
         if not await self._asking.app.budget(name).drain():
             raise NotFound(f"budget {name!r} is not in the store")
+        await audited(self._asking, "limits.drain", f"budget {name}")
 
 
 def _view(one: Budget, now: Instant) -> BudgetView:

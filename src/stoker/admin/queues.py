@@ -114,7 +114,7 @@ class QueuesAdmin:
     async def tune(self, name: str, tuning: Tuning) -> None:
         """Change settings, pause or resume; what the tuning does not name stays as it is."""
         engine = await self._asking.engine()
-        await engine.tune(name, tuning)
+        await engine.tune(name, tuning, by=self._asking.signed(tuning.reason))
 
     async def purge(self, name: str | None, *, status: str = "done", older_than: Seconds) -> Bulk:
         """Remove the jobs of one status, of a queue or of all, that ended strictly before so long ago."""

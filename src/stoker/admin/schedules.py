@@ -8,11 +8,14 @@ from typing import Unpack
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.admin.audit import audited
 from stoker.handle import JobHandle
 from stoker.model.errors import NotFound
-from stoker.model.job import Draft
+from stoker.model.job import Draft, check_name
+from stoker.model.schedule import Edit
+from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.records import Schedule
-from stoker.schedules import ScheduleHandle, ScheduleOptions
+from stoker.schedules import ScheduleHandle, ScheduleOptions, as_template, parse
 
 
 class SchedulesAdmin:
@@ -31,11 +34,11 @@ class SchedulesAdmin:
 
     async def pause(self, name: str) -> None:
         """Stop firing, on every worker, until `resume`."""
-        await self._handle(name).pause()
+        await self._put(Edit(name=name, enabled=False))
 
     async def resume(self, name: str) -> None:
         """Fire again from the next occurrence on; nothing is caught up."""
-        await self._handle(name).resume()
+        await self._put(Edit(name=name, enabled=True))
 
     async def run_now(self, name: str) -> str:
         """Enqueue one job beside the timetable; returns its id.
@@ -43,24 +46,41 @@ class SchedulesAdmin:
         With `overlap="skip"` the id of an active job of the schedule is returned instead.
         """
         job: JobHandle[object] = await self._handle(name).run_now()
+        await audited(self._asking, "schedules.run", f"schedule {name}", after={"job": job.id})
         return job.id
 
     async def edit(self, name: str, draft: Draft | None = None, **options: Unpack[ScheduleOptions]) -> Schedule:
         """Change what is given; deployments keep the edit until `reset`."""
-        return self._shown(await self._handle(name).edit(draft, **options))
+        given = parse(options)
+        if draft is not None:
+            given["template"] = as_template(draft)
+        return self._shown(await self._put(Edit(name=name, **given)))
 
     async def reset(self, name: str) -> Schedule:
         """Give an edited schedule back to the code that declares it; needs the app."""
-        return self._shown(await self._handle(name).reset())
+        declaration = self._asking.app.declared_schedules.get(name)
+        if declaration is None:
+            return self._shown(await self._handle(name).reset())  # which says that nothing declares it
+        return self._shown(await self._put(declaration.schedule()))
 
     async def drop(self, name: str) -> None:
         """Remove a schedule; jobs that it made stay. One that code declares comes back when a worker starts."""
-        if not await self._asking.app.unschedule(name):
+        check_name("schedule name", name)
+        engine = await self._asking.engine()
+        if not await engine.drop(name, by=self._asking.signed()):
             raise NotFound(f"schedule {name!r} is not in the store")
 
     async def list(self) -> list[Schedule]:
         """Every schedule of the store, by name, those of other apps included."""
         return [self._shown(one) for one in await self._asking.app.schedules()]
+
+    async def _put(self, given: Edit | StoredSchedule) -> Schedule:
+        check_name("schedule name", given.name)
+        engine = await self._asking.engine()
+        stored = await engine.put(given, by=self._asking.signed())
+        if stored is None:
+            raise NotFound(f"schedule {given.name!r} is not in the store: it was never stored, or it was dropped")
+        return self._asking.app.schedule_record(stored)
 
     def _handle(self, name: str) -> ScheduleHandle:
         return self._asking.app.schedule_handle(name)

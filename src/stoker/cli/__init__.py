@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs now, and what became of those before"),
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
     "operations": ("stoker.cli.operations:operations", "List bulk actions; stop and resume them"),
+    "audit": ("stoker.cli.audit:audit", "List who changed what, when and why"),
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
     "outbox": ("stoker.cli.outbox:outbox", "Show streams and letters; replay, release, seek; run consumers"),
     "migrate": ("stoker.cli.migrate:migrate", "Bring the schema of a store up to date, or show what is missing"),

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import click
 import msgspec
@@ -38,7 +38,7 @@ from stoker.settings import read_span
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WAY = "command line"
+WAY: Final = "command line"
 """How the audit log names what is changed here."""
 
 EXIT_CODES = """\b

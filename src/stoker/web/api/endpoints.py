@@ -60,7 +60,7 @@ class Endpoint:
 
     def _call(self) -> Call:
         async def call(visit: Visit) -> Response:
-            visit.way = "api"
+            visit.way = "token"
             if self.method != "GET" and getattr(visit.request.state, "csrf_owed", False):
                 raise Problem(403, "csrf", "A change with a cookie needs the header X-CSRF-Token. Nothing was changed.")
             given = None if self.given is None else await self._read(visit)

@@ -1,0 +1,46 @@
+"""The audit log for operators: who changed what, when, through what and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.admin.asking import Asking
+from stoker.model.audit import AuditEntry, AuditQuery, Deed
+from stoker.model.time import DAY, SECOND, Seconds, span
+
+DAYS_KEPT = 90
+
+
+class AuditAdmin:
+    """Questions about changes, and entries of the caller's own."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def list(
+        self,
+        window: Seconds = DAYS_KEPT * DAY / SECOND,
+        *,
+        who: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        limit: int = 100,
+    ) -> list[AuditEntry]:
+        """Entries of a window that ends now, latest first. `action` may end in a dot: `jobs.` means all about jobs."""
+        engine = await self._asking.engine()
+        since = max(await engine.now() - span(window, "window"), 0)
+        return await engine.audit(AuditQuery(since=since, who=who, action=action, target=target, limit=limit))
+
+    async def write(self, action: str, target: str, *, reason: str | None = None) -> None:
+        """Write an entry that belongs to no change: something was revealed or refused, somebody signed in."""
+        await audited(self._asking, action, target, reason=reason)
+
+
+async def audited(
+    asking: Asking, action: str, target: str, *, reason: str | None = None, after: dict[str, Any] | None = None
+) -> None:
+    """Write an entry of its own, unless code without a name asks."""
+    by = asking.signed(reason)
+    if by is not None:
+        engine = await asking.engine()
+        await engine.write_audit(by, Deed(action=action, target=target, after=after or {}))

@@ -1,0 +1,43 @@
+"""`stoker audit`: who changed what, when and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import msgspec
+
+from stoker.cli.store import ask, on_store, read_time, show
+from stoker.model.audit import AuditEntry
+from stoker.model.time import SECOND, moment
+
+COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason")
+
+
+@click.command()
+@click.option("--since", default="90d", show_default=True, metavar="TIME", help="How far back, as in 2h.")
+@click.option("--who", metavar="NAME", help="Only what this person changed.")
+@click.option("--action", metavar="ACTION", help="Only this, as in jobs.cancel; jobs. means all about jobs.")
+@click.option("--target", metavar="TARGET", help='Only changes of this, as in "queue mail".')
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many entries.")
+@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@on_store
+def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | None, **chosen: str | None) -> None:
+    """List who changed what, when, through what and why, the latest first."""
+    window = read_time("--since", since) / SECOND
+    found = ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen))
+    if as_json:
+        for entry in found:
+            click.echo(json.dumps({**msgspec.to_builtins(entry), "at": moment(entry.at).isoformat()}))
+    else:
+        show(COLUMNS, [_row(entry) for entry in found])
+
+
+def _row(entry: AuditEntry) -> tuple[Any, ...]:
+    by, deed = entry.by, entry.deed
+    parts = [
+        f"{name} {deed.before.get(name)} → {deed.after.get(name)}" for name in deed.before.keys() | deed.after.keys()
+    ]
+    change = "; ".join(sorted(parts)) if deed.before else json.dumps(deed.after) if deed.after else ""
+    return moment(entry.at), by.who, by.way, deed.action, deed.target, deed.count, change, by.reason

@@ -1,0 +1,78 @@
+"""Every change by a person is in the audit log, with who, how and what."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.admin import Admin, Filter
+from stoker.app import Stoker
+from stoker.model.control import Tuning
+from stoker.model.job import Status
+from stoker.model.throttle import Rate
+
+
+@pytest.fixture
+def admin(app: Stoker) -> Admin:
+    return Admin(app, by="ada", way="page", request="r1")
+
+
+async def logged(admin: Admin) -> list[tuple[str, str, int]]:
+    return [(one.deed.action, one.deed.target, one.deed.count) for one in (await admin.audit.list())[::-1]]
+
+
+@pytest.mark.spec("ADMIN-29")
+async def test_every_change_by_a_person_is_logged(admin: Admin, app: Stoker) -> None:
+    jobs = [await app.enqueue(app.draft("send", {"password": "hunter2"}, delay=60)) for _ in range(2)]
+    await admin.jobs.move(jobs[0].id, "mail")
+    await admin.jobs.edit(jobs[0].id, priority=3)
+    await admin.jobs.cancel(Filter.parse("is:scheduled"))
+    await admin.queues.pause("mail", reason="a migration")
+    await admin.limits.tune("mailer", Rate(5))
+    await admin.limits.drain("mailer")
+    await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
+    await admin.schedules.pause("nightly")
+    await admin.schedules.edit("nightly", cron="0 4 * * *")
+    ran = await admin.schedules.run_now("nightly")
+    await admin.schedules.drop("nightly")
+    found = {(action, count) for action, _, count in await logged(admin)}
+    assert {("jobs.move", 1), ("jobs.edit", 1), ("jobs.cancel", 2), ("limits.drain", 1), ("schedules.run", 1)} <= found
+    assert len(await logged(admin)) == 10
+    entries = await admin.audit.list(action="schedules.run")
+    assert entries[0].deed.after == {"job": ran}
+    assert {(one.by.who, one.by.way, one.by.request) for one in await admin.audit.list()} == {("ada", "page", "r1")}
+    assert "a migration" in [one.by.reason for one in await admin.audit.list()]
+    assert "hunter2" not in str(await admin.audit.list())
+    assert await admin.audit.list(who="bob") == []
+    assert len(await admin.audit.list(limit=3)) == 3
+
+
+@pytest.mark.spec("ADMIN-29")
+async def test_code_without_a_name_writes_none(app: Stoker) -> None:
+    admin = Admin(app)
+    await admin.queues.tune("mail", Tuning(workers=3))
+    job = await app.enqueue(app.draft("send"))
+    await admin.jobs.cancel(job.id)
+    assert await admin.audit.list() == []
+    await Admin(app, way="command line").queues.resume("mail")
+    await Admin(app, way="command line").queues.pause("mail")
+    assert [one.by.who for one in await admin.audit.list()] == ["unnamed"]
+
+
+@pytest.mark.spec("ADMIN-30")
+async def test_a_cancel_is_undone_from_the_log(admin: Admin, app: Stoker) -> None:
+    job = await app.enqueue(app.draft("send", delay=60))
+    await admin.jobs.cancel(job.id)
+    [entry] = await admin.audit.list(action="jobs.cancel")
+    assert (await admin.jobs.restore(entry)).changed == 1
+    assert (await admin.jobs.get(job.id)).job.status is Status.PENDING
+    assert {action for action, _, _ in await logged(admin)} == {"jobs.cancel", "jobs.restore"}
+
+
+@pytest.mark.spec("ADMIN-31")
+async def test_who_reveals_a_secret_is_logged(admin: Admin, app: Stoker) -> None:
+    job = await app.enqueue(app.draft("send", {"password": "hunter2"}))
+    assert (await admin.jobs.get(job.id)).arguments == {"password": "[hidden]"}
+    assert (await admin.jobs.reveal(job.id)).arguments == {"password": "hunter2"}
+    assert await logged(admin) == [("jobs.reveal", f"job {job.id}", 1)]
+    await admin.audit.write("sign-in", "dashboard", reason="token")
+    assert ("sign-in", "dashboard", 1) in await logged(admin)
