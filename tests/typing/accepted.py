@@ -200,3 +200,19 @@ async def steer() -> None:
     assert_type(await orders.replay(["id"], here=True), int)
     assert_type((await orders.state()).consumers[0].waiting, int)
     await orders.seek("publish", {0: 17})
+
+
+async def exactly_once() -> None:
+    async with current().transaction(session) as handle:
+        assert_type(handle, Pool)
+    async with current().transaction() as tx:
+        assert_type(await tx.execute("select ?", 1), list[tuple[Any, ...]])
+        tx.result(1)
+
+
+def exactly_once_in_a_thread() -> None:
+    with (block := current().transaction(session)) as handle:
+        assert_type(handle, Pool)
+        block.result(1)
+    with current().transaction() as tx:
+        assert_type(tx.execute("select ?", 1), list[tuple[Any, ...]])
