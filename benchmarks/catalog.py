@@ -35,6 +35,7 @@ def everything() -> list[Benchmark]:
         latency,
         off_cost,
         operator_cost,
+        outbox_cost,
         postgres_cost,
         questions,
         redis_cost,
@@ -53,7 +54,7 @@ def everything() -> list[Benchmark]:
     servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
     return [
         benchmark
-        for module in (*local, tick_cost, group_cost, off_cost, operator_cost, block_cost, *servers)
+        for module in (*local, tick_cost, group_cost, off_cost, operator_cost, block_cost, outbox_cost, *servers)
         for benchmark in module.BENCHMARKS
     ]
 

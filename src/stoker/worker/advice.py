@@ -76,6 +76,8 @@ class Advice:
     async def look_at_start(self) -> None:
         """Warn of an app without tasks, and of served queues that neither a task nor a job is in."""
         app = self._app
+        if not self._lanes:
+            return  # a worker for services only
         if not app.tasks:
             logger.warning("this app has no tasks, so no job can run here. Name the modules that hold them: modules=")
             return

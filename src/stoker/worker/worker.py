@@ -231,7 +231,7 @@ class Worker:
             for _ in range(lane.slots):
                 self._start_slot(lane)
         self.store_loop.wakeup.set()
-        served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes)
+        served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes) or "none, services only"
         logger.info(
             "worker %s is at work on %s %s; queues and slots %s; %d tasks; stoker %s",
             self.id,
