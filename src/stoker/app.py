@@ -30,10 +30,11 @@ from stoker.hooks import FailedRun, Listener, Listeners, Middleware, PlainMiddle
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
-from stoker.model.events import Event, EventType, Transition, transition_to_pending
+from stoker.model.events import Event, Transition, of_alter, transition_to_pending, transitions_of_alter
 from stoker.model.groups import Group, new_group
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Status, Stored, check_name, portions
+from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Stored, check_name, portions
+from stoker.model.query import Change, Tally
 from stoker.model.retry import Backoff
 from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.throttle import Rate
@@ -366,25 +367,14 @@ class Stoker(Registry):
             taken.handle = self.handle(taken.holder)
             raise
 
-    def emit_canceled(self, before: stored.Job, reason: str) -> None:
-        """Emit the cancel of a job to the timeline and the listeners."""
+    def emit_altered(self, change: Change, tally: Tally) -> None:
+        """Emit an operator's change that the store accepted to the timeline and the listeners."""
         if self.timeline is not None:
-            at = before.started_at if before.status is Status.RUNNING else None
-            duration = None if at is None else max(0, wall() - at)
-            event = Event(wall(), EventType.CANCELED, before.id, before.queue, before.kind, before.attempts, duration)
-            self.timeline.add(event)
+            for event in of_alter(change, tally, wall()):
+                self.timeline.add(event)
         if self.listeners:
-            job = ids.text(before.id)
-            canceled = Transition(
-                job,
-                before.kind,
-                before.queue,
-                before=before.status,
-                after=Status.CANCELED,
-                attempt=before.attempts,
-                error=reason,
-            )
-            self.listeners.emit(canceled)
+            for transition in transitions_of_alter(change, tally):
+                self.listeners.emit(transition)
 
     def handle(self, job: str | JobId) -> JobHandle[Any]:
         """The handle of a job by its id: text, or the bytes of a draft."""

@@ -115,9 +115,9 @@ class GroupHandle:
         engine = await self._app.engine()
         members = {job.id: job for job in await self._members(group)}
         reason = text_of(reason, LONGEST_REASON)
-        tally = await engine.alter(Selection(tuple(members)), Cancel(reason))
-        for job in tally.changed_ids:
-            self._app.emit_canceled(members[job], reason)
+        change = Cancel(reason)
+        tally = await engine.alter(Selection(tuple(members)), change)
+        self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested
 
     # --- without a loop -----------------------------------------------------------------------------------------

@@ -127,10 +127,9 @@ class JobHandle(Generic[R_co]):
         """
         engine = await self._app.engine()
         reason = text_of(reason, LONGEST_REASON)
-        [before] = await engine.get([self._id])
-        tally = await engine.alter(Selection((self._id,)), Cancel(reason, force))
-        if tally.changed and before is not None:
-            self._app.emit_canceled(before, reason)
+        change = Cancel(reason, force)
+        tally = await engine.alter(Selection((self._id,)), change)
+        self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested > 0
 
 

@@ -12,6 +12,7 @@ from stoker.admin import bulk as pages
 from stoker.admin import jobs as module
 from stoker.app import Stoker
 from stoker.model import ids
+from stoker.model.audit import AuditQuery, By
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Transition
@@ -330,3 +331,15 @@ async def test_a_cancel_and_a_discard_are_undone(admin: Admin, app: Stoker, cloc
     await enqueue(app, unique="k", delay=60)
     assert (await admin.jobs.restore(canceled.former)).blocked == 1
     assert await status(app, keyed) is Status.CANCELED
+
+
+@pytest.mark.spec("AUDIT-01")
+async def test_what_a_person_changes_through_admin_is_in_the_audit_log(app: Stoker) -> None:
+    engine, job = await app.engine(), await enqueue(app)
+    named, unnamed = Admin(app, by="maria", way="page"), Admin(app)
+    await unnamed.queues.pause("default")
+    await named.jobs.cancel(job)
+    await named.queues.resume("default")
+    log = await engine.audit(AuditQuery())
+    assert {entry.deed.action for entry in log} == {"jobs.cancel", "queues.tune"}
+    assert {entry.by for entry in log} == {By("maria", "page")}

@@ -12,6 +12,7 @@ from stoker.model.events import (
     Timings,
     Transition,
     Window,
+    of_alter,
     of_claims,
     of_closing,
     of_insert,
@@ -20,10 +21,12 @@ from stoker.model.events import (
     transition_of,
     transition_to_pending,
     transition_to_running,
+    transitions_of_alter,
 )
 from stoker.model.groups import new_group
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED
+from stoker.model.query import Cancel, Clone, Former, Restore, RunNow, Tally
 from stoker.model.unique import Unique
 
 NOW = 5_000_000
@@ -148,3 +151,34 @@ def test_a_group_that_closed_is_an_event_and_so_are_the_callbacks_that_it_stored
     tidy = Event(9, EventType.ENQUEUED, keyed.id, "default", "tidy")
     assert of_closing(group, ()) == [closed, then]
     assert of_closing(group, {keyed.id}) == [closed, then, tidy]
+
+
+def former(job: int, status: Status, started: int | None = None) -> Former:
+    return Former(bytes([job]) * 16, "send", "mail", status, 2, 9, NOW, None, started)
+
+
+@pytest.mark.spec("EVENT-07")
+def test_an_operators_change_is_told_with_the_true_former_status() -> None:
+    tally = Tally(changed=2, former=(former(1, Status.RETRYING, NOW), former(2, Status.RUNNING, NOW - 30)))
+    cancel = Cancel("no need")
+    assert of_alter(cancel, tally, NOW) == [
+        Event(NOW, EventType.CANCELED, b"\1" * 16, "mail", "send", 2),
+        Event(NOW, EventType.CANCELED, b"\2" * 16, "mail", "send", 2, 30),
+    ]
+    told = transitions_of_alter(cancel, tally)
+    assert [(one.before, one.after, one.error) for one in told] == [
+        (Status.RETRYING, Status.CANCELED, "no need"),
+        (Status.RUNNING, Status.CANCELED, "no need"),
+    ]
+    copied = Tally(changed=1, former=(former(1, Status.DEAD),), created=(b"\3" * 16,))
+    clone = Clone((b"\3" * 16,))
+    assert of_alter(clone, copied, NOW) == [Event(NOW, EventType.ENQUEUED, b"\3" * 16, "mail", "send")]
+    assert [(one.before, one.after) for one in transitions_of_alter(clone, copied)] == [
+        (Status.DEAD, Status.RETRIED),
+        (None, Status.PENDING),
+    ]
+    restore = Restore((former(1, Status.RETRYING),))
+    [restored] = transitions_of_alter(restore, Tally(changed=1, former=(former(1, Status.CANCELED),)))
+    assert (restored.before, restored.after) == (Status.CANCELED, Status.RETRYING)
+    assert of_alter(restore, tally, NOW) == []
+    assert transitions_of_alter(RunNow(), tally) == []

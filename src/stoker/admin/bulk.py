@@ -7,7 +7,7 @@ changed since its page was read is left alone, and running jobs are never delete
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -16,7 +16,6 @@ import msgspec
 from stoker.admin.asking import Asking
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model import job as stored
 from stoker.model.errors import InvalidInput
 from stoker.model.filter import Filter
 from stoker.model.job import Status
@@ -176,7 +175,7 @@ class Walk:
         tally = Tally()
         if chosen:
             selection = Selection(tuple(job.id for job in chosen), frozenset(job.status for job in chosen))
-            tally = await alter(self._asking, selection, self._change(len(chosen)), chosen)
+            tally = await alter(self._asking, selection, self._change(len(chosen)))
             self.bulk.add(tally)
         self.cursor = None if page.cursor is None else write_cursor(page.cursor)
         self.ended = page.cursor is None
@@ -189,13 +188,9 @@ class Walk:
         return msgspec.structs.replace(query, until=bound if query.until is None else min(query.until, bound))
 
 
-async def alter(asking: Asking, selection: Selection, change: Change, before: Sequence[stored.Job]) -> Tally:
-    """Change jobs in one step; the timeline and listeners get the cancels with the true former status."""
+async def alter(asking: Asking, selection: Selection, change: Change) -> Tally:
+    """Change jobs in one step; the timeline and listeners are told with the true former status."""
     engine = await asking.engine()
     tally = await engine.alter(selection, change, by=asking.signed())
-    if isinstance(change, Cancel):
-        former = {job.id: job for job in before}
-        for job in tally.changed_ids:
-            if job in former:
-                asking.app.emit_canceled(former[job], change.reason)
+    asking.app.emit_altered(change, tally)
     return tally

@@ -239,7 +239,7 @@ class JobsAdmin:
         for start in range(0, len(former), LARGEST_BATCH):
             portion = tuple(former[start : start + LARGEST_BATCH])
             selection = Selection(tuple(one.id for one in portion))
-            done.add(await alter(self._asking, selection, Restore(portion), []))
+            done.add(await alter(self._asking, selection, Restore(portion)))
         return done
 
     async def act(
@@ -260,15 +260,14 @@ class JobsAdmin:
         wanted = [ids.parse(job) for job in target]
         for start in range(0, len(wanted), LARGEST_BATCH):
             portion = tuple(wanted[start : start + LARGEST_BATCH])
-            before = [job for job in await engine.get(portion) if job is not None]
-            bulk.add(await alter(self._asking, Selection(portion), change(len(portion)), before))
+            bulk.add(await alter(self._asking, Selection(portion), change(len(portion))))
             if _stops(progress, bulk):
                 break
         return bulk
 
     async def _one(self, action: str, before: stored.Job, change: Change) -> Bulk:
         """Change one job, or raise what hinders it."""
-        tally = await alter(self._asking, Selection((before.id,)), change, [before])
+        tally = await alter(self._asking, Selection((before.id,)), change)
         job = ids.text(before.id)
         if tally.missing:
             raise NotFound.job(job)

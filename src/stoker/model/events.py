@@ -14,6 +14,7 @@ import msgspec
 from stoker.model.groups import Group
 from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.query import Cancel, Change, Clone, Discard, Former, Requeue, Restore, Tally
 from stoker.model.time import HOUR, Instant, Span
 
 MOST_SAMPLES = 10_000
@@ -191,3 +192,46 @@ def transition_to_pending(draft: Draft) -> Transition:
 def transition_to_running(claim: Claim) -> Transition:
     """What a claim means to a listener."""
     return Transition(text(claim.id), claim.kind, claim.queue, claim.before, Status.RUNNING, claim.attempt)
+
+
+# --- what operators did ---------------------------------------------------------------------------------------------
+
+
+def of_alter(change: Change, tally: Tally, at: Instant) -> list[Event]:
+    """Events of an operator's change: cancels, and the copies of dead jobs."""
+    if isinstance(change, Cancel):
+        return [
+            Event(at, EventType.CANCELED, one.id, one.queue, one.kind, one.attempts, _ran(one, at))
+            for one in tally.former
+        ]
+    if isinstance(change, Clone):
+        copies = zip(tally.created, tally.former, strict=False)
+        return [Event(at, EventType.ENQUEUED, job, one.queue, one.kind) for job, one in copies]
+    return []
+
+
+def _ran(one: Former, at: Instant) -> Span | None:
+    """How long a run took that a cancel ended."""
+    return None if one.status is not Status.RUNNING or one.started_at is None else max(0, at - one.started_at)
+
+
+def transitions_of_alter(change: Change, tally: Tally) -> list[Transition]:
+    """What an operator's change means to a listener, with the status that each job really had before."""
+    found: list[Transition] = []
+    restored = {one.id: one.status for one in change.former} if isinstance(change, Restore) else {}
+    for one in tally.former:
+        after = restored.get(one.id) or _BECOMES.get(type(change))
+        if after is not None:
+            error = change.reason if isinstance(change, Cancel) else None
+            found.append(Transition(text(one.id), one.kind, one.queue, one.status, after, one.attempts, error))
+    for job, one in zip(tally.created, tally.former, strict=False):
+        found.append(Transition(text(job), one.kind, one.queue, None, Status.PENDING))
+    return found
+
+
+_BECOMES: dict[type[Change], Status] = {
+    Cancel: Status.CANCELED,
+    Requeue: Status.PENDING,
+    Clone: Status.RETRIED,
+    Discard: Status.DISCARDED,
+}

@@ -317,6 +317,7 @@ class Former(msgspec.Struct, frozen=True, gc=False):
     token: int
     scheduled_at: Instant
     ended: Instant | None = None
+    started_at: Instant | None = None
 
 
 class Restore(msgspec.Struct, frozen=True):

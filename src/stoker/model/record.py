@@ -281,8 +281,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def as_former(self, after: Record | None) -> Former:
         """What this job was, before it became `after`."""
-        ended = None if after is None else after.finished_at
-        return Former(self.id, self.kind, self.queue, self.status, self.attempts, self.token, self.scheduled_at, ended)
+        return Former(
+            self.id,
+            self.kind,
+            self.queue,
+            self.status,
+            self.attempts,
+            self.token,
+            self.scheduled_at,
+            None if after is None else after.finished_at,
+            self.started_at,
+        )
 
     def restorable(self, former: Former) -> bool:
         """Has nothing happened to it since the change that an operator wants to undo?"""

@@ -44,7 +44,7 @@ _BY_DUE = sql("find_by_due")
 _BY_RETRY = sql("find_by_retry")
 
 SHORTEST_WINDOW: Span = SECOND
-WIDER = 8
+WIDER = 2
 
 
 async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
@@ -189,7 +189,11 @@ def _latest(query: Query, place: Place, size: int, window: Span, now: Instant) -
         while True:
             low = max(start - window, floor)
             done = yield _BY_END_DONE, (*values, low)
-            if len(done) >= size or low <= floor:
+            if len(done) >= size:
+                # The next chunk is probably as dense as this one.
+                window = max(start - done[-1][0], SHORTEST_WINDOW) * WIDER
+                break
+            if low <= floor:
                 break
             window *= WIDER
         found += [(at, job) for at, job in done]
