@@ -343,3 +343,28 @@ async def test_what_a_person_changes_through_admin_is_in_the_audit_log(app: Stok
     log = await engine.audit(AuditQuery())
     assert {entry.deed.action for entry in log} == {"jobs.cancel", "queues.tune"}
     assert {entry.by for entry in log} == {By("maria", "page")}
+
+
+@pytest.mark.spec("EXPLAIN-03", "EXPLAIN-04")
+async def test_every_engine_shows_workers_that_do_not_fit_or_report(
+    admin: Admin, app: Stoker, clock: VirtualClock
+) -> None:
+    engine = await app.engine()
+    group = await app.group([app.draft("send", queue="mail")])
+    [member] = (await engine.groups([ids.parse(group.id)]))[0].members  # type: ignore[union-attr]
+    job = ids.text(member)
+
+    async def beat(**fields: Any) -> None:
+        await engine.beat(Presence(**{"worker": "w", "host": "h", "pid": 1, "queues": {"mail": 3}, **fields}))
+
+    assert await reason(admin, job) is Reason.NO_WORKER
+    await beat(kinds={"resize": "app:resize"})
+    found = await admin.jobs.explain(job)
+    assert found.reason is Reason.UNKNOWN_TASK
+    assert found.beside == (f"it is a member of group {group.id}: 1 of 1 have not ended",)
+    await beat(kinds={"send": "app:send"})
+    assert await reason(admin, job) is Reason.BEHIND
+    clock.advance(30)
+    assert await reason(admin, job) is Reason.WORKER_UNHEALTHY
+    await beat(state="stopped")
+    assert await reason(admin, job) is Reason.NO_WORKER
