@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
@@ -14,6 +15,7 @@ from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census, Count
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Bucket, Cooldown, Rate
 from stoker.model.time import SECOND
 
@@ -196,3 +198,23 @@ def test_a_limited_queue_without_a_worker_is_found() -> None:
     queues = [Queue(name="mail", workers=3), Queue(name="off", workers=0), Queue(name="free")]
     assert limits_unserved(queues, [HERE], NOW) == {}
     assert limits_unserved(queues, [], NOW) == {"mail": 3}
+
+
+@pytest.mark.spec("LIMIT-44")
+def test_a_full_key_is_named_with_its_holders() -> None:
+    """Not for a job that holds a place itself, and not while one is free."""
+    holders = tuple(bytes([n]) * 16 for n in range(1, 3))
+    full = SubqueueView("mail", "api/x", "api", "x", 2, 2, holders=holders)
+    found = explain(job(), MAIL, [HERE], census(), subqueue=full)
+    assert found.reason is Reason.KEY_LIMITED
+    assert "limit 'api' of queue 'mail' lets 2 run at once for key 'x', and 2 hold a place: " in found.detail
+    crowded = msgspec.structs.replace(full, key=None, running=30, most=30)
+    detail = explain(job(), MAIL, [HERE], census(), subqueue=crowded).detail
+    assert "at once, and 30 hold a place" in detail
+    assert detail.endswith(" and 28 more")
+    for subqueue, one in (
+        (full, job(id=holders[0])),
+        (msgspec.structs.replace(full, most=3), job()),
+        (msgspec.structs.replace(full, most=None), job()),
+    ):
+        assert explain(one, MAIL, [HERE], census(), subqueue=subqueue).reason is Reason.BEHIND

@@ -117,7 +117,12 @@ class JobsAdmin:
         flow = flows(points, since, RECENT).get(found.queue)
         unreadable = found.metadata.get(CORRUPT)
         seen = self._asking.redact.job(found)
-        return explain(seen, queue, presences, census, unreadable=unreadable, group=group, flow=flow)
+        subqueue = None
+        if found.options.limit is not None:
+            subqueues = await engine.subqueues(found.queue, names=[found.options.limit.subqueue])
+            subqueue = next(iter(subqueues), None)
+        known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
+        return explain(seen, queue, presences, census, **known)
 
     async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
         """How many jobs a filter means now: counted up to 10,000, and whether that is all of them."""

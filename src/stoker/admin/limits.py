@@ -1,18 +1,21 @@
-"""Limits for operators: rate budgets with what is left of them, and how to tune and drain them."""
+"""Limits for operators: rate budgets with what is left of them, and what runs under each limit key."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 
 from stoker.admin.asking import Asking
 from stoker.admin.audit import audited
-from stoker.model.control import Budget
+from stoker.model.control import Budget, Tuning
 from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.ids import text
 from stoker.model.job import check_name
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Rate, level, until_token
-from stoker.model.time import Instant
+from stoker.model.time import EPOCH, Instant
 
 
 class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +32,26 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     declared: Rate | None = None
 
 
+class KeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs and waits under one key of a limit, or for one tenant of a fair queue (`limit` is None).
+
+    `most` is how many may run at once, None: any number; `pinned`: an operator set it. `due` is when the first job that
+    waits is due, None: none waits. `holders` are up to ten of the jobs that take the places.
+    """
+
+    queue: str
+    limit: str | None
+    key: str | None
+    running: int
+    most: int | None
+    pinned: bool
+    due: datetime | None
+    holders: tuple[str, ...]
+    name: str
+
+
 class LimitsAdmin:
-    """Questions about budgets, and changes to them."""
+    """Questions about budgets and limits by key, and changes to them."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -48,6 +69,21 @@ class LimitsAdmin:
             raise NotFound(f"budget {name!r} is not in the store")
         return found
 
+    async def keys(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[KeyView]:
+        """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
+        engine = await self._asking.engine()
+        return [_key(one) for one in await engine.subqueues(queue, after=after, limit=limit)]
+
+    async def set(self, queue: str, name: str, n: int) -> None:
+        """Let so many jobs of each key of a limit run at once, whatever jobs bring, until it is cleared."""
+        engine = await self._asking.engine()
+        await engine.tune(queue, Tuning(limits=((name, n),)), by=self._asking.signed())
+
+    async def clear(self, queue: str, name: str) -> None:
+        """Give a limit back to the number that its jobs bring."""
+        engine = await self._asking.engine()
+        await engine.tune(queue, Tuning(limits=((name, None),)), by=self._asking.signed())
+
     async def tune(self, name: str, rate: Rate) -> None:
         """Set a budget's rate; tokens at hand are kept as far as they fit. A new budget is full."""
         check_name("budget", name)
@@ -61,6 +97,20 @@ class LimitsAdmin:
         if not await self._asking.app.budget(name).drain():
             raise NotFound(f"budget {name!r} is not in the store")
         await audited(self._asking, "limits.drain", f"budget {name}")
+
+
+def _key(one: SubqueueView) -> KeyView:
+    return KeyView(
+        queue=one.queue,
+        limit=one.limit,
+        key=one.key,
+        running=one.running,
+        most=one.most,
+        pinned=one.pinned,
+        due=None if one.due is None else EPOCH + timedelta(microseconds=one.due),
+        holders=tuple(map(text, one.holders)),
+        name=one.name,
+    )
 
 
 def _view(one: Budget, now: Instant) -> BudgetView:

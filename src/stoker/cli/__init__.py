@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel"),
     "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
     "schedules": ("stoker.cli.schedules:schedules", "List schedules; pause, resume, run, edit or drop one"),
-    "limits": ("stoker.cli.limits:limits", "Show rate budgets; tune and drain them"),
+    "limits": ("stoker.cli.limits:limits", "Show rate budgets and limits by key; change them"),
     "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs now, and what became of those before"),
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
     "operations": ("stoker.cli.operations:operations", "List bulk actions; stop and resume them"),

@@ -1,4 +1,4 @@
-"""`stoker limits …`: rate budgets with what is left of them; tune and drain them."""
+"""`stoker limits …`: rate budgets with what is left of them, and what runs under each limit key."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 import click
 
-from stoker.admin.limits import BudgetView
+from stoker.admin.limits import BudgetView, KeyView
 from stoker.cli.groups import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, length, objects, on_store, read_rate, said, show
+from stoker.cli.text import safe
 
+KEYS = ("key", "running", "most", "waiting", "holders")
 COLUMNS = ("budget", "tokens", "of", "rate", "next token")
 
 
 @click.group(cls=NearestGroup)
 def limits() -> None:
-    """Show rate budgets; tune and drain them."""
+    """Show rate budgets and limits by key; change them."""
 
 
 @limits.command("list")
@@ -33,6 +35,49 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 def _row(one: BudgetView) -> tuple[Any, ...]:
     following = f"in {length(one.next_token)}" if one.next_token else ""
     return one.name, f"{one.tokens:.1f}", f"{one.capacity:g}", f"{one.rate.n:g} per {one.rate.per:g} s", following
+
+
+@limits.command(epilog=EXIT_CODES)
+@click.argument("queue")
+@click.option("--after", metavar="NAME", help="Only names behind this one.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@on_store
+def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
+    """List what runs under each limit key, and each tenant, of a queue."""
+    found = ask(path, url, lambda admin: admin.limits.keys(queue, after=after, limit=limit))
+    if as_json:
+        objects(found)
+    else:
+        show(KEYS, [_key_row(one) for one in found])
+
+
+def _key_row(one: KeyView) -> tuple[Any, ...]:
+    most = "any" if one.most is None else f"{one.most}{' (set)' if one.pinned else ''}"
+    return safe(one.name), one.running, most, "yes" if one.due is not None else "", " ".join(one.holders)
+
+
+@limits.command("set", epilog=EXIT_CODES)
+@click.argument("queue")
+@click.argument("name")
+@click.argument("n", type=click.IntRange(1))
+@as_json_option
+@on_store
+def set_(queue: str, name: str, n: int, as_json: bool, path: str | None, url: str | None) -> None:
+    """Let N jobs of each key of a limit run at once, until it is cleared."""
+    ask(path, url, lambda admin: admin.limits.set(queue, name, n))
+    said(f"limit {name} of queue {queue} is set to {n}", as_json, queue=queue, limit=name, n=n)
+
+
+@limits.command(epilog=EXIT_CODES)
+@click.argument("queue")
+@click.argument("name")
+@as_json_option
+@on_store
+def clear(queue: str, name: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Give a limit back to the number that its jobs bring."""
+    ask(path, url, lambda admin: admin.limits.clear(queue, name))
+    said(f"limit {name} of queue {queue} is that of its jobs", as_json, queue=queue, limit=name, cleared=True)
 
 
 @limits.command(epilog=EXIT_CODES)

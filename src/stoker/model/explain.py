@@ -19,6 +19,7 @@ from stoker.model.job import ACTIVE, PARENT, Job, Status, links
 from stoker.model.lifecycle import UNFIT_SINCE
 from stoker.model.query import Census
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import until_token
 from stoker.model.time import Instant, rfc3339
 from stoker.model.words import span
@@ -40,6 +41,7 @@ class Reason(enum.StrEnum):
     NO_WORKER = "no_worker"
     WORKER_UNHEALTHY = "worker_unhealthy"
     RATE_LIMITED = "rate_limited"
+    KEY_LIMITED = "key_limited"
     BEHIND = "behind"
 
 
@@ -82,10 +84,12 @@ def explain(
     unreadable: str | None = None,
     group: Group | None = None,
     flow: Flow | None = None,
+    subqueue: SubqueueView | None = None,
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
-    `group` is the job's group, `flow` what went in and out of its queue lately, as far as they are known.
+    `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
+    as far as they are known.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -95,7 +99,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue)
     return Explanation(first, tuple(others), beside)
 
 
@@ -151,7 +155,14 @@ def _running(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
     return Gate(Reason.RUNNING, f"it runs {where}{since}{progress}{silent if stalled else ''}", "", job.started_at)
 
 
-def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census, flow: Flow | None) -> Iterator[Gate]:
+def _gates(
+    job: Job,
+    queue: Queue,
+    presences: Sequence[Presence],
+    census: Census,
+    flow: Flow | None,
+    subqueue: SubqueueView | None,
+) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
     unfit = UNFIT_SINCE in job.metadata
     if unfit:  # this comes first: it is why such a job waits
@@ -183,6 +194,8 @@ def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census
         until = now + wait
         detail = f"queue {name} is at its rate; its next start is at {rfc3339(until)}"
         yield Gate(Reason.RATE_LIMITED, detail, until=until)
+    if subqueue is not None and job.id not in subqueue.holders and subqueue.full:
+        yield _key_limited(subqueue)
     others = max(census.ready(job.queue) - 1, 0)
     order = f"with {others:,} other due jobs, which run by priority, time and id" if others else "and runs next"
     clear = None if flow is None or not others else flow.clear_in(others)
@@ -190,6 +203,20 @@ def _gates(job: Job, queue: Queue, presences: Sequence[Presence], census: Census
         "" if flow is None or clear is None else f"; at the rate of the last {flow.minutes} min {span(clear)} at most"
     )
     yield Gate(Reason.BEHIND, f"it waits in queue {name} {order}{takes}", since=job.scheduled_at)
+
+
+def _key_limited(subqueue: SubqueueView) -> Gate:
+    """All slots of the job's limit are taken."""
+    key = "" if subqueue.key is None else f" for key {subqueue.key!r}"
+    holders = ", ".join(map(id_text, subqueue.holders))
+    more = subqueue.running - len(subqueue.holders)
+    rest = f" and {more:,} more" if more > 0 else ""
+    detail = (
+        f"limit {subqueue.limit!r} of queue {subqueue.queue!r} lets {subqueue.most:,} run at once{key}, and "
+        f"{subqueue.running:,} hold a place: {holders}{rest}"
+    )
+    remedy = f"It starts when one of them ends; `stoker limits set {subqueue.queue} {subqueue.limit} N` allows more."
+    return Gate(Reason.KEY_LIMITED, detail, remedy)
 
 
 def _unserved(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:

@@ -108,6 +108,11 @@ class SubqueueView(msgspec.Struct, frozen=True):
     due: Instant | None = None
     holders: tuple[JobId, ...] = ()
 
+    @property
+    def full(self) -> bool:
+        """Are all places taken?"""
+        return self.most is not None and self.running >= self.most
+
 
 # --- where a job stands -----------------------------------------------------------------------------------------
 
