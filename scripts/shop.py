@@ -33,9 +33,9 @@ QUEUES = {
     "mail": (2_100, 0.5, 40),
     "search": (900, 0.1, 20),
     "billing": (300, 4.0, 20),
-    "media": (12, 280.0, 20),
+    "media": (12, 9.0, 20),
     "imports": (20, 1.1, 10),
-    "reports": (2, 400.0, 10),
+    "reports": (2, 12.0, 10),
 }
 """Completed per minute, seconds from enqueue to done, slots."""
 
@@ -119,7 +119,8 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
             if queue == "billing" and ago < 12:
                 done = max(done * (ago - 4) // 10, 0)
             slow = 1 + max(0, 14 - ago) / 3 if queue == "billing" else 1.0
-            come = done + RANDOM.randrange(0, max(rate // 20, 2)) + (400 if queue == "billing" and ago < 14 else 0)
+            come = max(done + RANDOM.randrange(-20, 21) * rate // 400, 0)
+            come += 300 if queue == "billing" and ago < 14 else 0
             died = RANDOM.choice([0] * 9 + [1, 2]) if queue in {"webhooks", "media"} else 0
             if queue == "imports" and 8 < ago < 24:
                 died = [3, 9, 22, 41, 38, 29, 17, 12, 8, 5, 4, 3, 2, 3, 1][23 - ago]
@@ -127,7 +128,7 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
             if died:
                 points.append(Point(queue, "failed", at, died))
             if done:
-                spans = [total * slow * factor * RANDOM.uniform(0.85, 1.15) * SECOND for factor in (1, 4, 10)]
+                spans = [total * slow * factor * RANDOM.uniform(0.85, 1.15) * SECOND for factor in (1, 2.5, 5)]
                 points += [
                     Point(queue, name, at, done, spans[0] * done * part, *_ranks(spans, part))
                     for name, part in (("total", 1.0), ("processing", 0.6))
@@ -264,11 +265,12 @@ async def _settings(app: Stoker, engine: Engine, clock: VirtualClock, now: Insta
 async def _streams(engine: Engine) -> None:
     outbox = outbox_of(engine)
     orders = Stream("orders", 16)
-    await outbox.register(orders, [Consumer("warehouse"), Consumer("analytics")])
+    await outbox.register(orders, [Consumer("analytics")])
     entries = [
         Entry(RANDOM.randbytes(16), f"customer-{n}", n % 16, b'{"order": 1}', "shop.OrderPlaced.v3") for n in range(300)
     ]
     await outbox.append(orders, entries)
+    await outbox.register(orders, [Consumer("warehouse", "end")])
 
 
 async def _presences(engine: Engine) -> None:

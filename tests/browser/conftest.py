@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
-from stoker.web import Open, dashboard
+from stoker.web import Limits, Open, dashboard
 from tests.web.serving import Served
 
 T = TypeVar("T")
@@ -49,7 +49,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("shop") / "shop.db"
     module = shop()
     apart(lambda: asyncio.run(module.fill(path)))
-    board = dashboard(module.declared(path), auth=Open("ann"), env="production", color="red")
+    limits = Limits(seconds=30)  # the machine may be busy
+    board = dashboard(module.declared(path), auth=Open("ann"), env="production", color="red", limits=limits)
     served = Served(board)
     yield served.url
     served.close()

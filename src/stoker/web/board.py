@@ -70,6 +70,7 @@ Kind: TypeAlias = Literal["page", "action", "api", "open"]
 class Limits:
     """Bounds on what a client may ask for; everything else is refused."""
 
+    seconds: float = LIMIT
     body: int = 1 << 20
     requests: int = 64
     streams: int = 100
@@ -282,7 +283,7 @@ class Dashboard:
         if not visit.identity.may(way.role):
             what = f"This needs the role {way.role}; {visit.identity.name} has {visit.identity.role}."
             raise Problem(403, "role", f"{what} Nothing was changed.")
-        async with asyncio.timeout(ACTION_LIMIT if way.changes else LIMIT):
+        async with asyncio.timeout(ACTION_LIMIT if way.changes else self.limits.seconds):
             return await way.call(visit)
 
     def _nowhere(self, ways: list[tuple[re.Match[str], Way]], path: str) -> Problem:

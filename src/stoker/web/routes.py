@@ -9,7 +9,6 @@ from starlette.responses import Response
 from stoker.web import actions, assets, live, tokens, view
 from stoker.web.api import document, endpoints
 from stoker.web.board import Way
-from stoker.web.hub import LIMIT
 from stoker.web.pages import health, job, jobs, lists, operations, outbox, overview, queues, schedules, shared
 from stoker.web.problems import TITLES, Problem, details
 from stoker.web.visit import Visit
@@ -85,7 +84,7 @@ def _store_down(visit: Visit, problem: Problem) -> Response:
         "problem": problem,
         "read_at": None if last is None else last.census.at,
         "queues": [] if last is None else shared.queue_rows(visit, last, {}),
-        "limit": f"{LIMIT:g}",
+        "limit": f"{visit.board.limits.seconds:g}",
         "live_url": "",
     }
     return view.page(visit, "store-down.html", context, 503)

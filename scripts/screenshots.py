@@ -1,0 +1,123 @@
+"""Pictures of the dashboard for the documentation: `scripts/screenshots [FOLDER [all]]`.
+
+Without `all` only the pages that the documentation shows; with it every page at three widths, light and dark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import shop  # type: ignore[import-not-found]
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+
+from stoker import Stoker
+from stoker.web import Open, dashboard
+
+ROOT = Path(__file__).resolve().parent.parent
+SHOWN = {
+    "overview": ("/", 1280, 900, "light"),
+    "overview-dark": ("/", 1280, 900, "dark"),
+    "job": ("{job}", 1280, 860, "light"),
+    "queues": ("/queues", 1280, 640, "light"),
+}
+PAGES = {
+    "overview": "/",
+    "jobs": "/jobs?q=is:dead",
+    "jobs-all": "/jobs",
+    "by-error": "/jobs?q=is:dead&group=error",
+    "job": "{job}",
+    "queues": "/queues",
+    "queue": "/queues/billing",
+    "kinds": "/kinds",
+    "workers": "/workers",
+    "schedules": "/schedules",
+    "schedule": "/schedules/daily-digest",
+    "outbox": "/outbox",
+    "limits": "/limits",
+    "health": "/health",
+    "operation": "/operations/new?do=requeue&q=is:dead+queue:imports",
+}
+
+
+async def stay(jobs: Stoker, stop: threading.Event) -> None:
+    """Keep the shop's workers in sight, but for one."""
+    async with jobs:
+        engine = await jobs.engine()
+        presences = [one for one in await engine.workers() if one.worker != "fra-3.0"]
+        while not stop.is_set():
+            for one in presences:
+                await engine.beat(msgspec.structs.replace(one, seen_at=0))
+            await asyncio.sleep(2)
+
+
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        sys.exit("there is no Chromium on this machine: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "shop.db"
+        asyncio.run(shop.fill(path))
+        stop = threading.Event()
+        keeper = threading.Thread(target=lambda: asyncio.run(stay(shop.declared(path), stop)))
+        keeper.start()
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            site = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            board = dashboard(shop.declared(path), auth=Open("maria"), env="production", color="red")
+            server = uvicorn.Server(uvicorn.Config(board, log_level="error", timeout_graceful_shutdown=1))
+            serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            serving.start()
+            time.sleep(4)
+            try:
+                with sync_playwright() as playwright:
+                    browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                    take(browser, site, folder, everything="all" in arguments)
+                    browser.close()
+            finally:
+                stop.set()
+                server.should_exit = True
+                serving.join()
+                keeper.join()
+
+
+def take(browser: Browser, site: str, folder: Path, *, everything: bool) -> None:
+    """Take the pictures."""
+    with urllib.request.urlopen(f"{site}/jobs?q=key:sub:48213") as answer:  # noqa: S310 - our own server
+        job = "/jobs/" + re.findall(r'name="id" value="([^"]+)"', answer.read().decode())[0]
+    wanted = [(name, path, width, height, theme, False) for name, (path, width, height, theme) in SHOWN.items()]
+    if everything:
+        wanted = [
+            (f"{name}-{width}-{theme}", path, width, 900, theme, True)
+            for name, path in PAGES.items()
+            for width in (1440, 1024, 390)
+            for theme in ("light", "dark")
+        ]
+    for name, path, width, height, theme, whole in wanted:
+        scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
+        page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        page.goto(site + path.format(job=job))
+        page.evaluate("document.fonts.ready")
+        page.wait_for_timeout(500)
+        page.screenshot(path=folder / f"{name}.png", full_page=whole)
+        page.close()
+        print(f"wrote {folder / name}.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
