@@ -34,6 +34,7 @@ PAGES = [
     "/outbox/orders/analytics",
     "/limits",
     "/health",
+    "/audit",
     "/operations",
     "/operations/new?do=requeue&q=is:dead+queue:imports",
 ]
@@ -116,6 +117,7 @@ def test_keys_do_what_buttons_do(site: str, look: Any) -> None:
     page.keyboard.press("e")
     expect(page.locator("h1")).to_contain_text("Requeue 1 job?")
     page.wait_for_selector("html.scripted")
+    page.wait_for_load_state("load")
     page.keyboard.press("?")
     expect(page.locator("#keylist")).to_be_visible()
     page.keyboard.press("Escape")

@@ -17,7 +17,7 @@ from stoker.engines.redis import RedisEngine
 from stoker.model.control import Presence
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.testing.clock import VirtualClock
-from stoker.web import Dashboard, Open, dashboard
+from stoker.web import Dashboard, Limits, Open, dashboard
 from tests.harness.apps import make_engine
 
 
@@ -76,7 +76,7 @@ class Client:
 
 @pytest.fixture
 async def board(app: Stoker) -> AsyncIterator[Dashboard]:
-    board = dashboard(app, auth=Open("ann"))
+    board = dashboard(app, auth=Open("ann"), limits=Limits(seconds=30))  # the machine may be busy
     yield board
     await board.close()
 

@@ -54,6 +54,8 @@ async def test_a_job_is_requeued_canceled_copied_discarded_and_deleted(app: Stok
     assert await status(app, copy.headers["location"].rpartition("/")[2]) is Status.PENDING
     await end(app, await claim(app))
     [dead] = re.findall(r'name="id" value="([^"]+)"', (await client.get("/jobs?q=is:dead")).text)
+    await undo(client, told(await client.post(f"/jobs/{dead}/discard")))
+    assert await status(app, dead) is Status.DEAD
     await client.post(f"/jobs/{dead}/discard")
     assert await status(app, dead) is Status.DISCARDED
     asked = await client.post(f"/jobs/{dead}/delete")
@@ -182,6 +184,19 @@ async def test_ticked_jobs_are_previewed_and_counted_by_what_became_of_them(app:
     )
     nothing = told(await client.post("/operations/new", [("do", "requeue")]))
     assert nothing["bad"]
+
+
+@pytest.mark.spec("WEBACT-11")
+async def test_changes_and_looks_are_in_the_audit_log(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    await client.post("/queues/default/pause", {"reason": "bad file"})
+    await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    await client.post(f"/jobs/{id_}/cancel")
+    page = text(await client.get("/audit"))
+    for words in ("ann page", "jobs.cancel", "jobs.reveal", f"job {id_}", "queue default"):
+        assert words in page, words
+    assert "jobs.cancel" not in text(await client.get("/audit?who=bob"))
+    assert (await client.get("/audit?since=1y")).status_code == 422
 
 
 @pytest.mark.spec("WEBACT-10")

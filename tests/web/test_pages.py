@@ -16,7 +16,19 @@ from stoker.web import Dashboard
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
-PAGES = ["/", "/jobs", "/queues", "/kinds", "/workers", "/schedules", "/outbox", "/limits", "/health", "/operations"]
+PAGES = [
+    "/",
+    "/jobs",
+    "/queues",
+    "/kinds",
+    "/workers",
+    "/schedules",
+    "/outbox",
+    "/limits",
+    "/health",
+    "/audit",
+    "/operations",
+]
 
 
 async def lively(app: Stoker, clock: VirtualClock) -> dict[str, str]:

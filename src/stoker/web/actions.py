@@ -59,10 +59,13 @@ async def on_job(visit: Visit) -> Response:
         if done.cancel_requested:
             flash = Flash(f"{before.kind} is running and is asked to stop.")
         else:
-            flash = Flash(f"Canceled {before.kind}.", f"{path}/requeue", (("next", back),))
+            flash = Flash(f"Canceled {before.kind}.", f"{path}/restore", (("next", back),))
     elif verb == "discard":
         await admin.jobs.discard(id_)
-        flash = Flash(f"Discarded {before.kind}. It is off the dead list and kept.")
+        undo = (("next", back),)
+        flash = Flash(f"Discarded {before.kind}. It is off the dead list and kept.", f"{path}/restore", undo)
+    elif verb == "restore":
+        flash = Flash(await _restored(visit, id_, before.kind))
     elif verb == "delete":
         done = await admin.jobs.delete(id_)
         stays = bool(done.cancel_requested)
@@ -76,12 +79,24 @@ async def on_job(visit: Visit) -> Response:
     elif verb == "prioritize":
         priority = _number("priority", form.get("priority") or str(FRONT))
         await admin.jobs.prioritize(id_, int(priority))
-        undo = (("priority", str(before.priority)), ("next", back))
-        flash = Flash(f"{before.kind} has priority {priority:g}.", f"{path}/prioritize", undo)
+        reverse = (("priority", str(before.priority)), ("next", back))
+        flash = Flash(f"{before.kind} has priority {priority:g}.", f"{path}/prioritize", reverse)
     else:
         raise Problem(404, "not_found", f"There is no action {verb[:40]}.")
     visit.board.hub.forget()
     return view.redirect(visit, back, flash)
+
+
+async def _restored(visit: Visit, id_: str, kind: str) -> str:
+    """Undo the last cancel or discard of a job, as the audit log has it."""
+    entries = await visit.admin.audit.list(3_600, target=f"job {id_}", limit=20)
+    entry = next((one for one in entries if one.deed.former), None)
+    if entry is None:
+        raise NotFound("The audit log has nothing about this job that can be undone.")
+    done = await visit.admin.jobs.restore(entry)
+    if not done.changed:
+        raise Problem(409, "changed", f"{kind} has changed since. Nothing was undone.")
+    return f"{kind} is as it was before."
 
 
 SURE: Final = {
@@ -166,6 +181,9 @@ async def on_queue(visit: Visit) -> Response:
         await visit.admin.queues.tune(name, Tuning(paused=False))
         reason = before.pause.reason if before.pause is not None else None
         flash = Flash(f"Resumed {name}.", f"{path}/pause", (("reason", reason or ""), ("next", back)))
+    elif verb == "reopen":
+        await visit.admin.queues.reopen(name)
+        flash = Flash(f"Ended the cool-down of {name}.")
     elif verb == "tune":
         await visit.admin.queues.tune(name, _tuning(form, before))
         flash = Flash(f"Tuned {name}.", f"{path}/tune", _fields(before))
@@ -230,23 +248,22 @@ async def on_schedule(visit: Visit) -> Response:
     if found is None:
         raise NotFound(f"There is no schedule {name}.")
     check_queue(visit, found.template.queue)
-    handle = visit.board.store.schedule_handle(name)
+    handle = visit.admin.schedules
     path = f"schedules/{quote(name, safe='')}"
     back = local(visit, form.get("next") or visit.url(path))
     if verb == "pause":
-        await handle.pause()
+        await handle.pause(name)
         flash = Flash(f"Paused {name}.", f"{path}/resume", (("next", back),))
     elif verb == "resume":
-        await handle.resume()
+        await handle.resume(name)
         flash = Flash(f"Resumed {name}.", f"{path}/pause", (("next", back),))
     elif verb == "run-now":
-        job = await handle.run_now()
-        flash = Flash(f"Enqueued one job of {name}: {job.id}.")
+        flash = Flash(f"Enqueued one job of {name}: {await handle.run_now(name)}.")
     elif verb == "edit":
         if form.get("cron").startswith("@every "):
-            await handle.edit(every=_number("every", form.get("cron").removeprefix("@every ").removesuffix("s")))
+            await handle.edit(name, every=_number("every", form.get("cron").removeprefix("@every ").removesuffix("s")))
         else:
-            await handle.edit(cron=form.get("cron"), tz=form.get("tz") or None)
+            await handle.edit(name, cron=form.get("cron"), tz=form.get("tz") or None)
         undo = (("cron", found.expression), ("tz", found.tz), ("next", back))
         flash = Flash(f"Changed {name}. Deployments leave it alone from now on.", f"{path}/edit", undo)
     elif verb == "reset":
@@ -270,7 +287,8 @@ async def on_limit(visit: Visit) -> Response:
         raise NotFound(f"There is no budget {name}.")
     path = f"limits/{quote(name, safe='')}"
     if verb == "tune":
-        await engine.tune(name, Rate(_number("n", form.get("n")), per=_number("per", form.get("per") or "1")))
+        rate = Rate(_number("n", form.get("n")), per=_number("per", form.get("per") or "1"))
+        await visit.admin.limits.tune(name, rate)
         rate = before.bucket.rate
         flash = Flash(f"Tuned {name}.", f"{path}/tune", (("n", f"{rate.n:g}"), ("per", f"{rate.per:g}")))
     elif verb == "drain":
@@ -287,7 +305,7 @@ async def on_limit(visit: Visit) -> Response:
                 "Drain it",
                 "Leave its tokens",
             )
-        await engine.drain(name)
+        await visit.admin.limits.drain(name)
         flash = Flash(f"Drained {name}.")
     else:
         raise Problem(404, "not_found", f"There is no action {verb[:40]} for a budget.")

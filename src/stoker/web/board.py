@@ -59,9 +59,6 @@ COLORS = ("red", "amber", "green", "blue", "grey")
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
-MOST_ADMINS = 500
-"""Of how many visitors the dashboard remembers that they were here."""
-
 Call: TypeAlias = Callable[[Visit], Awaitable[Response]]
 Kind: TypeAlias = Literal["page", "action", "api", "open"]
 
@@ -140,7 +137,7 @@ class Dashboard:
         self.streams: dict[str, int] = {}
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
-        self._admins: dict[tuple[str, str], Admin] = {}
+        self.walking: list[Admin] = []
         self.known_tokens = KnownTokens()
         from stoker.web.routes import ways
 
@@ -150,14 +147,10 @@ class Dashboard:
     def __repr__(self) -> str:
         return f"<Dashboard {self.store.root().name}>"
 
-    def admin_for(self, who: Identity | None, way: str) -> Admin:
-        """The operator's questions and actions, under a visitor's name."""
-        key = ("" if who is None else who.name, way)
-        if key not in self._admins:
-            if len(self._admins) >= MOST_ADMINS:  # those that walk an operation are kept by their tasks
-                self._admins.pop(next(iter(self._admins)))
-            self._admins[key] = Admin(self.store, by=key[0] or None, way=way, redact=self.redact)
-        return self._admins[key]
+    def admin_for(self, visit: Visit) -> Admin:
+        """The operator's questions and actions, signed with the visitor's name and the request's id."""
+        name = None if visit.identity is None else visit.identity.name
+        return Admin(self.store, by=name, way=visit.way, redact=self.redact, request=visit.id)
 
     @property
     def signs_in(self) -> bool:
@@ -179,7 +172,7 @@ class Dashboard:
 
     async def close(self) -> None:
         """End the live streams and close the dashboard's own connections."""
-        for admin in self._admins.values():
+        for admin in self.walking:
             await admin.operations.close()
         await self.hub.close()
         await self.store.close()

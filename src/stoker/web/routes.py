@@ -9,7 +9,7 @@ from starlette.responses import Response
 from stoker.web import actions, assets, live, tokens, view
 from stoker.web.api import document, endpoints
 from stoker.web.board import Way
-from stoker.web.pages import health, job, jobs, lists, operations, outbox, overview, queues, schedules, shared
+from stoker.web.pages import audit, health, job, jobs, lists, operations, outbox, overview, queues, schedules, shared
 from stoker.web.problems import TITLES, Problem, details
 from stoker.web.visit import Visit
 
@@ -50,6 +50,7 @@ def ways() -> list[Way]:
         Way("POST", "/outbox/letters/{stream}/{verb}", "operate", outbox.on_letters, "action"),
         Way("POST", "/outbox/{stream}/{consumer}/{verb}", "operate", outbox.steer, "action"),
         Way("GET", "/health", "read", health.show),
+        Way("GET", "/audit", "read", audit.show),
         Way("GET", f"{endpoints.ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.way() for one in endpoints.ENDPOINTS),
     ]

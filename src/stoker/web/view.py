@@ -29,6 +29,7 @@ PAGES: Final = (
     ("outbox", "outbox", "Outbox"),
     ("limits", "limits", "Limits"),
     ("health", "health", "Health"),
+    ("audit", "audit", "Audit"),
 )
 """The sidebar: key, path and name of each page."""
 

@@ -29,6 +29,7 @@ class Visit:
     csrf: str
     identity: Identity | None = None
     way: str = "page"
+    _admin: Admin | None = None
 
     @property
     def who(self) -> Identity:
@@ -39,7 +40,9 @@ class Visit:
     @property
     def admin(self) -> Admin:
         """The questions and actions, under this identity's name."""
-        return self.board.admin_for(self.identity, self.way)
+        if self._admin is None:
+            self._admin = self.board.admin_for(self)
+        return self._admin
 
     def may(self, role: Role, queue: str | None = None) -> bool:
         """May this visitor do what needs the role (in this queue)? Nobody changes anything when all is read-only."""

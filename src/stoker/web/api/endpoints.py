@@ -207,6 +207,7 @@ async def _reveal(visit: Visit, given: t.RevealBody) -> t.Revealed:
     raw = job.result if given.part == "result" else job.payload
     if raw is None:
         raise NotFound(f"The job has no {given.part}.")
+    await visit.admin.audit.write("jobs.reveal", f"job {ids.text(job.id)}")
     return t.Revealed(part=given.part, text=job_page.visible(visit, raw).decode(errors="replace"))
 
 
@@ -261,7 +262,7 @@ async def _operate(visit: Visit, given: t.NewOperation) -> t.OperationRecord:
     if count > given.count or (not complete and given.count <= count):
         shown = f"{count:,}" if complete else f"more than {count:,}"
         raise Problem(409, "count", f"{shown} jobs match, and {given.count:,} are meant. Nothing was changed.")
-    found = await visit.admin.operations.start(given.action, wanted)
+    found = await bulk.begin(visit, given.action, wanted, {})
     visit.board.hub.forget()
     return _operation(found)
 

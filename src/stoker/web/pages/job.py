@@ -361,6 +361,7 @@ async def reveal(visit: Visit) -> Response:
     job = await stored(visit)
     part = "result" if form.get("part") == "result" else "payload"
     raw = job.result if part == "result" else job.payload
+    await visit.admin.audit.write("jobs.reveal", f"job {ids.text(job.id)}")
     context = await _load(visit, shown(visible(visit, raw or b"")))
     return view.page(visit, "job.html", context | {"revealed_part": part})
 

@@ -173,7 +173,7 @@ async def start(visit: Visit) -> Response:
     if (of > TYPED_ABOVE or change is Delete) and typed != str(of):
         problem = f"You typed {typed or 'nothing'}, and {of:,} jobs are meant. Nothing was changed."
         raise Problem(422, "count", problem)
-    begun = await visit.admin.operations.start(do, wanted, _needs(form, do))
+    begun = await begin(visit, do, wanted, _needs(form, do))
     visit.board.hub.forget()
     return view.redirect(visit, visit.url(f"operations/{begun.id}"))
 
@@ -199,6 +199,13 @@ def _needs(form: Form, do: str) -> dict[str, Any]:
             raise InvalidInput("priority", text, "must be a whole number")
         return {"priority": int(text)}
     return {}
+
+
+async def begin(visit: Visit, do: str, wanted: Filter, needs: dict[str, Any]) -> OperationView:
+    """Start an operation; the dashboard keeps whoever walks it."""
+    begun = await visit.admin.operations.start(do, wanted, needs)
+    visit.board.walking = [*visit.board.walking[-99:], visit.admin]
+    return begun
 
 
 async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, Any]) -> Bulk:
@@ -285,5 +292,6 @@ async def steer(visit: Visit) -> Response:
         return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It stops after the jobs it is at."))
     if verb == "resume":
         await visit.admin.operations.resume(id_)
+        visit.board.walking = [*visit.board.walking[-99:], visit.admin]
         return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It goes on from where it came to."))
     raise Problem(404, "not_found", f"There is no action {verb[:40]} for an operation.")

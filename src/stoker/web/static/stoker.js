@@ -7,7 +7,6 @@
   const one = (selector) => document.querySelector(selector);
   const base = new URL(one(".brand")?.href ?? "/", location.href).pathname.replace(/\/$/, "");
   for (const node of all("[hidden][data-copy], #live, #zone, #keys, #save-view")) node.hidden = false;
-  for (const node of all(".noscript-only")) node.hidden = true;
   root.classList.add("scripted");
 
   // --- theme: at once here, and in a cookie for the next page --------------------------------------------------------
@@ -121,7 +120,7 @@
   });
 
   // --- keys ----------------------------------------------------------------------------------------------------------
-  const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health" };
+  const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health", a: "audit" };
   const keylist = one("#keylist");
   one("#keys")?.addEventListener("click", () => keylist.showModal());
   let going = 0;
