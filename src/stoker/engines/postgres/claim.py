@@ -42,9 +42,8 @@ _CLAIM = sql("claim")
 _CLAIM_RATED = sql("claim_rated")
 _QUEUE_CLAIM = sql("queue_claim")
 _QUEUE_TOKENS = sql("queue_tokens")
-_QUEUES, _QUEUE_HOLD = sql("queues_named"), sql("queue_hold")
-_DIVIDED, _LOCK, _LIVES = sql("subqueue_divided"), sql("subqueue_lock"), sql("subqueue_lives")
-_NOW_HASTY = sql("now_hasty")
+_QUEUE_HOLD = sql("queue_hold")
+_LOCK, _GATE = sql("subqueue_lock"), sql("subqueue_gate")
 _TOKEN, _QUEUE, _ID = 1, 3, 5
 """Where in a row of a claim the token, the queue's name and the job's id are.
 
@@ -221,26 +220,25 @@ class Claimer:
 
         async def work(connection: Connection, unit: Unit, _: Row) -> list[Claim]:
             run = partial(connection.run, patience=store.options.patience)
-            await run(store.texts[_LOCK], (queue,))
-            [(divided,)] = await run(store.texts[_DIVIDED], (queue,))
+            [(divided, lives, served, *row)] = await run(store.texts[_GATE], (queue, worker, unit.now))
             if not divided:
                 self._divided.discard(queue)
                 raise _RateChanged
-            rows = await run(store.texts[_QUEUES], ([queue],))
-            if rows and read_queue(rows[0]).bucket is not None:
+            stored = Queue(name=queue) if row[0] is None else read_queue(tuple(row))
+            if stored.bucket is not None:
                 rows = await run(store.texts[_QUEUE_HOLD], (queue,))
-            stored = read_queue(rows[0]) if rows else Queue(name=queue)
-            startable = stored.startable(n, unit.now)
+                stored = read_queue(rows[0]) if rows else Queue(name=queue)
+            startable = stored.startable(n, unit.now) if lives else 0
             if startable <= 0:
                 return []
-            claims = await store.play(connection, _from_lines(stored, worker, startable, unit.now))
+            claims = await store.play(connection, _from_lines(stored, worker, startable, unit.now, served))
             if claims and stored.bucket is not None:
                 bucket = take(stored.bucket, len(claims), unit.now)
                 await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
             return claims
 
         try:
-            return await store.transact(work, lane="claim", first=(_NOW_HASTY, (str(int(LOCK_WAIT * 1000)),)))
+            return await store.transact(work, lane="claim", first=(_LOCK, (queue, str(int(LOCK_WAIT * 1000)))))
         except Locked:
             return []
 
@@ -296,11 +294,9 @@ class Claimer:
         return found
 
 
-def _from_lines(queue: Queue, worker: str, n: int, now: Instant) -> Steps[list[Claim]]:
+def _from_lines(queue: Queue, worker: str, n: int, now: Instant, served: int) -> Steps[list[Claim]]:
     """Claim from the main line and the subqueues of a queue, whose lock is held."""
-    if not (yield _LIVES, (worker, now)):
-        return []
-    lines = yield from subqueues.lines_of(queue, worker, now)
+    lines = yield from subqueues.lines_of(queue, worker, now, served)
     yield from subqueue_claim.claim(lines, n, now, fair=queue.fair)
     found = {claim.id: claim for claim in handed_over(worker, lines.rows)}
     return [found[job] for job in lines.order]

@@ -43,7 +43,7 @@ _NAMED, _ALL = sql("subqueue_named"), sql("subqueue_all")
 _TOUCHED, _BY_HEAD, _BY_TURN = sql("subqueue_touched"), sql("subqueue_by_head"), sql("subqueue_by_turn")
 _WRITE, _DROP = sql("subqueue_write"), sql("subqueue_drop")
 _LOOK, _FIRST = sql("subqueue_look"), sql("subqueue_first")
-_CLAIMS, _COUNT_CLAIM, _TAKE = sql("subqueue_claims"), sql("subqueue_count_claim"), sql("claim_picked")
+_COUNT_CLAIM, _TAKE = sql("subqueue_count_claim"), sql("claim_picked")
 _HOLDERS = sql("subqueue_holders")
 
 MOST_POST = 2_000
@@ -174,7 +174,7 @@ class QueueLines:
         return self._queue if name is None else f"{self._queue}/{name}"
 
 
-def lines_of(queue: Queue, worker: str, now: Instant) -> Steps[QueueLines]:
+def lines_of(queue: Queue, worker: str, now: Instant, claims: int) -> Steps[QueueLines]:
     """Apply the log to the states of a queue, and return its lines. The caller holds the queue's lock."""
     pins = dict(queue.limits)
     while rows := (yield _POST, (queue.name, MOST_POST)):
@@ -183,8 +183,7 @@ def lines_of(queue: Queue, worker: str, now: Instant) -> Steps[QueueLines]:
         yield from write(queue.name, list(folded(states, rows, pins, now).values()), now)
         if len(rows) < MOST_POST:
             break
-    claims: list[Row] = yield _CLAIMS, (queue.name,)
-    return QueueLines(queue.name, worker, now, claims[0][0] if claims else 0)
+    return QueueLines(queue.name, worker, now, claims)
 
 
 def subqueues(

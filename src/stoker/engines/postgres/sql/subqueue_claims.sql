@@ -1,1 +1,0 @@
-SELECT claims FROM stoker.subqueue_round WHERE queue = $1

@@ -1,1 +1,0 @@
-SELECT 1 FROM stoker.worker WHERE name = $1 AND until >= $2
