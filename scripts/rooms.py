@@ -54,6 +54,7 @@ APART = (
     Room("faults-redis", 60, "tests/faults/redis"),
     Room("web", 120, "tests/web"),
     Room("browser", 90, "tests/browser"),
+    Room("outbox", 80, "tests/outbox"),
     Room("services", 60, "tests/test_services.py"),
     Room("conformance", 60, "tests/conformance"),
 )
