@@ -65,7 +65,7 @@
   const bulk = one(".bulk");
   let last = null;
   function tally() {
-    const boxes = all("input[name=id]");
+    const boxes = all("tr input[name=id]");
     const ticked = boxes.filter((box) => box.checked);
     for (const box of boxes) box.closest("tr").classList.toggle("sel", box.checked);
     if (!bulk) return;
@@ -75,17 +75,17 @@
   if (bulk) bulk.hidden = true;
   tally();
   document.addEventListener("change", (event) => {
-    if (event.target.name === "all") for (const box of all("input[name=id]")) box.checked = event.target.checked;
+    if (event.target.name === "all") for (const box of all("tr input[name=id]")) box.checked = event.target.checked;
     if (event.target.name === "id" || event.target.name === "all") tally();
   });
   document.addEventListener("click", (event) => {
-    const box = event.target.closest("input[name=id]");
+    const box = event.target.closest("tr input[name=id]");
     if (!box) return;
     if (event.shiftKey && last) reach(last, box);
     last = box;
   });
   function reach(from, to) {
-    const boxes = all("input[name=id]");
+    const boxes = all("tr input[name=id]");
     const [start, end] = [boxes.indexOf(from), boxes.indexOf(to)].sort((a, b) => a - b);
     for (const box of boxes.slice(start, end + 1)) box.checked = to.checked;
     tally();
@@ -136,7 +136,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") {
       for (const open of all("details.menu[open]")) open.open = false;
-      for (const box of all("input[name=id], input[name=all]")) box.checked = false;
+      for (const box of all("tr input[name=id], input[name=all]")) box.checked = false;
       tally();
       if (event.target.matches?.("input")) event.target.blur();
       return;
