@@ -90,9 +90,11 @@ def opened(store: str, tmp_path: Path, request: pytest.FixtureRequest, level: st
     own = url.rsplit("/", 1)[0] + f"/{name}"
     shop = Shop(Site(own, level=level), PostgresEngine(own))
     shop.rows("create table effects (n integer)")
-    yield shop
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+    try:
+        yield shop
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"drop database {name} with (force)".encode())
 
 
 @pytest.fixture
@@ -190,31 +192,31 @@ async def test_every_isolation_level(level: str, name: str, tmp_path: Path, requ
     At SERIALIZABLE the server may abort blocks that run at the same time, for what they read; they run again.
     """
     with opened("postgres", tmp_path, request, level) as shop:
-        table = PLAIN["postgres"] | ASYNC["postgres"]
-        begin = table[name](shop.site)
-        failed: list[str] = []
+        async with shop.jobs:
+            table = PLAIN["postgres"] | ASYNC["postgres"]
+            begin = table[name](shop.site)
+            failed: list[str] = []
 
-        async def on_loop(n: int) -> None:
-            async with current().transaction(begin) as handle:
-                await execute(handle, f"insert into effects values ({n})")
-                await asyncio.sleep(0.002)
+            async def on_loop(n: int) -> None:
+                async with current().transaction(begin) as handle:
+                    await execute(handle, f"insert into effects values ({n})")
+                    await asyncio.sleep(0.002)
 
-        def in_thread(n: int) -> None:
-            with current().transaction(begin) as handle:
-                execute(handle, f"insert into effects values ({n})")
+            def in_thread(n: int) -> None:
+                with current().transaction(begin) as handle:
+                    execute(handle, f"insert into effects values ({n})")
 
-        handler = on_loop if name in ASYNC["postgres"] else in_thread
-        charge: Task[..., None] = shop.jobs.task(name="charge", attempts=100, backoff=Fixed(0))(handler)
-        shop.jobs.on_error(lambda run: failed.append(run.error))
-        number, slots = (40, 8) if level == "REPEATABLE READ" else (10, 2)
-        await shop.jobs.enqueue_many([charge.draft(n) for n in range(number)])
-        async with working(shop.jobs, {"default": slots}, poll=0.02) as worker, asyncio.timeout(60):
-            while worker.counts[Status.DONE] < number:
-                await asyncio.sleep(0.01)
-        assert all("could not serialize access" in error for error in failed)
-        assert level == "SERIALIZABLE" or failed == []
-        assert shop.effects() == list(range(number))
-        await shop.jobs.close()
+            handler = on_loop if name in ASYNC["postgres"] else in_thread
+            charge: Task[..., None] = shop.jobs.task(name="charge", attempts=100, backoff=Fixed(0))(handler)
+            shop.jobs.on_error(lambda run: failed.append(run.error))
+            number, slots = (40, 8) if level == "REPEATABLE READ" else (10, 2)
+            await shop.jobs.enqueue_many([charge.draft(n) for n in range(number)])
+            async with working(shop.jobs, {"default": slots}, poll=0.02) as worker, asyncio.timeout(60):
+                while worker.counts[Status.DONE] < number:
+                    await asyncio.sleep(0.01)
+            assert all("could not serialize access" in error for error in failed)
+            assert level == "SERIALIZABLE" or failed == []
+            assert shop.effects() == list(range(number))
 
 
 @pytest.mark.spec("BLOCK-15")
