@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -72,13 +74,25 @@ async def test_it_stands_beside_django(app: Stoker, mounted: Dashboard) -> None:
     await walk(application, await enqueue(app))
 
 
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop in a thread of its own, for the bridge: the loop that the bridge would make is never closed."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
 @pytest.mark.spec("HOST-03")
-def test_it_is_mounted_in_flask_through_a_bridge() -> None:
+def test_it_is_mounted_in_flask_through_a_bridge(loop: asyncio.AbstractEventLoop) -> None:
     app = Stoker("memory://")
     app.declare("send")
     board: Any = dashboard(app, auth=who)
     site = Flask(__name__)
-    bridge: Any = ASGIMiddleware(board)
+    bridge: Any = ASGIMiddleware(board, loop=loop)
     site.wsgi_app = DispatcherMiddleware(site.wsgi_app, {"/jobs": bridge})  # type: ignore[method-assign]
     client = site.test_client()
     assert client.get("/jobs/").status_code == 401
@@ -86,7 +100,4 @@ def test_it_is_mounted_in_flask_through_a_bridge() -> None:
     assert page.status_code == 200
     assert 'href="/jobs/queues"' in page.text
     assert client.get("/jobs/api/v1/overview", headers={"x-user": "ann"}).status_code == 200
-    import asyncio
-
-    asyncio.run_coroutine_threadsafe(board.close(), bridge.loop).result(10)
-    bridge.loop.call_soon_threadsafe(bridge.loop.stop)
+    asyncio.run_coroutine_threadsafe(board.close(), loop).result(10)
