@@ -81,7 +81,7 @@ def test_a_record_shows_everything_the_store_has_about_a_job() -> None:
     shown = records.job(record)
     assert (shown.id, shown.successor) == (NAME, NAME)
     assert shown.history == (FailedRun(datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC), 1, "boom"),)
-    flat = {"options": {"timeout", "expires", "keep", "backoff", "isolation", "then", "group"}}
+    flat = {"options": {"timeout", "expires", "keep", "backoff", "isolation", "then", "group", "limit"}}
     wanted = {name for field in stored.Job.__struct_fields__ for name in flat.get(field, {field})}
     assert set(Job.__struct_fields__) == wanted
     plain = [field for field in msgspec.structs.fields(stored.Job) if field.type in (str, bytes, int, Status)]

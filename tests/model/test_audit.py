@@ -73,6 +73,9 @@ def test_a_setting_shows_what_differs_and_no_payload() -> None:
     assert of_setting("x", "y", before, after) == Deed(
         action="x", target="y", before={"workers": None}, after={"workers": 2}
     )
+    numbers = of_setting("x", "y", before, Queue(name="mail", limits=(("api", 3),)))
+    assert numbers is not None
+    assert numbers.after == {"limits": [["api", 3]]}
     template = Draft(bytes(16), "send", payload=b"secret", queue="mail")
     made = of_setting("schedules.put", "z", None, Schedule(name="z", expression="@daily", template=template))
     assert made is not None
@@ -101,3 +104,6 @@ def test_the_latest_entries_come_first() -> None:
     entries = [AuditEntry(at, By("ann"), Deed(action="jobs.cancel", target=str(at))) for at in range(5)]
     assert [one.at for one in latest(entries, AuditQuery(since=1, until=4, limit=2))] == [3, 2]
     assert latest(entries, AuditQuery(limit=-1)) == []
+    assert len(latest(entries, AuditQuery(action="jobs."))) == 5
+    assert len(latest(entries, AuditQuery(action="jobs.cancel"))) == 5
+    assert latest(entries, AuditQuery(action="jobs.cance")) == []

@@ -172,7 +172,7 @@ def _shown(value: Queue | Budget | Schedule | None) -> dict[str, Any]:
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_secrets(one) for name, one in value.items() if name not in HIDDEN}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_without_secrets(one) for one in value]
     return value.hex() if isinstance(value, bytes) else value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 
 from stoker.engines.base import CORRUPT
@@ -160,7 +161,8 @@ async def test_what_was_set_aside_is_shown_with_its_raw_text(bench: Bench, damag
 @pytest.mark.parametrize("change", [Discard(), Delete()], ids=["discard", "delete"])
 async def test_what_was_set_aside_can_be_let_go(bench: Bench, damage: Damage, change: Change) -> None:
     bad, good = await set_aside(bench, damage)
-    assert await bench.alter(change, bad) == Tally(changed=1, changed_ids=(bad,))
+    tally = await bench.alter(change, bad)
+    assert msgspec.structs.replace(tally, former=()) == Tally(changed=1, changed_ids=(bad,))
     assert await bench.dead() == []
     assert await bench.unread() == []
     assert (await bench.job(bad) is None) == isinstance(change, Delete)

@@ -30,6 +30,7 @@ FIXED = (
     "queues",
     "clock",
     "corrupt",
+    "keeps",
 )
 """In the order in which `lua/_head.lua` names them."""
 

@@ -5,10 +5,10 @@ local KEYS, ARGV, unpack = KEYS, ARGV, unpack
 local call, sub, byte, fmt = redis.call, string.sub, string.byte, string.format
 local pack, parse = struct.pack, struct.unpack
 local JOBS, STATE, LAST, ERRORS, NOTES, RESULTS, SLOTS, NAMED, ODD, ENDS, WORKERS, RETIRED, COUNTS, TOTALS, QUEUES,
-  CLOCK, CORRUPT = unpack(KEYS, 1, 17)
-local function WAIT(i) return KEYS[15 + i * 3] end
-local function AGAIN(i) return KEYS[16 + i * 3] end
-local function WAKE(i) return KEYS[17 + i * 3] end
+  CLOCK, CORRUPT, KEEPS = unpack(KEYS, 1, 18)
+local function WAIT(i) return KEYS[16 + i * 3] end
+local function AGAIN(i) return KEYS[17 + i * 3] end
+local function WAKE(i) return KEYS[18 + i * 3] end
 
 -- Numbers are doubles: exact up to 2^53, and only %.0f writes them in full.
 local function int(n) return fmt('%.0f', n) end

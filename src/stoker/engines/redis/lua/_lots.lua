@@ -52,7 +52,7 @@ local function held_by(held, from, to)
 end
 
 -- Note for how long jobs that end now are kept: with these few numbers ENDS is also in the order of the ends (find.py).
-local function kept_for(expires) call('SADD', sub(STATE, 1, -6) .. 'keeps', int(tonumber(expires) - now)) end
+local function kept_for(expires) call('SADD', KEEPS, int(tonumber(expires) - now)) end
 
 -- Take jobs out of ENDS. `going` maps an expiry to its jobs that go; those found are marked there.
 local function unend(going)

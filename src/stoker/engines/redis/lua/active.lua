@@ -10,7 +10,7 @@ for i = 1, queues do
     end
   end
 end
-for i = 18 + 3 * queues, #KEYS do
+for i = 19 + 3 * queues, #KEYS do
   for _, id in ipairs(held_by(KEYS[i])) do
     n = n + 1
     out[n] = id

@@ -38,7 +38,7 @@ local function add_waiting(name)
   waiting[n + 1], waiting[n + 2], waiting[n + 3] = name, later, oldest and int(oldest) or ''
 end
 
-if call('ZCARD', WORKERS) ~= #KEYS - 17 - 3 * (#ARGV - 1) then return '' end
+if call('ZCARD', WORKERS) ~= #KEYS - 18 - 3 * (#ARGV - 1) then return '' end
 local counts, seen = call('HGETALL', COUNTS), {}
 for i = 1, #counts, 2 do
   local name, char = string.match(counts[i], '^([^/]*)/[^/]*/(.)$')
@@ -48,7 +48,7 @@ for i = 1, #counts, 2 do
     add_waiting(name)
   end
 end
-for i = 18 + 3 * (#ARGV - 1), #KEYS do
+for i = 19 + 3 * (#ARGV - 1), #KEYS do
   for _, id in ipairs(held_by(KEYS[i])) do
     local state = call('HGET', STATE, id)
     local r = state and read_state(state)

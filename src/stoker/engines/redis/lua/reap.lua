@@ -1,5 +1,5 @@
 -- with: _lots, _waiting, _groups, _aside
--- Pass the claims of dead and lapsed workers to a living one. KEYS[18…]: the lease set of the worker that takes over
+-- Pass the claims of dead and lapsed workers to a living one. KEYS[19…]: the lease set of the worker that takes over
 -- and of each owner, then the lengths of leases. ARGV: now, the worker that takes over, how many claims, how many of
 -- the owners are known to be dead; then the owners, those first. The other owners must have lapsed.
 -- Returns {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}. The work is bounded by
@@ -27,7 +27,7 @@ for i = 5, #ARGV do
   local name = ARGV[i]
   local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, name) or '+inf') < now
   if gone and name ~= by and not owners[name] then
-    owners[name] = {name = name, key = KEYS[14 + i], lots = {}, at = 0}
+    owners[name] = {name = name, key = KEYS[15 + i], lots = {}, at = 0}
     if limit > 0 then insert_in_order(owners[name]) end
   end
 end
@@ -86,11 +86,11 @@ for i, one in ipairs(found) do
   claims[i] = {one.body, state, one.error, one.notes, gates[queue][1], gates[queue][2]}
 end
 if #set > 0 then call('HSET', STATE, unpack(set)) end
-for token8, lot in pairs(held) do hold(KEYS[18], token8, table.concat(lot)) end
+for token8, lot in pairs(held) do hold(KEYS[19], token8, table.concat(lot)) end
 for name, owner in pairs(owners) do
   if call('EXISTS', owner.key) == 0 then
     call('ZREM', WORKERS, name)
-    call('HDEL', KEYS[15 + #ARGV], name)
+    call('HDEL', KEYS[16 + #ARGV], name)
     call('ZADD', RETIRED, int(now), name)
   end
 end

@@ -1,5 +1,5 @@
 -- with: _lots
--- Renew a worker's lease and compare its claims. KEYS[18]: its lease set; KEYS[19]: lengths of leases. ARGV[2..5]:
+-- Renew a worker's lease and compare its claims. KEYS[19]: its lease set; KEYS[20]: lengths of leases. ARGV[2..5]:
 -- worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: between which tokens (bounds in byte order) the
 -- worker names all its claims; then these claims, each (id, fence).
 -- Returns {now, known, lost, canceling, orphaned}: numbers of the claims named, and orphans as {body, state, last
@@ -12,7 +12,7 @@ end
 call('ZREM', WORKERS, worker)
 -- A lease lapses strictly after its end, and at once when the worker releases it.
 call('ZADD', WORKERS, int(lease > 0 and now + lease or now - 1), worker)
-call('HSET', KEYS[19], worker, int(lease))
+call('HSET', KEYS[20], worker, int(lease))
 tick()
 local lost, canceling, mine = {}, {}, {}
 for i = 8, #ARGV, 2 do
@@ -26,7 +26,7 @@ for i = 8, #ARGV, 2 do
   end
 end
 local orphaned = {}
-for _, id in ipairs(held_by(KEYS[18], ARGV[6], ARGV[7])) do
+for _, id in ipairs(held_by(KEYS[19], ARGV[6], ARGV[7])) do
   local state = not mine[id] and call('HGET', STATE, id)
   local r = state and read_state(state)
   if r and r.worker == worker and now - r.started_at > age then
