@@ -37,24 +37,27 @@ class Room:
 
 
 CHECKS = Room("checks", 60)
-MODEL = Room("model", 60, "tests/model")
-UNIT = Room("unit", 90, "tests")
+MODEL = Room("model", 90, "tests/model")
+UNIT = Room("unit", 150, "tests")
 """Everything that has no room of its own."""
 APART = (
-    Room("worker", 150, "tests/worker"),
-    Room("postgres", 120, "tests/conformance/test_postgres.py"),
-    Room("postgres-engine", 120, "tests/engines/postgres"),
+    Room("worker", 240, "tests/worker"),
+    Room("postgres", 130, "tests/conformance/test_postgres.py"),
+    Room("postgres-engine", 140, "tests/engines/postgres"),
     Room("redis-cluster", 90, "tests/conformance/test_redis_cluster.py"),
-    Room("faults-sqlite", 80, "tests/faults/sqlite"),
-    Room("faults-postgres", 80, "tests/faults/postgres"),
-    Room("sqlite", 70, "tests/conformance/test_sqlite.py"),
-    Room("machine", 70, "tests/conformance/test_machine.py"),
-    Room("engines", 70, "tests/engines"),
-    Room("pooled", 70, "tests/conformance/test_postgres_pooled.py"),
-    Room("faults-redis", 60, "tests/faults/redis"),
-    Room("web", 120, "tests/web"),
+    Room("faults-sqlite", 120, "tests/faults/sqlite"),
+    Room("faults-postgres", 120, "tests/faults/postgres"),
+    Room("sqlite", 120, "tests/conformance/test_sqlite.py"),
+    Room("machine", 90, "tests/conformance/test_machine.py"),
+    Room("engines", 110, "tests/engines"),
+    Room("pooled", 90, "tests/conformance/test_postgres_pooled.py"),
+    Room("faults-redis", 70, "tests/faults/redis"),
+    Room("web", 70, "tests/web"),
     Room("browser", 90, "tests/browser"),
-    Room("outbox", 80, "tests/outbox"),
+    Room("outbox", 100, "tests/outbox"),
+    Room("docs", 120, "tests/docs"),
+    Room("admin", 100, "tests/admin"),
+    Room("cli", 90, "tests/cli"),
     Room("services", 60, "tests/test_services.py"),
     Room("conformance", 60, "tests/conformance"),
 )
