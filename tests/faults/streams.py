@@ -216,7 +216,9 @@ def storm(
     writers = [_writer(site, share, chance.getrandbits(32)) for _ in range(crowd)]
     members = [_member(site, f"c{n}") for n in range(3)]
     tally = {"killed": 0, "writers killed": 0, "frozen": 0}
-    while bool(writers) or asyncio.run(left(site)):
+    while bool(writers) or (missing := messages - sent(site)) > 0 or asyncio.run(left(site)):
+        if not writers and missing > 0:
+            writers = [_writer(site, missing, chance.getrandbits(32))]  # for those that were killed
         time.sleep(0.1 + 0.3 * chance.random() + calm)
         writers = [pid for pid in writers if not os.waitpid(pid, os.WNOHANG)[0]]
         for pid in members:
@@ -253,6 +255,14 @@ async def prepare(site: Site) -> None:
         handle.run("INSERT INTO counters VALUES (?, 0)", f"k{n}")
     handle.raw.commit()
     handle.raw.close()
+
+
+def sent(site: Site) -> int:
+    """How many messages were committed."""
+    handle = site.connect()
+    [(count,)] = handle.run("SELECT count(*) FROM sent")
+    handle.raw.close()
+    return int(count)
 
 
 async def left(site: Site) -> int:

@@ -38,4 +38,4 @@ def test_streams_survive_kills_and_late_commits(
         figures, complaints = judge(tmp_path, lambda text: connection.execute(text.encode()).fetchall())
     print(f"seed {seed}: {figures}, {tally}")
     assert not complaints, (seed, complaints[:10])
-    assert figures["sent"] >= messages * 0.75  # killed writers leave the rest of theirs
+    assert figures["sent"] >= messages

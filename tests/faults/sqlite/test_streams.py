@@ -28,4 +28,4 @@ def test_streams_survive_kills_and_frozen_consumers(zygote: Zygote, tmp_path: Pa
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     print(f"seed {seed}: {figures}, {tally}")
     assert not complaints, (seed, complaints[:10])
-    assert figures["sent"] >= messages * 0.75  # killed writers leave the rest of theirs
+    assert figures["sent"] >= messages
