@@ -13,7 +13,7 @@ the outbox makes one with `AdvanceAtEnd`:
 Whatever the same Task or thread enqueues or appends inside the block joins it: calls that take `tx=` ask `joined`
 first. A Task or thread that was started inside is refused, because nothing says when it is done.
 
-If the commit raises, nobody knows whether it happened: the part is told so (`in_doubt`) and must never report success.
+If the commit raises, it is unknown whether it happened: the part is told so (`in_doubt`) and must never report success.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Part(Protocol):
         ...
 
     def in_doubt(self, why: str) -> None:
-        """Note that nobody knows whether the transaction is committed."""
+        """Note that it is unknown whether the transaction is committed."""
         ...
 
     async def is_stored(self, engine: Engine) -> bool:
@@ -112,7 +112,7 @@ class AdvanceAtEnd:
         self._written: Advance | None = None
 
     async def begin(self, engine: Engine, tx: Transaction) -> bool:  # noqa: ARG002 - the signature of all parts
-        """Return True: nobody else writes the cursor of a leased partition."""
+        """Return True: no other worker writes the cursor of a leased partition."""
         return True
 
     async def end(self, engine: Engine, tx: Transaction) -> bool:

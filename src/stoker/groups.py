@@ -221,7 +221,7 @@ class NewGroup:
 
     @property
     def _joins(self) -> bool:
-        """Is it stored in a transaction that somebody else ends?"""
+        """Is it stored in a transaction that the caller ends?"""
         return self._tx is not None or joined(self._app, None) is not None
 
     async def _end(self, *, abandoned: bool) -> None:

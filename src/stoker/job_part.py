@@ -25,7 +25,7 @@ class Commit:
     """What came of the blocks of a run. A run without one is settled by its worker alone.
 
     `block`: the last one. `committing`: its commit is under way or done. `settled`: it has settled the job, with this.
-    `doubt`: nobody knows whether it has.
+    `doubt`: it is unknown whether it has.
     """
 
     __slots__ = ("block", "committing", "doubt", "settled")

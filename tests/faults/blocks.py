@@ -111,7 +111,7 @@ class Site(NamedTuple):
 
 
 def _ship(n: int) -> None:
-    """Stand for what follows a charge; nobody runs it here."""
+    """Stand for what follows a charge; no worker runs it here."""
 
 
 # --- the storm ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from stoker.model.errors import NotFound
 from stoker.model.redact import Redaction
 
 UNNAMED = "unnamed"
-"""Who is in the audit log when nobody gave a name."""
+"""Who is in the audit log when the caller gave no name."""
 
 
 class Asking(NamedTuple):

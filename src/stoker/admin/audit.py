@@ -32,7 +32,7 @@ class AuditAdmin:
         return await engine.audit(AuditQuery(since=since, who=who, action=action, target=target, limit=limit))
 
     async def write(self, action: str, target: str, *, reason: str | None = None) -> None:
-        """Write an entry that belongs to no change: something was revealed or refused, somebody signed in."""
+        """Write an entry that belongs to no change: a payload was shown, an action refused, a user signed in."""
         await audited(self._asking, action, target, reason=reason)
 
 

@@ -117,7 +117,7 @@ class OperationsAdmin:
             found = await self._stored(operation)
             if found.ended or found.state == "stopping":
                 return view(found, await engine.now())
-            # An interrupted one has nobody left to stop it.
+            # An interrupted one has no process left to stop it.
             state = "stopped" if found.interrupted(await engine.now()) else "stopping"
             if (stored := await engine.put_operation(replace(found, state=state), before=found)) is not None:
                 return view(stored, stored.seen)

@@ -29,7 +29,7 @@ class TokensAdmin:
     async def create(
         self, name: str, role: Role = "read", *, queues: Iterable[str] = (), expires: Seconds | None = None
     ) -> str:
-        """Make a token and return its secret, which nobody can read again. A name that is taken is refused."""
+        """Make a token and return its secret, which cannot be read again. A name that is taken is refused."""
         engine = await self._app.engine()
         now = await engine.now()
         secret = PREFIX + secrets.token_urlsafe(ENTROPY)

@@ -423,7 +423,7 @@ class Audit(Protocol):
         ...
 
     async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
-        """Write an entry that belongs to no change: something was revealed or refused, somebody signed in."""
+        """Write an entry that belongs to no change: a payload was shown, an action refused, a user signed in."""
         ...
 
 

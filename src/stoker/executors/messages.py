@@ -98,7 +98,7 @@ class Settled(msgspec.Struct, tag="settled"):
 class Ended(msgspec.Struct, tag="ended"):
     """The run is over. `tired`: the child should not be used again.
 
-    `moved`: a block may have moved the claim. `doubt`: nobody knows whether the block's commit happened.
+    `moved`: a block may have moved the claim. `doubt`: it is unknown whether the block's commit happened.
     """
 
     kind: str

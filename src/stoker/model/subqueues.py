@@ -160,7 +160,7 @@ def renumbers(before: Record | None, after: Record) -> bool:
     return before is None or before.options.limit != after.options.limit
 
 
-# --- touching: by whoever stores, removes or ends jobs ----------------------------------------------------------
+# --- touching: by calls that store, remove or end jobs ----------------------------------------------------------
 
 
 def made(name: str, slot: Slot | None, pins: Mapping[str, int], now: Instant) -> State:

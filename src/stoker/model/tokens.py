@@ -1,6 +1,6 @@
 """Access tokens: how people and programs sign in to the dashboard and the REST API.
 
-Only the SHA-256 of a token is stored, so whoever reads the store cannot sign in with what is there.
+Only the SHA-256 of a token is stored, so a reader of the store cannot sign in with what is there.
 """
 
 from __future__ import annotations

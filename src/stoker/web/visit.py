@@ -45,7 +45,7 @@ class Visit:
         return self._admin
 
     def may(self, role: Role, queue: str | None = None) -> bool:
-        """May this visitor do what needs the role (in this queue)? Nobody changes anything when all is read-only."""
+        """May this visitor do what needs the role (in this queue)? No visitor may when all is read-only."""
         if role != "read" and self.board.read_only:
             return False
         who = self.identity

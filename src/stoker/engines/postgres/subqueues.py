@@ -1,7 +1,7 @@
-"""Subqueues: their states, which only claims write, and the log in which everybody else says what changed.
+"""Subqueues: their states, which only claims write, and the log in which other calls note what changed.
 
-Whoever stores, removes or ends a job appends a row to the log and never waits for a subqueue: a user's transaction may
-stay open for long. Job and row become visible by one commit. A claim of a divided queue takes the queue's lock,
+A call that stores, removes or ends a job appends a row to the log and never waits for a subqueue: a user's transaction
+may stay open for long. Job and row become visible by one commit. A claim of a divided queue takes the queue's lock,
 applies the rows to the states and goes on as `shared.subqueue_claim` says; every statement of it sees what was
 committed when it began, after the lock.
 """

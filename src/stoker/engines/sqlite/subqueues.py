@@ -1,6 +1,6 @@
 """Subqueues: their states, and the lines of a queue for a claim.
 
-One transaction at a time writes to a file, so whoever stores, removes or ends a job changes the state at once, and
+One transaction at a time writes to a file, so a call that stores, removes or ends a job changes the state at once, and
 claims of a queue never overlap (`shared.subqueue_claim`).
 """
 

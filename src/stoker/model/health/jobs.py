@@ -151,7 +151,7 @@ def _workers(given: Situation) -> Iterator[Check]:
 def _overdue(given: Situation) -> Iterator[Check]:
     for one in given.overdue:
         read = f"job {one.job} ({one.kind}) runs for {span(one.ran)}; its limit is {span(one.limit)}"
-        meaning = "Its handler does not stop, or its worker is gone and nobody took the job over yet."
+        meaning = "Its handler does not stop, or its worker is gone and no other worker took the job over yet."
         yield warning("running jobs", read, meaning, f"stoker jobs cancel {one.job} --force")
 
 

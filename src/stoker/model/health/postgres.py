@@ -111,7 +111,7 @@ def _slots(facts: PostgresFacts) -> Iterator[Check]:
 def _vacuum(facts: PostgresFacts) -> Iterator[Check]:
     found: list[Check] = []
     if not facts.autovacuum:
-        meaning = "Nobody removes deleted rows; tables grow and claims become slower."
+        meaning = "The server does not remove deleted rows; tables grow and claims become slower."
         found.append(wrong("autovacuum", "autovacuum is off", meaning, "Set autovacuum = on and reload the server"))
     for table in facts.tables:
         if not table.autovacuum:

@@ -49,7 +49,7 @@ def judge(facts: RedisFacts) -> Iterator[Check]:
 def _version(node: RedisNode) -> Check:
     read = f"{node.product} {node.version} at {node.name}"
     if not _is_safe(node):
-        meaning = "Whoever may run scripts can take over the server (CVE-2025-49844)."
+        meaning = "A user who may run scripts can take over the server (CVE-2025-49844)."
         return note("version", read, meaning, "Upgrade the server, or keep strangers out of it")
     return ok("version", read)
 

@@ -1,6 +1,6 @@
 """Webhooks: where a request may go, how it is signed and checked, and what its answer means.
 
-Rules: a request leaves only to addresses that the whole internet can reach, so that a URL somebody else chose cannot
+Rules: a request leaves only to addresses that the whole internet can reach, so that a URL another person chose cannot
 read what is behind our firewall; the caller may name networks that are allowed all the same. The signature is that of
 Standard Webhooks: HMAC-SHA256 over id, timestamp and body, once per secret, so that secrets can be exchanged without a
 gap. An answer either accepts the message, asks for a later try, or refuses it for good.
@@ -188,7 +188,7 @@ Answer: TypeAlias = Literal["accepted", "later", "never"]
 
 
 def answer(status: int) -> Answer:
-    """What a status means. A redirect is not followed: somebody has to correct the URL, so messages wait."""
+    """What a status means. A redirect is not followed: an operator has to correct the URL, so messages wait."""
     if 200 <= status < 300:
         return "accepted"
     if 400 <= status < 500 and status not in (408, 429):

@@ -26,7 +26,7 @@ Resolver: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 class CheckedAddresses(httpcore.AsyncNetworkBackend):
     """Resolves a name once, refuses it unless all its addresses are allowed, and connects to one of them.
 
-    A name that is resolved a second time may stand for another address by then, which nobody has checked. TLS still
+    A name that is resolved a second time may stand for another address by then, which was not checked. TLS still
     goes by the name: it is what the certificate must be for.
     """
 

@@ -50,7 +50,7 @@ async def test_tokens_come_back_by_name(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("TOKEN-02")
 async def test_a_token_is_changed_only_as_it_was_seen(store: Store) -> None:
-    """A new one only if its name is free, a known one only if nobody changed it meanwhile."""
+    """A new one only if its name is free, a known one only if no other call changed it meanwhile."""
     token = AccessToken(name="ci", sha256=digest("a"))
     revoked, used = (msgspec.structs.replace(token, **change) for change in ({"revoked": 5}, {"last_used": 6}))
     assert not await store.engine.put_token(revoked, before=token)
@@ -92,7 +92,7 @@ async def test_operations_are_stamped_and_listed_latest_first(store: Store) -> N
 @pytest.mark.core
 @pytest.mark.spec("OPERATION-02")
 async def test_an_operation_is_written_only_as_it_was_seen(store: Store) -> None:
-    """The walker notices that somebody asked it to stop."""
+    """The walker notices that an operator asked it to stop."""
     running = await store.engine.put_operation(_operation(store))
     assert running is not None
     assert await store.engine.put_operation(_operation(store, changed=1)) is None

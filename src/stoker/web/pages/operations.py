@@ -202,7 +202,7 @@ def _needs(form: Form, do: str) -> dict[str, Any]:
 
 
 async def begin(visit: Visit, do: str, wanted: Filter, needs: dict[str, Any]) -> OperationView:
-    """Start an operation; the dashboard keeps whoever walks it."""
+    """Start an operation; the dashboard keeps the task that walks it."""
     begun = await visit.admin.operations.start(do, wanted, needs)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     return begun

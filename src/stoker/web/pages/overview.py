@@ -85,7 +85,7 @@ async def points_json(visit: Visit) -> Response:
 
 
 def first_run(visit: Visit, reading: Reading) -> dict[str, Any]:
-    """The page of a store that nobody has used yet."""
+    """The page of a store that was never used."""
     workers = len(live(reading.presences, reading.census.at))
     note = f"{count(workers, 'worker')} waits." if workers == 1 else f"{count(workers, 'worker')} wait."
     return view.common(visit, "overview", "Nothing has been enqueued yet") | {

@@ -1,8 +1,8 @@
 -- Limits by key. A job with a limit, or with a tenant in a fair queue, waits in a line of its own: `queue` of `ready` is
 -- then the queue's name, a slash and the subqueue's name (no queue's name contains a slash).
 
--- What whoever stores, removes or ends a job says about its subqueue: look at it from this instant on, so many slots are
--- free. Nobody waits for a row of it; claims of the queue, one at a time, apply and delete the rows. `options` are those
+-- What a call that stores, removes or ends a job says about its subqueue: look at it from this instant on, so many slots are
+-- free. No call waits for a row of it; claims of the queue, one at a time, apply and delete the rows. `options` are those
 -- of a job that joined, `anew` says that it sets the number of its key.
 CREATE TABLE stoker.subqueue_log (
     queue text COLLATE "C" NOT NULL,
