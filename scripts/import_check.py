@@ -3,6 +3,8 @@
 - `model` is pure: of third parties only msgspec and cronsim, and nothing of the standard library that reads a clock,
   draws a random number or touches the world.
 - A driver is imported in an engine's `connection.py` and nowhere else, so its errors are translated in one place.
+- Whatever the repository imports is named in `pyproject.toml`: a library that only came along with another one is
+  missing on the next machine.
 
 Imports under `if TYPE_CHECKING` are free: they never run.
 """
@@ -10,8 +12,11 @@ Imports under `if TYPE_CHECKING` are free: they never run.
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Collection, Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +66,31 @@ def check(package: Path) -> list[str]:
     return found
 
 
+def declared(project: Path) -> set[str]:
+    """The libraries that a `pyproject.toml` names, extras included."""
+    table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+    wanted = [*table["dependencies"], *(one for extra in table["optional-dependencies"].values() for one in extra)]
+    return {_plain(re.split(r"[^\w.-]", one, maxsplit=1)[0]) for one in wanted}
+
+
+def undeclared(root: Path, folders: Collection[str]) -> list[str]:
+    """Imports of libraries that are installed here, but that nothing asks for by name."""
+    named, sources = declared(root / "pyproject.toml"), packages_distributions()
+    found = []
+    for file in sorted(one for folder in folders for one in (root / folder).rglob("*.py")):
+        for line, name in sorted(imported(ast.parse(file.read_text(encoding="utf-8")))):
+            libraries = {_plain(one) for one in sources.get(name, ())}
+            if libraries and not libraries & named:
+                found.append(f"{file.relative_to(root)}:{line}: {name} is not named in pyproject.toml")
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
 if __name__ == "__main__":
     complaints = check(ROOT / "src" / "stoker")
+    complaints += undeclared(ROOT, ("src", "tests", "scripts", "benchmarks", "examples"))
     print("\n".join(complaints), end="\n" if complaints else "")
     sys.exit(1 if complaints else 0)

@@ -41,3 +41,14 @@ def test_connection_may_import_the_driver(tmp_path: Path) -> None:
 def test_types_only_imports_and_our_own_modules_are_free(tmp_path: Path) -> None:
     source = "if TYPE_CHECKING:\n    import sqlite3\nfrom . import redis\nfrom stoker.engines import redis\n"
     assert complaints(tmp_path, "engines/sql/user_handles/handles.py", source) == []
+
+
+def test_a_library_that_only_came_along_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["click>=8"]\n[project.optional-dependencies]\ndev = ["pytest[x]>=8; a"]\n'
+    )
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text("import os\nimport click, pytest\nimport hypothesis\nimport mine\n")
+    assert import_check.undeclared(tmp_path, ["tests"]) == [
+        "tests/test_a.py:3: hypothesis is not named in pyproject.toml"
+    ]

@@ -8,6 +8,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable
+from stoker.web import Limits, Open, dashboard
 from stoker.web import hub as module
 from stoker.web.hub import Hub
 from tests.web.conftest import Client, enqueue
@@ -71,3 +72,16 @@ async def test_a_live_page_without_a_stream_asks_for_its_parts(app: Stoker, clie
         assert parts.status_code == 200
         assert 'id="live_' in parts.text
     assert (await client.get("/pieces?page=none")).status_code == 422
+
+
+@pytest.mark.spec("WEB-16")
+async def test_a_stream_begins_with_what_changed_since_the_page_was_made(app: Stoker) -> None:
+    client = Client(dashboard(app, auth=Open(), limits=Limits(seconds=30, stream_seconds=0)))
+    await client.get("/")
+    await enqueue(app)
+    client.board.hub.forget()  # as if the page were older than the shared reading
+    stream = await client.get("/live?page=overview")
+    assert stream.text.startswith("event: hello")
+    assert 'hx-target="#live_tiles"' in stream.text
+    await client.close()
+    await client.board.close()

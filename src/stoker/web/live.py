@@ -54,8 +54,9 @@ async def _events(visit: Visit, page: str) -> AsyncIterator[str]:
     hub.enter()
     seen, until = hub.generation, time.monotonic() + board.limits.stream_seconds
     try:
-        sent = view.pieces(template, make(shown, await hub.reading()))
         yield "event: hello\ndata: live\n\n"
+        sent = view.pieces(template, make(shown, await hub.reading()))
+        yield _message(sent)  # the store may have changed since the page was made, or while the stream was away
         while time.monotonic() < until:
             now = await hub.news(seen, QUIET)
             if now == seen or hub.last is None:
