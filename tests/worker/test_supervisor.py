@@ -194,7 +194,7 @@ def test_a_process_with_half_of_its_slots_abandoned_is_replaced(scene: Scene) ->
         [first] = command.children
         scene.enqueue("stuck", {"seconds": 60})
         until(lambda: command.children and first not in command.children, what="replaced")
-        assert "1 of its 2 slots are lost" in command.log
+        assert re.search("[12] of its 2 slots are lost", command.log)  # a retry may have taken the other one too
         command.send(signal.SIGTERM)
         assert command.wait() == 0
 
