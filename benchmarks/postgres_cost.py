@@ -19,7 +19,7 @@ from benchmarks.stats import Meter, Pair, pace_row
 from benchmarks.worker_cost import run_dry
 from stoker.engines.base import Engine
 from stoker.model.job import Status
-from stoker.model.query import Retention
+from stoker.model.query import Expired, Retention
 from stoker.model.time import DAY
 from stoker.registry import mint
 from stoker.worker import janitor
@@ -220,7 +220,7 @@ class Pruner:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tidying: asyncio.Task[int] | None = None
+        self._tidying: asyncio.Task[Expired] | None = None
 
     async def __aenter__(self) -> None:
         self._tidying = asyncio.create_task(janitor.clean(self._engine, Retention()))

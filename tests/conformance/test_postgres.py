@@ -8,7 +8,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine
 from stoker.testing.conformance import *  # noqa: F403
-from stoker.testing.conformance import MakeEngine
+from stoker.testing.conformance import MakeEngine, Miscount
 from tests.harness.shared_schema import SharedSchema, shared_schema
 
 
@@ -22,3 +22,8 @@ def tables(postgres_url: str) -> Iterator[SharedSchema]:
 def make_engine(tables: SharedSchema) -> MakeEngine:
     schema = tables.empty()
     return lambda clock: PostgresEngine(f"{tables.url}?sslmode=disable", clock=clock, schema=schema)
+
+
+@pytest.fixture
+def miscount(tables: SharedSchema) -> Miscount:
+    return tables.miscount

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import psycopg
 
+from stoker.engines.base import Engine
+
 
 class SharedSchema:
     """A schema with Stoker's tables as soon as an engine has been opened on it."""
@@ -27,6 +29,14 @@ class SharedSchema:
         if tables:
             self._keeper.execute(";".join(f'delete from "{self.schema}"."{table}"' for (table,) in tables).encode())
         return self.schema
+
+    async def miscount(self, _: Engine, queue: str, name: str, running: int) -> None:
+        """Make the number of running jobs of a subqueue wrong (`harness.Miscount`)."""
+        changed = self._keeper.execute(
+            f'update "{self.schema}".subqueue set running = %s where queue = %s and name = %s'.encode(),
+            (running, queue, name),
+        )
+        assert changed.rowcount == 1
 
     def close(self) -> None:
         self._keeper.execute("set lock_timeout = '10s'")

@@ -17,6 +17,7 @@ from stoker.model.events import (
     of_closing,
     of_insert,
     of_missed,
+    of_repair,
     of_settlement,
     transition_of,
     transition_to_pending,
@@ -26,7 +27,7 @@ from stoker.model.events import (
 from stoker.model.groups import new_group
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED
-from stoker.model.query import Cancel, Clone, Former, Restore, RunNow, Tally
+from stoker.model.query import Cancel, Clone, Former, Repair, Restore, RunNow, Tally
 from stoker.model.unique import Unique
 
 NOW = 5_000_000
@@ -182,3 +183,12 @@ def test_an_operators_change_is_told_with_the_true_former_status() -> None:
     assert (restored.before, restored.after) == (Status.CANCELED, Status.RETRYING)
     assert of_alter(restore, tally, NOW) == []
     assert transitions_of_alter(RunNow(), tally) == []
+
+
+@pytest.mark.spec("LIMIT-32")
+def test_a_repaired_limit_is_an_event() -> None:
+    """With the name of the limit and by how many jobs it was wrong."""
+    for counted, holders in ((3, 1), (1, 3)):
+        assert of_repair(Repair("mail", "api/a", counted, holders), b"i" * 16, 7) == Event(
+            7, EventType.LIMIT_REPAIRED, b"i" * 16, "mail", "api", 2
+        )

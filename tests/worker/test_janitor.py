@@ -7,10 +7,12 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 import redis
 
+from stoker import Stoker
 from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.postgres import PostgresEngine
@@ -21,10 +23,13 @@ from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.job import Demand, Draft, Options
 from stoker.model.lifecycle import conclude
+from stoker.model.limit import Slot
 from stoker.model.outcome import Done
 from stoker.model.query import Expired, Query, Retention, Sweep
-from stoker.model.time import DAY, SECOND
+from stoker.model.time import DAY, MINUTE, SECOND
 from stoker.registry import mint
+from stoker.services import ServiceContext
+from stoker.settings import RetentionSettings
 from stoker.worker import janitor
 
 FIRST = 1_700_000_000 * SECOND
@@ -156,7 +161,7 @@ async def test_a_sweep_that_fails_hinders_no_other(
         await leave_something(engine, clock)
         break_points()
         with caplog.at_level(logging.INFO, "stoker.worker"):
-            assert await janitor.clean(engine, Retention()) == 1
+            assert (await janitor.clean(engine, Retention())).jobs == 1
         assert not (await engine.find(Query())).jobs
         assert await engine.events(Window(0, clock.now)) == []
         assert await engine.workers() == []
@@ -201,10 +206,11 @@ ALL = list(Sweep)
 async def test_whichever_sweep_fails_all_are_tried(failing: str, caplog: pytest.LogCaptureFixture) -> None:
     engine = Recording({failing: ValueError("broken")})
     await engine.open()
-    assert await janitor.clean(engine, Retention()) == 0
+    assert await janitor.clean(engine, Retention()) == Expired()
     assert engine.swept == ALL
     [warning] = caplog.records
-    assert f"old {failing}: broken" in warning.getMessage()
+    what = "count the running jobs of full limits again" if failing == Sweep.LIMITS else f"remove old {failing}"
+    assert f"could not {what}: broken" in warning.getMessage()
     assert warning.exc_info is not None, "an error that is not Stoker's own shows where it was raised"
     await engine.close()
 
@@ -215,7 +221,35 @@ async def test_a_store_that_is_away_is_no_news_of_the_janitor(caplog: pytest.Log
     engine = Recording(dict.fromkeys(ALL, EngineUnavailable("away")))
     await engine.open()
     with caplog.at_level(logging.INFO, "stoker.worker"):
-        assert await janitor.clean(engine, Retention()) == 0
+        assert await janitor.clean(engine, Retention()) == Expired()
     assert engine.swept == ALL
     assert not caplog.records
+    await engine.close()
+
+
+@pytest.mark.spec("LIMIT-32")
+async def test_a_repaired_limit_is_logged_and_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    """The janitor that repairs it says so, once."""
+    app, clock = Stoker("memory://"), Clock()
+    engine = MemoryEngine(clock=clock)
+    await engine.open()
+    slot = Slot("api", "a", 1, "running", None)
+    await engine.insert([Draft(mint(), "work", options=Options(limit=slot)) for _ in range(2)])
+    await engine.renew("w", [], first=True)
+    [claim] = await engine.claim(Demand("w", (("default", 2),)))
+    with engine._write as store:
+        states = store.subqueues["default"]
+        states.put(msgspec.structs.replace(states.states["api/a"], running=4), clock.now)
+    clock.now += MINUTE
+    async with app:
+        await janitor.Janitor(RetentionSettings()).clean(ServiceContext(app, engine, str))
+        assert app.timeline is not None
+        await app.timeline.flush(await app.engine())
+        [event] = await (await app.engine()).events(Window(0, 1 << 60))
+    assert (event.type, event.queue, event.kind, event.attempt) == (EventType.LIMIT_REPAIRED, "default", "api", 3)
+    [warning] = warnings(caplog)
+    assert "queue default: 4 jobs were counted as running under the limit api/a, but 1 hold" in warning.getMessage()
+    await engine.settle([conclude(claim, Done())])
+    await engine.renew("w", [], first=True)
+    assert len(await engine.claim(Demand("w", (("default", 2),)))) == 1
     await engine.close()

@@ -253,7 +253,9 @@ class Operator(Protocol):
         their events, and old events, points, presences and lapsed named locks; only what `retention.sweeps` names.
 
         Each sweep is a step of its own, in the order of `Sweep`: an error in one leaves removed what those before it
-        removed. Never active jobs. Empty: zeros.
+        removed. Never active jobs. The sweep of limits counts the slots of subqueues that have been full for a minute
+        (`subqueues.suspicious`) against the stored claims; `repairs` are the numbers that were wrong, at most `limit`,
+        and a waiter of their queue is woken. Empty: zeros.
         """
         ...
 

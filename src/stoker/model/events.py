@@ -14,7 +14,7 @@ import msgspec
 from stoker.model.groups import Group
 from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
-from stoker.model.query import Cancel, Change, Clone, Discard, Former, Requeue, Restore, Tally
+from stoker.model.query import Cancel, Change, Clone, Discard, Former, Repair, Requeue, Restore, Tally
 from stoker.model.time import HOUR, Instant, Span
 
 MOST_SAMPLES = 10_000
@@ -43,6 +43,9 @@ class EventType(enum.StrEnum):
     GROUP_CLOSED = "group_closed"
     """All members of a group are finished. The event has the group's id, the queue of its first member, and the time
     since the group was made as its `duration`."""
+    LIMIT_REPAIRED = "limit_repaired"
+    """The number of running jobs of a key was wrong and was repaired. The event has an id of its own, the name of the
+    limit as its kind, and by how many jobs the number was wrong as its `attempt`."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -143,6 +146,12 @@ def of_closing(group: Group, stored: Collection[JobId]) -> list[Event]:
     closed = Event(at, EventType.GROUP_CLOSED, group.id, queue, "group", duration=max(0, at - group.created_at))
     callbacks = [draft for draft in group.callbacks if draft.unique is None or draft.id in stored]
     return [closed, *(Event(at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind) for draft in callbacks)]
+
+
+def of_repair(repair: Repair, event: JobId, at: Instant) -> Event:
+    """The event of a wrong number that was repaired."""
+    wrong = abs(repair.counted - repair.holders)
+    return Event(at, EventType.LIMIT_REPAIRED, event, repair.queue, repair.name.partition("/")[0], wrong)
 
 
 def of_claims(claims: Iterable[Claim]) -> list[Event]:

@@ -453,6 +453,8 @@ class Sweep(enum.StrEnum):
     LOCKS = "locks"
     RECEIPTS = "receipts"
     AUDIT = "audit"
+    LIMITS = "limits"
+    """Removes nothing: it counts the slots of keys that have been full for long again (`subqueues.suspicious`)."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -489,8 +491,17 @@ def history_of(given: int | str | None) -> int | None:
     return found
 
 
+class Repair(msgspec.Struct, frozen=True):
+    """A subqueue whose number of running jobs was wrong: what the store had counted, and how many hold a slot."""
+
+    queue: str
+    name: str
+    counted: int
+    holders: int
+
+
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one `expire` removed. `events` includes those of removed jobs."""
+    """How much one `expire` removed. `events` includes those of removed jobs; `repairs` are those of wrong numbers."""
 
     jobs: int = 0
     events: int = 0
@@ -499,6 +510,12 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     locks: int = 0
     receipts: int = 0
     audit: int = 0
+    repairs: tuple[Repair, ...] = ()
+
+    @property
+    def limits(self) -> int:
+        """How many wrong numbers were repaired."""
+        return len(self.repairs)
 
     def __add__(self, other: Expired) -> Expired:
         return Expired(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})

@@ -293,7 +293,12 @@ def recounted(state: State, holders: int) -> State | None:
 
 def suspicious(state: State, now: Instant) -> bool:
     """Has it been full for so long that its claims are counted again?"""
-    return state.since is not None and now - state.since >= FULL_FOR
+    return state.since is not None and state.since <= suspicious_since(now)
+
+
+def suspicious_since(now: Instant) -> Instant:
+    """What has been full since this instant or before is counted again."""
+    return now - FULL_FOR
 
 
 def view(queue: str, state: State, holders: Iterable[JobId] = ()) -> SubqueueView:

@@ -1,7 +1,7 @@
-"""The janitor: a service that removes what is past its retention.
+"""The janitor: a service that removes what is past its retention, and counts the slots of full keys again.
 
-Jobs, events, points, presences, locks and received ids are swept one after the other, each for itself; groups have a
-sweeper of their own (`group_sweeper.py`).
+Jobs, events, points, presences, locks, received ids and limits are swept one after the other, each for itself; groups
+have a sweeper of their own (`group_sweeper.py`).
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
 from random import random
 
 import msgspec
 
 from stoker.engines.base import Engine
+from stoker.event_buffer import wall
 from stoker.model.errors import AWAY, StokerError
-from stoker.model.query import Retention, Sweep
+from stoker.model.events import of_repair
+from stoker.model.query import Expired, Retention, Sweep
 from stoker.model.time import MINUTE, SECOND
+from stoker.registry import mint
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings
 
 logger = logging.getLogger("stoker.worker")
-
-Batch = Callable[[], Awaitable[int]]
-"""Removes at most one batch of something; returns how much."""
 
 REST = 2.0
 """The janitor pauses for so many times as long as its last batch took: jobs need the store more."""
@@ -44,53 +42,59 @@ class Janitor:
         """Clean again and again."""
         while True:
             await asyncio.sleep(self._pause * (0.5 + 0.5 * random()))
-            await clean(context.engine, self._retention)
+            await self.clean(context)
+
+    async def clean(self, context: ServiceContext) -> None:
+        """Clean once; each repair is an event of the timeline."""
+        expired = await clean(context.engine, self._retention)
+        await context.app.emit_events([of_repair(repair, mint(), wall()) for repair in expired.repairs])
 
 
-async def clean(engine: Engine, retention: Retention) -> int:
-    """Remove what is past its retention, sweep by sweep; returns how many jobs were removed.
+async def clean(engine: Engine, retention: Retention) -> Expired:
+    """Remove what is past its retention, sweep by sweep; returns what was removed.
 
     A sweep that fails hinders no other: it is logged, and tried again at the next cleaning.
     """
-    sweeps: dict[str, Batch] = {sweep: partial(_expire, engine, retention, sweep) for sweep in Sweep}
-    removed: dict[str, int] = {}
-    failed: dict[str, Exception] = {}
-    for what, batch in sweeps.items():
+    swept: dict[Sweep, Expired] = {}
+    failed: dict[Sweep, Exception] = {}
+    for sweep in Sweep:
         try:
-            removed[what] = await _in_batches(batch, retention.limit)
+            swept[sweep] = await _in_batches(engine, retention, sweep)
         except Exception as error:  # noqa: BLE001 - the other sweeps must run
-            failed[what] = error
-    _log_failures(failed, away=not removed and all(isinstance(error, AWAY) for error in failed.values()))
-    jobs = removed.get(Sweep.JOBS, 0)
-    if jobs:
-        logger.info("removed %d finished jobs whose retention has passed", jobs)
-    return jobs
+            failed[sweep] = error
+    _log_failures(failed, away=not swept and all(isinstance(error, AWAY) for error in failed.values()))
+    expired = sum(swept.values(), Expired())
+    if expired.jobs:
+        logger.info("removed %d finished jobs whose retention has passed", expired.jobs)
+    for repair in expired.repairs:
+        logger.warning(
+            "queue %s: %d jobs were counted as running under the limit %s, but %d hold a place. The number is repaired "
+            "and waiting jobs start. This is a bug in Stoker: please report it.",
+            *(repair.queue, repair.counted, repair.name, repair.holders),
+        )
+    return expired
 
 
-async def _expire(engine: Engine, retention: Retention, sweep: Sweep) -> int:
-    expired = await engine.expire(msgspec.structs.replace(retention, sweeps=frozenset({sweep})))
-    return int(getattr(expired, sweep))
-
-
-async def _in_batches(batch: Batch, limit: int) -> int:
-    """Repeat a sweep until a batch is not full, with pauses; returns how much it removed."""
-    removed = 0
+async def _in_batches(engine: Engine, retention: Retention, sweep: Sweep) -> Expired:
+    """Repeat a sweep until a batch is not full, with pauses; returns what it removed."""
+    one = msgspec.structs.replace(retention, sweeps=frozenset({sweep}))
+    expired = Expired()
     while True:
         began = time.monotonic()
-        n = await batch()
-        removed += n
-        if n < limit:
-            return removed
+        batch = await engine.expire(one)
+        expired += batch
+        if getattr(batch, sweep) < retention.limit:
+            return expired
         await asyncio.sleep((time.monotonic() - began) * REST)
 
 
-def _log_failures(failed: dict[str, Exception], *, away: bool) -> None:
+def _log_failures(failed: dict[Sweep, Exception], *, away: bool) -> None:
     """Log each sweep that failed; at debug level when the store is away, because the store loop logs that once."""
-    for what, error in failed.items():
+    for sweep, error in failed.items():
         logger.log(
             logging.DEBUG if away else logging.WARNING,
-            "could not remove old %s: %s The other sweeps go on; this one is tried again at the next cleaning.",
-            what,
+            "could not %s: %s The other sweeps go on; this one is tried again at the next cleaning.",
+            "count the running jobs of full limits again" if sweep is Sweep.LIMITS else f"remove old {sweep}",
             error,
             exc_info=None if isinstance(error, StokerError) else error,
         )

@@ -41,7 +41,7 @@ CONDITIONS = {"Index Cond", "Recheck Cond", "TID Cond"}
 ORDERS = ("newest", "oldest")
 SEARCHES_LEASES = {
     *("get", "lock_leases", "census_running", "find_active_newest", "find_active_oldest"),
-    *("owners", "reap_oldest", "look", "diagnose_counts", "subqueue_holders"),
+    *("owners", "reap_oldest", "look", "diagnose_counts", "subqueue_holders", "subqueue_full"),
     *(f"find_{walk}_{order}" for walk in ("all", "key", "done", "listed", "retrying") for order in ORDERS),
 }
 """A job does not know its lease, nor a lapsed worker his: these look into each of the few there are. Pages do so only

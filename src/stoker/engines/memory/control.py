@@ -13,7 +13,8 @@ from stoker.engines.memory.store import Store
 from stoker.model.control import Budget, NamedLock, Queue, Tuning, budgeted, may_release, may_take, opens, tuned
 from stoker.model.ids import JobId
 from stoker.model.job import check_name, check_span
-from stoker.model.subqueues import SubqueueView, slot_of, view
+from stoker.model.query import Repair
+from stoker.model.subqueues import SubqueueView, recounted, slot_of, suspicious, view
 from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
 from stoker.model.time import Instant, Span
 
@@ -57,6 +58,21 @@ def _holders(store: Store, queue: str, names: set[str]) -> dict[str, list[JobId]
         if slot is not None and slot[0] == queue and slot[1] in found:
             found[slot[1]].append(entry.record.id)
     return found
+
+
+def recount(store: Store, limit: int, now: Instant) -> list[Repair]:
+    """Count the slots of subqueues that have been full for long; repairs up to `limit` wrong numbers."""
+    repairs: list[Repair] = []
+    for queue, found in store.subqueues.items():
+        full = {name for name, state in found.states.items() if suspicious(state, now)}
+        for name, holders in sorted(_holders(store, queue, full).items()) if full else ():
+            before = found.states[name]
+            after = recounted(before, len(holders))
+            if after is not None and len(repairs) < limit:
+                found.put(after, now)
+                store.wake(queue)
+                repairs.append(Repair(queue, name, before.running, len(holders)))
+    return repairs
 
 
 def tune_budget(store: Store, name: str, rate: Rate, now: Instant, *, declared: bool) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from stoker.engines.memory import control
 from stoker.engines.memory.ready_queue import Entry
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
@@ -95,6 +96,8 @@ def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Ex
             kept = [entry for entry in store.audit if entry.at >= now - retention.audit]
             removed, store.audit = len(store.audit) - len(kept), kept
             return Expired(audit=removed)
+        case Sweep.LIMITS:
+            return Expired(repairs=tuple(control.recount(store, retention.limit, now)))
 
 
 def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:

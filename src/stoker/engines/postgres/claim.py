@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -29,6 +30,7 @@ from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Draft, Settlement, Status
+from stoker.model.query import Repair
 from stoker.model.retry import OFF, Curve
 from stoker.model.throttle import take
 from stoker.model.time import Instant
@@ -292,6 +294,33 @@ class Claimer:
             dry = len(taken[queue]) < wanted[queue] and len(found) < total
             self._cursors[queue].took(scan, taken[queue], began, cost, dry=dry)
         return found
+
+
+async def recount(store: Store, limit: int) -> list[Repair]:
+    """Count the slots of subqueues that have been full for long; repairs up to `limit` wrong numbers.
+
+    Numbers are counted without the queue's lock first: they are nearly always right. A queue whose lock is not free
+    within `LOCK_WAIT` is left for the next cleaning.
+    """
+    repairs: list[Repair] = []
+    for queue in await store.read(_miscounted_queues):
+        left = limit - len(repairs)
+
+        async def work(
+            connection: Connection, unit: Unit, _: Row, queue: str = queue, left: int = left
+        ) -> list[Repair]:
+            return await store.play(connection, subqueues.recount(unit, queue, left))
+
+        with suppress(Locked):
+            repairs += await store.transact(work, lane="desk", first=(_LOCK, (queue, str(int(LOCK_WAIT * 1000)))))
+    return repairs
+
+
+def _miscounted_queues(now: Instant) -> Steps[list[str]]:
+    wrong: dict[str, object] = {}
+    for queue in (yield from subqueues.full_queues(now)):
+        wrong[queue] = yield from subqueues.miscounted(queue, now)
+    return [queue for queue, found in wrong.items() if found]
 
 
 def _from_lines(queue: Queue, worker: str, n: int, now: Instant, served: int) -> Steps[list[Claim]]:

@@ -8,6 +8,7 @@ committed when it began, after the lock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import salvaged
 from stoker.model.limit import Slot
+from stoker.model.query import Repair
 from stoker.model.subqueues import (
     TENANT,
     Head,
@@ -27,15 +29,18 @@ from stoker.model.subqueues import (
     State,
     SubqueueView,
     made,
+    recounted,
     released,
     renumbered,
     repinned,
+    suspicious_since,
     touched,
     view,
 )
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
+    from stoker.engines.postgres.unit_of_work import Unit
     from stoker.model.control import Queue
 
 _POST, _PENDING, _APPEND = sql("subqueue_post"), sql("subqueue_pending"), sql("subqueue_append")
@@ -45,6 +50,7 @@ _WRITE, _DROP = sql("subqueue_write"), sql("subqueue_drop")
 _LOOK, _FIRST = sql("subqueue_look"), sql("subqueue_first")
 _COUNT_CLAIM, _TAKE = sql("subqueue_count_claim"), sql("claim_picked")
 _HOLDERS = sql("subqueue_holders")
+_FULL_QUEUES, _FULL = sql("subqueue_full_queues"), sql("subqueue_full")
 
 MOST_POST = 2_000
 """Rows of the log that a claim applies at once."""
@@ -204,3 +210,39 @@ def subqueues(
         if slot is not None:
             holders.setdefault(slot.subqueue, []).append(job)
     return [view(queue.name, states[name], sorted(holders.get(name, ()))) for name in page]
+
+
+def full_queues(now: Instant) -> Steps[list[str]]:
+    """Return the queues of which a subqueue has been full for long."""
+    return [queue for (queue,) in (yield _FULL_QUEUES, (suspicious_since(now),))]
+
+
+def miscounted(queue: str, now: Instant) -> Steps[dict[str, tuple[int, Repair]]]:
+    """Return what has been full for long with a wrong number, by name: the right one of its state, and its repair.
+
+    One statement reads the states, the log and the claims: slots that the log gives back are still in the state.
+    """
+    full: list[tuple[str, int, int]] = []
+    holders: Counter[str] = Counter()
+    for name, running, freed, options in (yield _FULL, (queue, suspicious_since(now))):
+        if name is not None:
+            full.append((name, running, freed))
+        elif (slot := _slot(options)) is not None:
+            holders[slot.subqueue] += 1
+    return {
+        name: (holders[name] + freed, Repair(queue, name, running - freed, holders[name]))
+        for name, running, freed in sorted(full)
+        if running - freed != holders[name]
+    }
+
+
+def recount(unit: Unit, queue: str, limit: int) -> Steps[list[Repair]]:
+    """Repair up to `limit` wrong numbers of a queue. The caller holds the queue's lock."""
+    wrong = yield from miscounted(queue, unit.now)
+    names = list(wrong)[: max(limit, 0)]
+    if not names:
+        return []
+    states = [recounted(state, wrong[state.name][0]) for state in map(read, (yield _NAMED, (queue, names)))]
+    yield from write(queue, [state for state in states if state is not None], unit.now)
+    unit.woken.add(queue)
+    return [wrong[name][1] for name in names]

@@ -8,6 +8,7 @@ else.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from stoker.engines.redis import audit
 from stoker.engines.redis import events as event_log
@@ -41,7 +42,7 @@ async def expire(store: Store, retention: Retention) -> Expired:
 async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
     if sweep is Sweep.JOBS:
         return await _expire_jobs(store, retention)
-    if sweep is Sweep.RECEIPTS:
+    if sweep in (Sweep.RECEIPTS, Sweep.LIMITS):
         return Expired()  # this engine stores none
     if sweep is Sweep.AUDIT:
         return Expired(audit=await audit.expire(store, await store.now() - retention.audit))
@@ -51,7 +52,8 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
         for shard in await store.shards():
             if shard is not store.home:
                 await _sweep(store, shard, sweep, 0)
-    return Expired(**{sweep: removed})
+    found: dict[str, Any] = {sweep: removed}
+    return Expired(**found)
 
 
 async def _expire_jobs(store: Store, retention: Retention) -> Expired:

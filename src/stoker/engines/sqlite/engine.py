@@ -38,6 +38,7 @@ from stoker.engines.sqlite import (
     schema,
     settle,
     steering,
+    subqueues,
     user_transaction,
 )
 from stoker.engines.sqlite import events as event_log
@@ -74,7 +75,19 @@ from stoker.model.outbox.delivery import Advance, Advanced, check_wish
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
+from stoker.model.query import (
+    Census,
+    Change,
+    Expired,
+    Page,
+    Query,
+    Retention,
+    Selection,
+    Sweep,
+    Tally,
+    bounded,
+    history_of,
+)
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
@@ -291,7 +304,13 @@ class SqliteEngine(Documents):
     async def expire(self, retention: Retention) -> Expired:
         warn_of_log(self.path)
         kept = bounded(retention, self.history)
-        return await in_steps(kept, lambda sweep: self._store.write(lambda unit: expire(unit, sweep, kept)))
+        return await in_steps(kept, lambda sweep: self._expire(sweep, kept))
+
+    async def _expire(self, sweep: Sweep, kept: Retention) -> Expired:
+        # Numbers are counted without the write lock first: they are nearly always right.
+        if sweep is Sweep.LIMITS and not await self._store.read(subqueues.miscounted):
+            return Expired()
+        return await self._store.write(lambda unit: expire(unit, sweep, kept))
 
     # --- groups -------------------------------------------------------------------------------------------------
 

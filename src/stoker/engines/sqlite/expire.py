@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.steps import Steps
+from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
@@ -52,6 +53,8 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
         case Sweep.AUDIT:
             return Expired(audit=len((yield _AUDIT, (now - retention.audit,))))
+        case Sweep.LIMITS:
+            return Expired(repairs=tuple((yield from subqueues.recount(unit, retention.limit))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

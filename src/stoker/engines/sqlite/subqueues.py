@@ -18,6 +18,7 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import salvaged
 from stoker.model.limit import Slot
+from stoker.model.query import Repair
 from stoker.model.subqueues import (
     AT_ONCE,
     Head,
@@ -26,9 +27,11 @@ from stoker.model.subqueues import (
     State,
     SubqueueView,
     made,
+    recounted,
     released,
     renumbered,
     repinned,
+    suspicious_since,
     touched,
     view,
 )
@@ -52,6 +55,7 @@ _PRIORITY = sql("claim_priority")
 _PAGE = sql("subqueues")
 _OF_QUEUE = sql("subqueues_of_queue")
 _HOLDERS = sql("subqueue_holders")
+_FULL = sql("subqueues_full")
 _CLAIMS = sql("queue_claims_read")
 _COUNT_CLAIM = sql("queue_claims")
 
@@ -229,6 +233,32 @@ def subqueues(
     holders = yield from _holders(queue.qid)
     states = [read(row) for row in rows]
     return [view(queue.queue.name, state, sorted(holders.get(state.name, ()))) for state in states]
+
+
+def miscounted(now: Instant) -> Steps[list[tuple[int, State, int]]]:
+    """Return what has been full for long with a wrong number: its queue's number, its state, and the right number."""
+    found: list[tuple[int, State, int]] = []
+    holders: dict[int, dict[str, list[JobId]]] = {}
+    for qid, *row in sorted((yield _FULL, (suspicious_since(now),)), key=lambda row: (row[0], row[2])):
+        if qid not in holders:
+            holders[qid] = yield from _holders(qid)
+        state = read(tuple(row))
+        n = len(holders[qid].get(state.name, ()))
+        if state.running != n:
+            found.append((qid, state, n))
+    return found
+
+
+def recount(unit: Unit, limit: int) -> Steps[list[Repair]]:
+    """Repair up to `limit` wrong numbers."""
+    repairs: list[Repair] = []
+    for qid, state, holders in (yield from miscounted(unit.now))[: max(limit, 0)]:
+        if (after := recounted(state, holders)) is not None:
+            yield from write(qid, after, unit.now)
+            queue = (yield from unit.queue_of(qid)).queue.name
+            unit.woken.add(queue)
+            repairs.append(Repair(queue, state.name, state.running, holders))
+    return repairs
 
 
 def _holders(qid: int) -> Steps[dict[str, list[JobId]]]:

@@ -21,7 +21,7 @@ import pkgutil
 import pytest
 
 from stoker.testing.conformance import harness
-from stoker.testing.conformance.harness import MakeEngine, Store, clock, needs, store
+from stoker.testing.conformance.harness import MakeEngine, Miscount, Store, clock, needs, store
 
 _TOPICS = [module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.") if module.name != harness.__name__]
 pytest.register_assert_rewrite(*_TOPICS)  # so that a failing case shows the values it compared
@@ -33,4 +33,4 @@ _CASES = {
 }
 globals().update(_CASES)
 
-__all__ = ["MakeEngine", "Store", "clock", "harness", "needs", "store", *_CASES]  # noqa: PLE0604 - computed on purpose
+__all__ = ["MakeEngine", "Miscount", "Store", "clock", "harness", "needs", "store", *_CASES]  # noqa: PLE0604 - computed on purpose

@@ -2,7 +2,7 @@
 
 A case asks for `store`. It is one opened engine plus shorthands that keep the cases short enough to be read as the
 contract they are. `make_engine` is the one fixture an engine has to provide; all engines it makes inside one test
-share one fresh store.
+share one fresh store. An engine with subqueues also provides `miscount`, a `Miscount`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from stoker.testing.clock import VirtualClock
 
 MakeEngine: TypeAlias = Callable[[Clock | None], Engine]
 """Makes an engine that is not opened yet; None means the store's own clock."""
+
+Miscount: TypeAlias = Callable[[Engine, str, str, int], Awaitable[None]]
+"""Makes a number wrong behind the back of an opened engine: queue, subqueue, how many of its jobs run."""
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Engine], Awaitable[T]]

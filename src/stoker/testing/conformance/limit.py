@@ -25,11 +25,25 @@ from stoker.model.outcome import (
     Snoozed,
     Throttled,
 )
-from stoker.model.query import Cancel, Clone, Delete, Move, Prioritize, Query, Requeue, RunNow, Selection
+from stoker.model.query import (
+    Cancel,
+    Clone,
+    Delete,
+    Expired,
+    Move,
+    Prioritize,
+    Query,
+    Repair,
+    Requeue,
+    Retention,
+    RunNow,
+    Selection,
+    Sweep,
+)
 from stoker.model.subqueues import SubqueueView
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import QUEUE, Store, needs
+from stoker.testing.conformance.harness import QUEUE, Miscount, Store, needs
 
 _SOON = 5.0
 
@@ -514,6 +528,67 @@ async def test_subqueues_name_what_runs_and_who_holds(store: Store) -> None:
     assert [one.name for one in await store.engine.subqueues(QUEUE, after="api/a", limit=1)] == ["api/b"]
     assert [one.name for one in await store.engine.subqueues(QUEUE, names=["late", "none"])] == ["late"]
     assert await store.engine.subqueues("other") == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("LIMIT-32")
+async def test_a_number_that_is_wrong_is_repaired_after_a_minute(store: Store, request: pytest.FixtureRequest) -> None:
+    """A slot comes back: `expire` counts what has been full for a minute, reports it, wakes a waiter."""
+    jobs = await store.insert(*(limited(store) for _ in range(3)), limited(store, "b"), limited(store, "b"))
+    first, other = await store.claim(n=9)
+    await _miscount(store, request, "api/a", 2)
+    await store.finish(first, Done())
+    store.pass_time(MINUTE - 1)
+    assert await store.claim(n=9) == []
+    assert await _recount(store) == ()
+    store.pass_time(1)
+    await store.engine.wait([QUEUE], 0)  # what the insert left behind
+    waiting = asyncio.create_task(store.engine.wait([QUEUE], _SOON))
+    await asyncio.sleep(0)
+    assert await _recount(store) == (Repair(QUEUE, "api/a", 1, 0),)
+    assert await waiting == {QUEUE}
+    assert await _recount(store) == ()
+    assert ids(await store.claim(n=9)) == jobs[1:2]
+    assert await running(store) == {"api/a": 1, "api/b": 1}
+    store.pass_time(MINUTE)
+    assert await _recount(store) == ()
+    await store.enlist("w1")
+    assert await store.finish(other, Done()) is Verdict.APPLIED
+    assert ids(await store.claim(n=9)) == jobs[4:]
+
+
+@pytest.mark.spec("LIMIT-32")
+async def test_a_recount_knows_the_slots_that_waiting_jobs_keep(store: Store, request: pytest.FixtureRequest) -> None:
+    """And no more wrong numbers are repaired at once than its limit says."""
+    keys = ("a", "b", "c")
+    await store.insert(*(limited(store, key, 2, hold="retrying") for key in keys for _ in range(3)))
+    for claim in await store.claim(n=9):
+        await store.finish(claim, Snoozed(HOUR))
+    for key in keys:
+        await _miscount(store, request, f"api/{key}", 3)
+    store.pass_time(MINUTE)
+    assert await _recount(store, limit=0) == ()
+    found = [await _recount(store, limit=2), await _recount(store, limit=2)]
+    assert [len(repairs) for repairs in found] == [2, 1]
+    assert await _recount(store) == ()
+    repairs = sorted((*found[0], *found[1]), key=lambda one: one.name)
+    assert repairs == [Repair(QUEUE, f"api/{key}", 3, 2) for key in keys]
+    assert await running(store) == {f"api/{key}": 2 for key in keys}
+    assert await store.claim(n=9) == []
+
+
+async def _miscount(store: Store, request: pytest.FixtureRequest, name: str, running: int) -> None:
+    """Make a number wrong with the fixture that an engine with subqueues provides."""
+    miscount: Miscount = request.getfixturevalue("miscount")
+    await miscount(store.engine, QUEUE, name, running)
+
+
+async def _recount(store: Store, limit: int = 9) -> tuple[Repair, ...]:
+    """Sweep the limits alone."""
+    expired = await store.engine.expire(Retention(sweeps=frozenset({Sweep.LIMITS}), limit=limit))
+    assert expired == Expired(repairs=expired.repairs)
+    assert expired.limits == len(expired.repairs)
+    return expired.repairs
 
 
 @pytest.mark.core
