@@ -19,7 +19,7 @@ import pytest
 from stoker.engines.postgres import PostgresEngine, claim_cursor
 from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import DESK, DOORS
-from stoker.engines.postgres.statements import STATEMENTS, placed
+from stoker.engines.postgres.statements import STATEMENTS, merged, placed
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -91,6 +91,22 @@ BY_ID = (
     *("erase_job", "erase_past", "erase_failure", "erase_event"),
 )
 """Statements about jobs named by their ids."""
+
+TOGETHER = (
+    ("lease_close", "lease_drop", "rewrite_job", "put_past", "put_ready", "put_done", "put_failure", "release_keys"),
+    (
+        "ready_drop",
+        "done_drop",
+        "erase_job",
+        "erase_past",
+        "erase_failure",
+        "erase_event",
+        "pass_keys",
+        "remember_jobs",
+    ),
+    ("lease_ask", "trim", "trouble", "delta", "group_change", "subqueue_append"),
+)
+"""What a unit of work sends as one statement."""
 
 ROWS = """
 with x as (
@@ -190,8 +206,9 @@ async def test_no_door_reads_a_large_table_whole(postgres_url: str, schemas: dic
     connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
     guilty = {}
     try:
-        for name in planned():
-            text = placed(STATEMENTS[name], schemas[state])
+        asked = {name: placed(STATEMENTS[name], schemas[state]) for name in planned()}
+        asked |= {" + ".join(names): merged(schemas[state], names) for names in TOGETHER}
+        for name, text in asked.items():
             places = max((int(n) for n in re.findall(r"\$(\d+)", text)), default=0)
             await connection.execute(f"prepare asked as {text}")
             values = f"({', '.join(['null'] * places)})" if places else ""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres import claim, counters
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.unit_of_work import Unit, erase
+from stoker.engines.postgres.unit_of_work import Unit, erasure
 from stoker.engines.shared.sweeps import in_steps
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.steps import Row, Steps, Together
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
 from stoker.model.query import Expired, Retention, Sweep
@@ -156,5 +156,5 @@ def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Steps[None]:
         unit.count(queue, kind, status, -1)
     swept.jobs += len(rows)
     gone = [job for job, *_ in rows]
-    yield from erase(gone)
+    yield Together(tuple(erasure(gone)))
     swept.events += len((yield _ERASE_EVENT, (gone,)))

@@ -47,6 +47,8 @@ STATEMENTS["settle_members"] = (
 
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 
+_CHANGED = re.compile(r"\A(?:INSERT INTO|UPDATE|DELETE FROM) stoker\.(\w+)")
+_VALUE = re.compile(r"\$(\d+)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _QUALIFIED = re.compile(r"\bstoker\.")
 
@@ -55,6 +57,14 @@ def sql(name: str) -> str:
     """Return a statement's name after checking that there is one. The store looks up the text."""
     STATEMENTS[name]
     return name
+
+
+def changed_table(name: str) -> str:
+    """Return the table that a statement changes."""
+    found = _CHANGED.match(STATEMENTS[name])
+    if found is None:
+        raise ValueError(f"the statement {name!r} does not begin by naming the table it changes")
+    return found[1]
 
 
 def check_schema(schema: str) -> str:
@@ -73,3 +83,22 @@ def placed(text: str, schema: str) -> str:
 def texts(schema: str) -> dict[str, str]:
     """Every statement, for one schema."""
     return {name: placed(text, schema) for name, text in STATEMENTS.items()}
+
+
+@functools.lru_cache(maxsize=1024)
+def merged(schema: str, names: tuple[str, ...]) -> str:
+    """Changing statements as one, which takes the values of all of them in this order."""
+    *others, last = _numbered([texts(schema)[name] for name in names])
+    if not others:
+        return last
+    return "WITH " + ", ".join(f"part{n} AS (\n{text}\n)" for n, text in enumerate(others)) + f"\n{last}"
+
+
+def _numbered(parts: list[str]) -> list[str]:
+    """Number the values of statements one after the other."""
+    numbered: list[str] = []
+    before = 0
+    for text in parts:
+        numbered.append(_VALUE.sub(lambda match, before=before: f"${int(match[1]) + before}", text))  # type: ignore[misc]
+        before += max(int(n) for n in _VALUE.findall(text))
+    return numbered

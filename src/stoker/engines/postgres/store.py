@@ -21,10 +21,10 @@ from stoker.engines.base import Clock
 from stoker.engines.postgres import schema
 from stoker.engines.postgres.connection import BEGIN, COMMON, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.groups import Looks
-from stoker.engines.postgres.statements import sql, texts
+from stoker.engines.postgres.statements import merged, sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.notifier import Notifier
-from stoker.engines.sql.steps import Row, Steps, Touch
+from stoker.engines.sql.steps import Row, Steps, Together, Touch
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
 
@@ -291,21 +291,29 @@ class Store:
 
     async def play(self, connection: Connection, steps: Steps[T]) -> T:
         """Run the statements of steps on a connection, in its current transaction."""
-        patience, known = self.options.patience, self.texts
+        patience = self.options.patience
         answer: Any = None
         send: Callable[[Any], Any] = steps.send
         try:
             while True:
                 step = send(answer)
-                name, values = step
+                text, values = self.statement(step)
                 send = steps.send
                 try:
                     run = connection.touch if isinstance(step, Touch) else connection.run
-                    answer = await run(known[name], values, patience)
+                    answer = await run(text, values, patience)
                 except Exception as error:  # noqa: BLE001 - the steps may undo something first
                     send, answer = steps.throw, error
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    def statement(self, step: Any) -> tuple[str, Row]:
+        """Return the text of a step, and its values."""
+        if isinstance(step, Together):
+            names = tuple(name for name, _ in step.parts)
+            return merged(self.options.schema, names), tuple(value for _, values in step.parts for value in values)
+        name, values = step
+        return self.texts[name], values
 
     # --- waking -------------------------------------------------------------------------------------------------
 

@@ -67,10 +67,9 @@ class Entry(NamedTuple):
     anew: bool = False
 
 
-def append(entries: Sequence[Entry]) -> Steps[None]:
-    """Append to the log."""
-    if entries:
-        yield _APPEND, tuple(list(column) for column in zip(*entries, strict=True))
+def appended(entries: Sequence[Entry]) -> tuple[str, Row]:
+    """Return the statement that appends to the log."""
+    return _APPEND, tuple(list(column) for column in zip(*entries, strict=True))
 
 
 def read(row: Row) -> State:

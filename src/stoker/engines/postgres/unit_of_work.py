@@ -2,8 +2,8 @@
 
 `load`, `load_drafts` and `write` are Postgres' part of the shared unit of work. Jobs are locked first, wherever they
 are, then read in a statement of its own: what was read cannot change before the commit. The difference is written by
-one statement for each table. Counts are appended once at the end, one row for each queue and kind. Nothing here
-outlives the transaction, so a rollback leaves nothing to repair.
+one statement, or a few where a table is changed twice (`Difference`). Counts are appended with it, one row for each
+queue and kind. Nothing here outlives the transaction, so a rollback leaves nothing to repair.
 
 Locks are taken in one order: the row of `ready`, `done` or `lease` that a job is in, then keys.
 """
@@ -17,13 +17,13 @@ import msgspec
 
 from stoker.engines.postgres import columns, subqueues
 from stoker.engines.postgres.columns import CODES, PENDING, Stored
-from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.statements import changed_table, sql
 from stoker.engines.shared.careful import wanted_by_drafts
 from stoker.engines.shared.unit_of_work import Wanted, Written
 from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.packing import legible, read_options
 from stoker.engines.sql.settings import pack_queue, read_queue
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.steps import Row, Steps, Together
 from stoker.model.control import Queue
 from stoker.model.errors import EngineBusy
 from stoker.model.groups import Group, pack_callbacks
@@ -60,7 +60,7 @@ _TAKE_KEYS, _HOLDERS, _PASS_KEYS = sql("take_keys"), sql("holders"), sql("pass_k
 _RELEASE_KEYS, _RELEASE_ALL_KEYS = sql("release_keys"), sql("release_all_keys")
 _CREATE, _REWRITE = sql("create"), sql("rewrite_job")
 _READY_DROP, _DONE_DROP = sql("ready_drop"), sql("done_drop")
-_LEASE_CLOSE, _LEASE_ASK = sql("lease_close"), sql("lease_ask")
+_LEASE_CLOSE, _LEASE_DROP, _LEASE_ASK = sql("lease_close"), sql("lease_drop"), sql("lease_ask")
 _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_past")
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
 _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
@@ -84,6 +84,32 @@ class Hold(NamedTuple):
     firm: bool
 
 
+class Difference:
+    """Statements that change rows, in order, sent as few as possible.
+
+    Parts of one statement see the same snapshot, and in no known order: so none changes a table that another one
+    changes, and a second change of a table begins the next statement.
+    """
+
+    def __init__(self) -> None:
+        self._statements: list[list[tuple[str, Row]]] = [[]]
+        self._tables: set[str] = set()
+
+    def add(self, *parts: tuple[str, Row]) -> None:
+        """Add a change of one table; several parts of it change different rows."""
+        table = changed_table(parts[0][0])
+        if table in self._tables:
+            self._statements.append([])
+            self._tables.clear()
+        self._tables.add(table)
+        self._statements[-1].extend(parts)
+
+    def send(self) -> Steps[None]:
+        for parts in self._statements:
+            if parts:
+                yield Together(tuple(parts))
+
+
 class Unit(SqlUnit):
     """One transaction."""
 
@@ -93,7 +119,6 @@ class Unit(SqlUnit):
         self._stored: dict[JobId, Stored] = {}
         self._places: dict[JobId, Place] = {}
         self._taken: dict[str, Hold] = {}
-        self._log: list[subqueues.Entry] = []
         self.touched_groups: set[JobId] = set()
         """Groups that may be complete after the commit."""
 
@@ -107,12 +132,17 @@ class Unit(SqlUnit):
         numbers[what] += n
 
     def end(self) -> Steps[None]:
-        """Append what was counted."""
+        """Append what was counted since the last write."""
+        counted = Difference()
+        self._add_deltas(counted)
+        yield from counted.send()
+
+    def _add_deltas(self, difference: Difference) -> None:
         rows = [(*key, *numbers) for key, numbers in self._deltas.items() if any(numbers)]
         self._deltas.clear()
         if rows:
             names, kinds, *numbers = transposed(rows)
-            yield _DELTA, (names, kinds, *([n or None for n in column] for column in numbers))
+            difference.add((_DELTA, (names, kinds, *([n or None for n in column] for column in numbers))))
 
     # --- queues -------------------------------------------------------------------------------------------------
 
@@ -266,50 +296,54 @@ class Unit(SqlUnit):
     # --- writing ------------------------------------------------------------------------------------------------
 
     def write(self) -> Steps[bool]:
-        """Write what `careful` decided, table by table, and forget what was loaded."""
+        """Write what `careful` decided, and forget what was loaded."""
         changes = list(self.written())
         created = [after for before, after in changes if before is None and after is not None]
         if created and not (yield from self._create(created)):
             return False
         changed = [(before, after) for before, after in changes if before is not None]
         yield from self.load_queues({after.queue for _, after in changed if after is not None})
-        yield from self._leave(changed)
-        yield from self._enter([(before, after) for before, after in changed if after is not None])
-        yield from self._remove([before for before, after in changed if after is None])
-        yield from self._write_keys(changes)
-        yield from self._write_counts(created, changed)
+        difference = Difference()
+        self._leave(difference, changed)
+        self._enter(difference, [(before, after) for before, after in changed if after is not None])
+        self._remove(difference, [before for before, after in changed if after is None])
+        self._write_keys(difference, changes)
+        self._write_counts(difference, created, changed)
         for queue in self.changed_queues.values():
-            yield from self.write_queue(queue)
-        yield from self._write_groups()
-        yield from self._write_log(changes)
+            difference.add((_QUEUE_WRITE, pack_queue(queue)))
+        yield from self._make_groups()
+        self._change_groups(difference)
+        self._write_log(difference, changes)
+        yield from difference.send()
         self._forget()
         return True
 
-    def _write_log(self, changes: list[Written]) -> Steps[None]:
-        """Say what became of subqueues; new jobs said it as they were stored."""
+    def _write_log(self, difference: Difference, changes: list[Written]) -> None:
+        """Note what became of subqueues; new jobs noted it as they were stored."""
+        log: list[subqueues.Entry] = []
         for before, after in changes:
             if before is None:
                 continue
             if (slot := freed(before, after)) is not None:
-                self._log.append(subqueues.Entry(*slot, freed=1))
+                log.append(subqueues.Entry(*slot, freed=1))
                 self.woken.add(slot[0])
             line = self.stored(before.id).values["line"] if before.status in WAITING else None
             if line is not None and "/" in line:
                 queue, _, name = line.partition("/")
-                self._log.append(subqueues.Entry(queue, name, look=AT_ONCE))
+                log.append(subqueues.Entry(queue, name, look=AT_ONCE))
             if after is not None and after.status in WAITING and (joined := self._line(after)) is not None:
                 when, anew = max(after.scheduled_at, self.now), renumbers(before, after)
                 options = columns.packed_options(after.options)
-                self._log.append(subqueues.Entry(after.queue, joined, 0, when, options, anew))
-        yield from subqueues.append(self._log)
-        self._log.clear()
+                log.append(subqueues.Entry(after.queue, joined, 0, when, options, anew))
+        if log:
+            difference.add(subqueues.appended(log))
 
     def _line(self, record: Record) -> str | None:
         """Return the subqueue that a waiting job stands in."""
         return line_of(record, fair=self.queue(record.queue).fair)
 
-    def _write_groups(self) -> Steps[None]:
-        """Insert new groups with their first members, and append what became of the members of others."""
+    def _make_groups(self) -> Steps[None]:
+        """Insert new groups with their first members."""
         changes = self.group_changes
         self.touched_groups.update(id_ for id_, change in changes.items() if change.waiting <= 0)
         for group in self.changed_groups.values():
@@ -317,24 +351,27 @@ class Unit(SqlUnit):
             flags = (first.sealed, first.abandoned, first.queue, pack_callbacks(first).decode())
             if (yield _GROUP_MAKE, (first.id, self.now, first.total, *flags, list(first.members))):
                 del changes[group.id]
+
+    def _change_groups(self, difference: Difference) -> None:
+        """Append what became of the members of other groups."""
         ends: list[Row] = []
-        for id_, change in changes.items():
+        for id_, change in self.group_changes.items():
             numbers = (change.total, change.done, change.dead, change.canceled)
             if change.members:
-                yield _GROUP_JOIN, (id_, self.now, *numbers, change.queue, change.members)
+                difference.add((_GROUP_JOIN, (id_, self.now, *numbers, change.queue, change.members)))
             elif any(numbers):
                 ends.append((id_, *numbers))
         if ends:
             ids, *columns_ = transposed(ends)
-            yield _GROUP_CHANGE, (ids, self.now, *columns_)
+            difference.add((_GROUP_CHANGE, (ids, self.now, *columns_)))
 
     def _create(self, records: list[Record]) -> Steps[bool]:
         """Store new jobs; False, with nothing stored, if another transaction has just stored one of the ids."""
         stored = {job for (job,) in (yield _CREATE, (self.now, *columns.record_columns(records)))}
         if len(stored) == len(records):
             return True
-        yield _READY_DROP, (list(stored),)
-        yield from erase(list(stored))
+        ids = list(stored)
+        yield Together(((_READY_DROP, (ids,)), *erasure(ids)))
         for record in records:
             if record.id in stored:
                 self.count(record.queue, record.kind, PENDING, -1)
@@ -342,7 +379,7 @@ class Unit(SqlUnit):
         yield from self.undo()
         return False
 
-    def _leave(self, changed: list[tuple[Record, Record | None]]) -> Steps[None]:
+    def _leave(self, difference: Difference, changed: list[tuple[Record, Record | None]]) -> None:
         """Delete rows of `ready` and `done`, and clear bits in leases."""
         ready: list[JobId] = []
         done: list[JobId] = []
@@ -358,15 +395,16 @@ class Unit(SqlUnit):
             else:
                 asked.append(self._places[before.id])
         if ready:
-            yield _READY_DROP, (ready,)
+            difference.add((_READY_DROP, (ready,)))
         if done:
-            yield _DONE_DROP, (done,)
+            difference.add((_DONE_DROP, (done,)))
         if closed:
-            yield _LEASE_CLOSE, _masks(closed)
+            masks = _masks(closed)
+            difference.add((_LEASE_CLOSE, masks), (_LEASE_DROP, masks))
         if asked:
-            yield _LEASE_ASK, _masks(asked)
+            difference.add((_LEASE_ASK, _masks(asked)))
 
-    def _enter(self, changed: list[tuple[Record, Record]]) -> Steps[None]:
+    def _enter(self, difference: Difference, changed: list[tuple[Record, Record]]) -> None:
         """Write what a changed job is now."""
         bodies: list[Row] = []
         pasts: list[Row] = []
@@ -402,18 +440,20 @@ class Unit(SqlUnit):
             (_PUT_FAILURE, failures),
         ):
             if rows:
-                yield statement, tuple(transposed(rows))
+                difference.add((statement, tuple(transposed(rows))))
         if long:
-            yield _TRIM, (long, LONGEST_HISTORY)
+            difference.add((_TRIM, (long, LONGEST_HISTORY)))
 
-    def _remove(self, records: list[Record]) -> Steps[None]:
-        yield from erase([record.id for record in records])
+    def _remove(self, difference: Difference, records: list[Record]) -> None:
+        if records:
+            for part in erasure([record.id for record in records]):
+                difference.add(part)
         if self.forgotten:
-            yield _ERASE_EVENT, (sorted(self.forgotten),)
+            difference.add((_ERASE_EVENT, (sorted(self.forgotten),)))
         if self.deleted:
-            yield _REMEMBER, (sorted(self.deleted), self.now)
+            difference.add((_REMEMBER, (sorted(self.deleted), self.now)))
 
-    def _write_keys(self, changes: list[Written]) -> Steps[None]:
+    def _write_keys(self, difference: Difference, changes: list[Written]) -> None:
         """Release keys, and pass others to the jobs that hold them now."""
         released = {slot: hold.job for slot, hold in self._taken.items() if self.holder(slot) is None}
         released |= {slot: before for slot, before, after in self.key_changes() if before and after is None}
@@ -423,10 +463,10 @@ class Unit(SqlUnit):
             if grip is not None and grip != _grip(before_) and self._taken.get(grip[0]) != grip[1]:
                 passed[grip[0]] = grip[1]
         if released:
-            yield _RELEASE_KEYS, (list(released), list(released.values()))
+            difference.add((_RELEASE_KEYS, (list(released), list(released.values()))))
         if passed:
             jobs, firms = [hold.job for hold in passed.values()], [hold.firm for hold in passed.values()]
-            yield _PASS_KEYS, (list(passed), jobs, firms)
+            difference.add((_PASS_KEYS, (list(passed), jobs, firms)))
         unreadable = [
             before.id
             for before, after in changes
@@ -435,9 +475,11 @@ class Unit(SqlUnit):
             and (after is None or after.status not in ACTIVE)
         ]
         if unreadable:
-            yield _RELEASE_ALL_KEYS, (unreadable,)
+            difference.add((_RELEASE_ALL_KEYS, (unreadable,)))
 
-    def _write_counts(self, created: list[Record], changed: list[tuple[Record, Record | None]]) -> Steps[None]:
+    def _write_counts(
+        self, difference: Difference, created: list[Record], changed: list[tuple[Record, Record | None]]
+    ) -> None:
         """Count changed jobs, and write the last errors of kinds.
 
         New jobs were counted as they were stored: under their last queue and kind, if a draft of the same call replaced
@@ -453,7 +495,8 @@ class Unit(SqlUnit):
             self.count(queue, kind, TOTALS[total], n)
         if self.last_errors:
             errors = [None if error is None else legible(error) for error in self.last_errors.values()]
-            yield _TROUBLE, (list(self.last_errors), errors)
+            difference.add((_TROUBLE, (list(self.last_errors), errors)))
+        self._add_deltas(difference)
 
 
 # --- locking ----------------------------------------------------------------------------------------------------
@@ -511,11 +554,9 @@ def _grip(record: Record | None) -> tuple[str, Hold] | None:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-def erase(ids: list[JobId]) -> Steps[None]:
-    """Delete bodies with what earlier runs left."""
-    if ids:
-        for statement in _ERASE:
-            yield statement, (ids,)
+def erasure(ids: list[JobId]) -> list[tuple[str, Row]]:
+    """Return the statements that delete bodies with what earlier runs left."""
+    return [(statement, (ids,)) for statement in _ERASE]
 
 
 def transposed(rows: Sequence[Row]) -> list[list[Any]]:

@@ -270,14 +270,14 @@ async def _play(
     try:
         while True:
             step = send(answer)
-            name, values = step
+            text, values = store.statement(step)
             send = steps.send
             outward = tuple(map(_outward, values))
             try:
                 if isinstance(step, Touch):
-                    answer = await touch(store.texts[name], outward)
+                    answer = await touch(text, outward)
                     continue
-                rows = await run(store.texts[name], outward)
+                rows = await run(text, outward)
                 answer = [tuple(map(_inward, row)) for row in rows]
             except Exception as error:  # noqa: BLE001 - the steps may undo something first
                 send, answer = steps.throw, error

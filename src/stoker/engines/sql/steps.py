@@ -2,7 +2,8 @@
 
 A function yields a statement with its values and is sent the rows; it never calls a driver. So the same function runs
 on the engine's own connection and in a user's transaction, where each result may have to be awaited. `Many` is for
-SQLite's own connection only: one statement for many rows, which returns the number of rows it touched.
+SQLite's own connection only: one statement for many rows, which returns the number of rows it touched. `Together` is
+for Postgres only: several statements that are sent as one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ class Touch(NamedTuple):
     values: Row
 
 
-Step: TypeAlias = tuple[str, Row] | Many | Touch
+class Together(NamedTuple):
+    """Statements that change rows and need no reply, sent as one: none of them sees what another changes."""
+
+    parts: tuple[tuple[str, Row], ...]
+
+
+Step: TypeAlias = tuple[str, Row] | Many | Touch | Together
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
