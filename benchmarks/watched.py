@@ -73,7 +73,7 @@ class Nothing(MemoryEngine):
         await asyncio.sleep(timeout)
         return frozenset()
 
-    def for_loop(self) -> Self:
+    def for_loop(self, *, read_limit: float | None = None) -> Self:
         return self
 
     async def close(self) -> None:

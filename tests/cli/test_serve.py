@@ -46,6 +46,13 @@ def test_it_refuses_to_be_open_to_other_machines(url: str) -> None:
     assert "--allow-host" in call("serve", "--host", "::", code=2).output
 
 
+@pytest.mark.spec("WEBSEC-18")
+def test_it_warns_where_others_reach_it_without_tls(url: str) -> None:
+    """The address is one that no machine has, so nothing is served."""
+    told = call("serve", "--host", "192.0.2.1", "--allow-host", "stoker.example", code=1).output
+    assert "warning: it is served without TLS" in told
+
+
 @pytest.mark.spec("WEBSEC-15")
 def test_it_serves_this_machine_and_ends_on_a_signal(url: str) -> None:
     with socket.socket() as free:
@@ -60,6 +67,8 @@ def test_it_serves_this_machine_and_ends_on_a_signal(url: str) -> None:
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(20)
+        assert server.stderr is not None
+        assert b"TLS" not in server.stderr.read()
     assert server.returncode in {0, -signal.SIGTERM}
 
 

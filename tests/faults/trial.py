@@ -65,8 +65,8 @@ class Witness(Recorded):
         put_back = settlement.status in (Status.PENDING, Status.RETRYING) and self.engine.name.startswith("redis")
         return super().leaves_open(settlement, verdict) or (put_back and verdict is Verdict.LOST)
 
-    def for_loop(self) -> Witness:
-        return Witness(self.engine.for_loop(), self._write)
+    def for_loop(self, *, read_limit: float | None = None) -> Witness:
+        return Witness(self.engine.for_loop(read_limit=read_limit), self._write)
 
 
 class Trial:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.model.control import Pause, Presence, Queue
 from stoker.model.findings import Delivery
-from stoker.model.health import jobs, postgres, redis, sqlite
+from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, Grade, ok, worst, wrong
 from stoker.model.health.facts import (
     MOST_COUNTED,
@@ -23,6 +23,7 @@ from stoker.model.health.facts import (
     Slot,
     SqliteFacts,
     Table,
+    Transport,
 )
 from stoker.model.health.jobs import Overdue, Situation
 from stoker.model.job import Status
@@ -276,3 +277,25 @@ def test_the_state_of_queues_workers_and_streams(situation: Situation, expected:
 )
 def test_counters_and_keys_against_what_is_there(facts: Facts, expected: list[tuple[str, str]]) -> None:
     assert complaints(jobs.judge_counts(facts)) == expected
+
+
+@pytest.mark.spec("HEALTH-09")
+@pytest.mark.parametrize(
+    "host, encrypted, verified, grade",
+    [
+        ("", False, False, Grade.OK),
+        ("/run/postgresql/.s.PGSQL.5432", False, False, Grade.OK),
+        ("localhost", False, False, Grade.OK),
+        ("127.0.0.1", False, False, Grade.OK),
+        ("::1", False, False, Grade.OK),
+        ("db.internal", False, False, Grade.WARNING),
+        ("10.0.0.7", True, False, Grade.WARNING),
+        ("10.0.0.7", True, True, Grade.OK),
+    ],
+)
+def test_the_way_to_a_server_on_another_machine_must_be_protected(
+    host: str, encrypted: bool, verified: bool, grade: Grade
+) -> None:
+    check = transport.judge(Transport(host=host, encrypted=encrypted, verified=verified, remedy="do so"))
+    assert check.verdict is grade
+    assert (check.remedy == "do so") == (grade is Grade.WARNING)

@@ -243,6 +243,16 @@ async def test_sizes_and_numbers_are_bounded(app: Stoker, made: Any) -> None:
     assert (await client.get("/jobs", params={"q": "x" * 3_000})).status_code == 422
 
 
+@pytest.mark.spec("WEBSEC-18")
+async def test_health_says_when_it_came_without_tls(app: Stoker, made: Any) -> None:
+    near = made(auth=lambda _: Identity("ann"))
+    assert "without TLS" not in text(await near.get("/health"))
+    far = Client(near.board, address="10.0.0.7")
+    assert "This page came without TLS" in text(await far.get("/health"))
+    assert "without TLS" not in text(await far.get("https://127.0.0.1/health"))
+    await far.close()
+
+
 @pytest.mark.spec("WEBSEC-12")
 async def test_a_fault_names_the_request_and_nothing_else(
     app: Stoker, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

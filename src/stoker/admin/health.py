@@ -12,7 +12,7 @@ from stoker.model import ids
 from stoker.model.errors import EngineError, EngineFull, EngineReadOnly, EngineRefused, SchemaMismatch
 from stoker.model.events import EventType, Window
 from stoker.model.findings import Delivery
-from stoker.model.health import jobs, postgres, redis, sqlite
+from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import Facts
 from stoker.model.health.jobs import Overdue, Situation
@@ -56,6 +56,7 @@ class HealthAdmin:
         return [
             await _schema(engine),
             *_store(facts, description),
+            *(() if facts.transport is None else (transport.judge(facts.transport),)),
             *jobs.judge_counts(facts),
             *jobs.judge(await self.situation(engine)),
         ]

@@ -6,6 +6,7 @@ import click
 
 from stoker.cli.store import find_app, on_store, reported
 from stoker.cli.text import safe
+from stoker.model.access import is_loopback
 
 
 @click.command()
@@ -45,7 +46,7 @@ def serve(
         import uvicorn
 
         from stoker.web import Open, Tokens, dashboard
-        from stoker.web.auth import LOOPBACK_NAMES, is_loopback
+        from stoker.web.auth import LOOPBACK_NAMES
     except ImportError:
         raise click.ClickException("the dashboard needs starlette, jinja2 and uvicorn: install stoker[web]") from None
     here = is_loopback(host)
@@ -79,6 +80,15 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     who = "everybody on this machine" if isinstance(sign_in, Open) else "whoever has a token"
     click.echo(f"the dashboard of {app.root().where} is at http://{shown}:{port}{root_path}/ for {who}", err=True)
-    server.run()
+    if not here:
+        click.echo(
+            "warning: it is served without TLS, so whoever is on the way can read tokens and payloads. Put a proxy "
+            "that ends TLS in front of it",
+            err=True,
+        )
+    try:
+        server.run()
+    except SystemExit:  # it said why on standard error; its own code means something else here
+        raise SystemExit(1) from None
     if not server.started:
         raise SystemExit(1)

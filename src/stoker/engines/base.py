@@ -485,8 +485,12 @@ class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Au
         """Release everything; what was acknowledged stays. Closing twice is harmless."""
         ...
 
-    def for_loop(self) -> Self:
-        """Make another engine on the same store, not opened, for another event loop."""
+    def for_loop(self, *, read_limit: float | None = None) -> Self:
+        """Make another engine on the same store, not opened, for another event loop.
+
+        With `read_limit` the store stops a statement that reads for more seconds than that, and the call raises
+        `EngineSlow`: people's questions must not slow workers down. None: as with this engine.
+        """
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

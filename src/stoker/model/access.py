@@ -6,6 +6,7 @@ hidden. An identity that is limited to some queues changes nothing elsewhere.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -18,6 +19,16 @@ ROLES: Final[tuple[Role, ...]] = ("read", "operate", "admin")
 """From the least to the most."""
 
 LONGEST_NAME = 200
+
+
+def is_loopback(address: str) -> bool:
+    """Is this an address that only the own machine reaches?"""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -294,6 +294,10 @@ class EngineBusy(EngineError):
     """Another process held the store longer than Stoker waits; nothing was written, and the call may be repeated."""
 
 
+class EngineSlow(EngineBusy):
+    """A call that reads took longer than it may and was stopped in the store; ask for less, or try again."""
+
+
 class EngineFull(EngineError):
     """No room: the disk, the memory limit or the configured capacity is used up; nothing was stored."""
 

@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import inspect
-import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from starlette.requests import HTTPConnection
 
-from stoker.model.access import Identity, Role
+from stoker.model.access import Identity, Role, is_loopback
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -38,14 +37,10 @@ class Tokens:
 Auth: TypeAlias = Open | Tokens | SignIn
 
 
-def is_loopback(address: str) -> bool:
-    """Is this an address that only the own machine reaches?"""
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def travels_open(request: HTTPConnection) -> bool:
+    """Do requests and answers travel between machines without TLS?"""
+    client = request.client
+    return request.url.scheme not in {"https", "wss"} and (client is None or not is_loopback(client.host))
 
 
 async def ask(sign_in: SignIn, request: HTTPConnection) -> Identity | None:

@@ -27,13 +27,13 @@ from starlette.types import Message, Receive, Scope, Send
 from stoker.admin import Admin
 from stoker.admin.history import RECENT
 from stoker.app import Stoker
-from stoker.model.access import Identity, Role
+from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.redact import Redaction
 from stoker.model.time import MINUTE
 from stoker.web import charts, problems
-from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask, is_loopback
+from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
 from stoker.web.hub import LIMIT, Flow, Hub
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
@@ -127,8 +127,9 @@ class Dashboard:
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         if isinstance(self.auth, Open):
             self._hosts = LOOPBACK_NAMES | (self._hosts or frozenset())
-        # Connections of its own: a flood of pages must not take those that the app around it enqueues with.
-        self.store = Stoker(jobs.root().for_loop(), mint=jobs.mint)
+        # Connections of its own, whose reads the store stops: a flood of pages must not take those that the app around
+        # it enqueues with, nor keep the store from its workers.
+        self.store = Stoker(jobs.root().for_loop(read_limit=self.limits.seconds), mint=jobs.mint)
         self.store.listeners = jobs.listeners
         self.hub = Hub(self.store)
         self._requests = 0

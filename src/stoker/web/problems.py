@@ -11,6 +11,7 @@ from stoker.model.errors import (
     EngineError,
     EngineFull,
     EngineReadOnly,
+    EngineSlow,
     InvalidInput,
     InvalidTransition,
     KeyHeld,
@@ -117,6 +118,8 @@ def of(error: Exception) -> Problem | None:
             return Problem(503, "store_full", "The store has no room left. Nothing was stored.")
         case EngineReadOnly():
             return Problem(503, "store_read_only", "The store takes no writes. Nothing was changed.")
+        case EngineSlow():
+            return Problem(503, "too_slow", "The store stopped this question: it took too long. Ask for less.")
         case EngineBusy():
             return Problem(503, "store_busy", "The store is busy. Nothing was changed. Try again in a moment.")
         case EngineError():

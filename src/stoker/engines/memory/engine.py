@@ -164,7 +164,7 @@ class MemoryEngine(Documents):
                 for waiter in self._waiting_for_room:
                     waiter.release()
 
-    def for_loop(self) -> Self:
+    def for_loop(self, *, read_limit: float | None = None) -> Self:  # noqa: ARG002 - every call is short
         other = object.__new__(type(self))
         other._join(self._store, self._when_full)
         return other

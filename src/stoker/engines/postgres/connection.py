@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -27,10 +28,11 @@ from asyncpg.exceptions import (
     UniqueViolationError,
 )
 
-from stoker.engines.postgres.errors import GONE, sqlstate, translated
+from stoker.engines.postgres.errors import GONE, STOPPED, sqlstate, translated
 from stoker.engines.sql.steps import Row
 from stoker.engines.sql.user_handles.drivers import touched
 from stoker.model.errors import EngineError, EngineUnavailable
+from stoker.model.health.facts import Transport
 
 Pooler: TypeAlias = Literal["auto", "none", "transaction"]
 T = TypeVar("T")
@@ -134,11 +136,14 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 class Connection:
     """A session, or what a pooler makes of one. Used by one caller of the store at a time."""
 
-    __slots__ = ("_link", "_strict", "pooled", "turn", "where")
+    __slots__ = ("_limit", "_link", "_strict", "pooled", "turn", "where")
 
-    def __init__(self, link: Any, where: str, *, pooled: bool, strict: bool = False) -> None:
+    def __init__(
+        self, link: Any, where: str, *, pooled: bool, strict: bool = False, limit: float | None = None
+    ) -> None:
         self._link = link
         self._strict = strict
+        self._limit = limit
         self.where = where
         self.pooled = pooled
         self.turn: asyncio.Semaphore | None = None
@@ -154,25 +159,39 @@ class Connection:
         pooler: Pooler,
         patience: float,
         ids: bool = True,
+        limit: float | None = None,
     ) -> Connection:
-        """Connect. `settings` are the session's, where there is one of our own; `ids`: a uuid is sixteen bytes."""
+        """Connect. `settings` are the session's, where there is one of our own; `ids`: a uuid is sixteen bytes.
+
+        The server stops a statement after `limit` seconds. Behind a pooler each transaction says so itself.
+        """
+        if limit is not None:
+            settings = {**(settings or {}), "statement_timeout": _milliseconds(limit)}
         try:
             link = None if pooler == "transaction" else await _direct(url, settings, pooler, patience)
             pooled = link is None
             if link is None:
                 link = await _connect(url, None, 0, patience)
-            strict = pooled and await _default_level(link, patience) != LEVEL
+            strict = pooled and (limit is not None or await _default_level(link, patience) != LEVEL)
             if not ids:
                 async with _unless_it_fails(link, patience):
                     await link.reset_type_codec("uuid", schema="pg_catalog")
         except (*DriverError, TimeoutError) as error:
             raise translated(error, where) from error
-        return cls(link, where, pooled=pooled, strict=strict)
+        return cls(link, where, pooled=pooled, strict=strict, limit=limit if pooled else None)
 
     @property
     def usable(self) -> bool:
         """Whether it can be used again."""
         return not self._link.is_closed()
+
+    def transport(self) -> Transport:
+        """How what is sent to the server, or to the pooler before it, is protected."""
+        host, tls = self._link._addr, self._link._transport.get_extra_info("ssl_object")  # noqa: SLF001
+        verified = tls is not None and tls.context.verify_mode == ssl.CERT_REQUIRED and tls.context.check_hostname
+        remedy = "Add sslmode=verify-full and sslrootcert=… to the URL"
+        host = host if isinstance(host, str) else host[0]
+        return Transport(host=host, encrypted=tls is not None, verified=verified, remedy=remedy)
 
     @property
     def link(self) -> Any:
@@ -184,7 +203,7 @@ class Connection:
         if not self._strict or self._link.is_in_transaction():
             return await self._answer(self._link.fetch(text, *values), patience)
         # Sessions behind a pooler have the database's own level: a lone statement gets a transaction of ours.
-        await self.command(BEGIN, patience)
+        await self.command(self.within_limit(BEGIN), patience)
         try:
             rows: list[Row] = await self._answer(self._link.fetch(text, *values), patience)
             await self.command("COMMIT", patience)
@@ -193,6 +212,10 @@ class Connection:
                 await self.rollback()
             raise
         return rows
+
+    def within_limit(self, begin: str) -> str:
+        """How a transaction begins, with the time limit of its statements where the session has none."""
+        return begin if self._limit is None else f"{begin}; SET LOCAL statement_timeout = {_milliseconds(self._limit)}"
 
     async def touch(self, text: str, values: Sequence[Any], patience: float) -> int:
         """Run one statement that returns no rows, inside a transaction; return how many rows it touched."""
@@ -272,8 +295,12 @@ class Connection:
     def _doubt(self, error: BaseException) -> None:
         """Is it still worth keeping? A server that is no primary any more is left: the next call looks anew."""
         state = sqlstate(error)
-        if not state or state in GONE or state[:2] in ("08", "57", "XX"):
+        if not state or state in GONE or (state[:2] in ("08", "57", "XX") and state != STOPPED):
             self._link.terminate()
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(round(seconds * 1_000), 1))
 
 
 _ABANDONED: set[asyncio.Future[Any]] = set()

@@ -37,8 +37,10 @@ async def diagnose(store: Store) -> Facts:
     """The facts about an open engine's store. Settings are read in a transaction like those that store jobs."""
     postgres = await store.write(lambda _: _server(store), lane="desk", notify=False)
     counts, keys = await store.read(lambda _: _counts())
+    async with store.lend("desk") as connection:
+        transport = connection.transport()
     counters = tuple(Counted(queue or "all queues", what, counter, found) for what, queue, counter, found in counts)
-    return Facts(idle_keys=keys, counters=counters, postgres=postgres)
+    return Facts(idle_keys=keys, counters=counters, postgres=postgres, transport=transport)
 
 
 def _server(store: Store) -> Steps[PostgresFacts]:

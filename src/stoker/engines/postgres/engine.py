@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import ClassVar, Literal, Self, TypeVar
 
+import msgspec
+
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.postgres import (
@@ -138,9 +140,12 @@ class PostgresEngine(Documents):
         await self._batchers.close()
         await self._store.close()
 
-    def for_loop(self) -> Self:
+    def for_loop(self, *, read_limit: float | None = None) -> Self:
         twin = type(self).__new__(type(self))
-        twin._furnish(self._options)  # noqa: SLF001 - it is one of us
+        options = self._options
+        if read_limit is not None:
+            options = msgspec.structs.replace(options, read_limit=read_limit)
+        twin._furnish(options)  # noqa: SLF001 - it is one of us
         twin.history = self.history
         return twin
 

@@ -8,6 +8,7 @@ from stoker.model.errors import (
     EngineFull,
     EngineReadOnly,
     EngineRefused,
+    EngineSlow,
     EngineUnavailable,
     SchemaMismatch,
 )
@@ -20,7 +21,8 @@ class Locked(EngineBusy):
 
 
 GONE = frozenset({"25006", "42P05"})
-BUSY = frozenset({"55P03", "57014", "40P01", "40001"})
+BUSY = frozenset({"55P03", "40P01", "40001"})
+STOPPED = "57014"
 ABSENT = frozenset({"42P01", "3F000", "42703", "42883"})
 
 
@@ -35,6 +37,8 @@ def translated(error: BaseException, where: str) -> EngineError:
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if state == "55P03":
         return Locked(f"{where}: another transaction holds a lock for too long: {text}. Nothing was stored; try again")
+    if state == STOPPED:
+        return EngineSlow(f"{where} stopped a statement that took too long: {text}. Nothing was stored; try again")
     if state in BUSY:
         return EngineBusy(
             f"{where} was blocked by another transaction for too long: {text}. Nothing was stored; try again"

@@ -63,6 +63,7 @@ class Options(msgspec.Struct, frozen=True):
     patience: float
     direct: str | None
     history: int | None = None
+    read_limit: float | None = None
 
 
 class Store:
@@ -138,6 +139,7 @@ class Store:
         # The server stops waiting for a lock before the client does; otherwise abandoned waits would pile up there.
         limit = {"lock_timeout": str(int(options.patience * 900))}
         settings = {**KINDS[kind], **limit}
+        most = options.read_limit if kind == "desk" else None
         return await Connection.open(
             options.url,
             options.where,
@@ -145,6 +147,7 @@ class Store:
             pooler=self._pooler,
             patience=options.patience,
             ids=kind != "transaction",
+            limit=most,
         )
 
     @property
@@ -250,7 +253,7 @@ class Store:
 
     async def _transact(self, connection: Connection, work: Work[T], first: tuple[str, Row]) -> tuple[Unit, T]:
         patience, (name, values) = self.options.patience, first
-        await connection.command(BEGIN, patience)
+        await connection.command(connection.within_limit(BEGIN), patience)
         try:
             [row] = await connection.run(self.texts[name], values, patience)
             now = self.now()
@@ -268,7 +271,7 @@ class Store:
         """Run reading steps in one snapshot."""
         patience = self.options.patience
         async with self.lend("desk") as connection:
-            await connection.command(SNAPSHOT, patience)
+            await connection.command(connection.within_limit(SNAPSHOT), patience)
             try:
                 now = self.now()
                 if now is None:

@@ -37,6 +37,7 @@ from stoker.model.errors import (
     EngineUnavailable,
     InvalidOption,
 )
+from stoker.model.health.facts import Transport
 
 Command = Sequence[Any]
 
@@ -302,6 +303,19 @@ class Connection:
     @property
     def opened(self) -> bool:
         return self._opened
+
+    def transport(self) -> Transport:
+        """How what is sent to the server is protected, as its URL says and the driver does."""
+        parts = urlsplit(self._address.url)
+        given = dict(parse_qsl(parts.query))
+        encrypted = parts.scheme == "rediss"
+        checked = given.get("ssl_cert_reqs", "required") == "required"
+        named = given.get("ssl_check_hostname", "true").lower() not in {"0", "f", "false", "n", "no"}
+        remedy = "Use rediss:// and leave ssl_cert_reqs and ssl_check_hostname as they are"
+        if self._address.cluster:
+            remedy = "Keep the cluster in a network of its own: Stoker reaches a cluster without TLS"
+        host = "" if parts.scheme == "unix" else parts.hostname or "localhost"
+        return Transport(host=host, encrypted=encrypted, verified=encrypted and checked and named, remedy=remedy)
 
     async def open(self) -> None:
         """Prepare; the first call connects."""

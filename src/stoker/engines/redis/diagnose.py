@@ -24,7 +24,7 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
     counters = [one for found in await spread(shards, lambda shard: _counted(store, shard)) for one in found]
     idle = sum(await spread(shards, lambda shard: _idle_keys(store, shard)))
     redis = RedisFacts(nodes=tuple(map(_node, nodes)), losses=tuple(losses), unread=unread)
-    return Facts(idle_keys=idle, counters=tuple(counters), redis=redis)
+    return Facts(idle_keys=idle, counters=tuple(counters), redis=redis, transport=store.connection.transport())
 
 
 async def _counted(store: Store, shard: Shard) -> list[Counted]:

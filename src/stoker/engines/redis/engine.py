@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, ClassVar, Self, cast
 
+import msgspec
+
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.redis import (
@@ -167,10 +169,15 @@ class RedisEngine(Documents):
         await self._server_checks.stop()
         await self._store.close()
 
-    def for_loop(self) -> Self:
+    def for_loop(self, *, read_limit: float | None = None) -> Self:
+        """Redis does not stop a script; scripts that read are short, and a limited caller waits no longer."""
         twin = object.__new__(type(self))
         twin.call_times, twin.history = CallTimes(), self.history
-        twin._build(self._options)
+        options = self._options
+        if read_limit is not None:
+            times = min(options.timeout, read_limit), min(options.patience, read_limit)
+            options = msgspec.structs.replace(options, timeout=times[0], patience=times[1])
+        twin._build(options)
         return twin
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

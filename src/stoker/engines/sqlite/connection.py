@@ -7,6 +7,7 @@ and where to wait. Two threads may use it one after the other, never at once. A 
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -24,6 +25,7 @@ from stoker.model.errors import (
     EngineFull,
     EngineReadOnly,
     EngineRefused,
+    EngineSlow,
     EngineUnavailable,
     SchemaMismatch,
 )
@@ -45,16 +47,26 @@ PATIENCE = 5.0
 """Seconds to wait for a process that creates, recovers or converts the file."""
 PAGE_CACHE = 16 << 10
 
+STEPS_BETWEEN_LOOKS = 10_000
+"""Steps of SQLite's machine, about a tenth of a millisecond, after which a limited read looks at the clock."""
+
 DriverError = sqlite3.Error
 
 
 class Connection:
-    """One connection of the engine. `file_checks.inspect_path` must have accepted the path before."""
+    """One connection of the engine. `file_checks.inspect_path` must have accepted the path before.
 
-    def __init__(self, path: str, *, journal: Journal = "wal", read_only: bool = False) -> None:
+    With `limit` SQLite stops a read, or a slice of one, after so many seconds.
+    """
+
+    def __init__(
+        self, path: str, *, journal: Journal = "wal", read_only: bool = False, limit: float | None = None
+    ) -> None:
         self.path = path
         self.journal = ""
         self._level = -1
+        self._limit = limit
+        self._stop_at = math.inf
         try:
             self._raw = sqlite3.connect(
                 path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=CACHED_STATEMENTS
@@ -70,6 +82,8 @@ class Connection:
         except BaseException:
             self._raw.close()
             raise
+        if limit is not None:
+            self._raw.set_progress_handler(lambda: time.monotonic() > self._stop_at, STEPS_BETWEEN_LOOKS)
 
     def _set_up(self, journal: Journal, *, read_only: bool) -> None:
         # Another process may be recovering or converting the file when the first statement runs.
@@ -146,6 +160,7 @@ class Connection:
 
     def read(self, steps: Steps[T]) -> T:
         """Run reading steps in one snapshot."""
+        self._start_clock()
         self.run("BEGIN")
         try:
             return self.run_steps(steps)
@@ -157,6 +172,7 @@ class Connection:
 
         Returns whether they ended, and their result or the rows to send next.
         """
+        self._start_clock()
         try:
             for _ in range(n):
                 step = steps.send(rows)
@@ -166,6 +182,10 @@ class Connection:
         except sqlite3.Error as error:
             raise self._failure(error) from error
         return False, rows
+
+    def _start_clock(self) -> None:
+        if self._limit is not None:
+            self._stop_at = time.monotonic() + self._limit
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -246,6 +266,7 @@ class Connection:
 _ERRORS: dict[int, tuple[type[EngineError], str]] = {
     sqlite3.SQLITE_BUSY: (EngineBusy, "is locked by another writer; the write did not happen and may be repeated"),
     sqlite3.SQLITE_LOCKED: (EngineBusy, "is locked by another writer; the write did not happen and may be repeated"),
+    sqlite3.SQLITE_INTERRUPT: (EngineSlow, "was read for longer than one call may; the call was stopped"),
     sqlite3.SQLITE_FULL: (EngineFull, "has no room left: the disk is full; nothing was stored"),
     sqlite3.SQLITE_READONLY: (EngineReadOnly, "cannot be written to; nothing was stored"),
     sqlite3.SQLITE_IOERR: (EngineUnavailable, "cannot be read or written at this moment"),

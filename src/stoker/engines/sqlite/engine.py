@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
+import msgspec
+
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
@@ -147,10 +149,13 @@ class SqliteEngine(Documents):
     async def close(self) -> None:
         await self._store.close()
 
-    def for_loop(self) -> Self:
+    def for_loop(self, *, read_limit: float | None = None) -> Self:
         twin = type(self)(self.path, history=self.history)
-        twin._options = self._options  # noqa: SLF001 - it is one of us
-        twin._store = Store(self.path, self._options)  # noqa: SLF001
+        options = self._options
+        if read_limit is not None:
+            options = msgspec.structs.replace(options, read_limit=read_limit)
+        twin._options = options  # noqa: SLF001 - it is one of us
+        twin._store = Store(self.path, options)  # noqa: SLF001
         return twin
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

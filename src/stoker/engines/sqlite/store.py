@@ -33,7 +33,7 @@ from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.engines.sqlite.write_queue import WriteQueue
 from stoker.engines.sqlite.write_transaction import TransactionRunner
 from stoker.model.ahead import SOON
-from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused
+from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused, EngineSlow
 from stoker.model.ids import JobId
 from stoker.model.outbox.stream import TOPIC
 from stoker.model.time import SECOND, Instant, Span
@@ -50,12 +50,13 @@ SLICE = 64
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The options of an engine. `patience`: seconds to wait for other writers."""
+    """The options of an engine. `patience`: seconds to wait for other writers; `read_limit`: most for one read."""
 
     clock: Clock | None
     durability: str
     journal: Journal
     patience: float
+    read_limit: float | None = None
 
 
 class Store:
@@ -81,6 +82,7 @@ class Store:
                 journal=self.options.journal,
                 fsync=self.options.durability == "power",
                 patience=self.options.patience,
+                read_limit=self.options.read_limit,
                 wake_here=self._wake_here,
             )
         for warning in self._resources.warnings:
@@ -149,6 +151,8 @@ class Store:
         while True:
             try:
                 return self._read_once(self.resources(), make)
+            except EngineSlow:
+                raise
             except EngineBusy:
                 if time.monotonic() >= deadline:
                     raise
@@ -324,6 +328,7 @@ async def open_resources(
     journal: Journal,
     fsync: bool,
     patience: float,
+    read_limit: float | None,
     wake_here: Callable[[set[str], int], None],
 ) -> OpenResources:
     """Check the file, make or upgrade the schema, connect."""
@@ -332,7 +337,7 @@ async def open_resources(
     wake_socket = WakeSocket(side_folder.wake, loop)
     file_checks.inspect_path(path)
     write_lock = WriteLock(side_folder.write_lock)
-    connection, reader = await asyncio.to_thread(_connect, path, journal, side_folder, write_lock, patience)
+    connection, reader = await asyncio.to_thread(_connect, path, journal, side_folder, write_lock, patience, read_limit)
     warnings = [file_checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
     if connection.journal != journal:
         warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
@@ -358,14 +363,19 @@ async def open_resources(
 
 
 def _connect(
-    path: str, journal: Journal, side_folder: SideFolder, write_lock: WriteLock, patience: float
+    path: str,
+    journal: Journal,
+    side_folder: SideFolder,
+    write_lock: WriteLock,
+    patience: float,
+    read_limit: float | None,
 ) -> tuple[Connection, Connection]:
     try:
         side_folder.open(patience)
         connection = schema.connect(path, journal, write_lock, patience)
         try:
             schema.upgrade(connection, write_lock, patience)
-            return connection, Connection(path, journal=journal, read_only=True)
+            return connection, Connection(path, journal=journal, read_only=True, limit=read_limit)
         except BaseException:
             connection.close()
             raise

@@ -123,6 +123,18 @@ class RedisFacts(msgspec.Struct, frozen=True, kw_only=True):
     unread: int = 0
 
 
+class Transport(msgspec.Struct, frozen=True, kw_only=True):
+    """The way to a server: its host (a path or nothing: a local socket), and how what is sent is protected.
+
+    `verified`: the server proved with a certificate that it is this host. `remedy` says how this store gets both.
+    """
+
+    host: str
+    encrypted: bool
+    verified: bool
+    remedy: str
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine reads for a check-up.
 
@@ -134,3 +146,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     postgres: PostgresFacts | None = None
     sqlite: SqliteFacts | None = None
     redis: RedisFacts | None = None
+    transport: Transport | None = None

@@ -9,6 +9,7 @@ from stoker.model.errors import EngineClosed
 from stoker.model.job import Status
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Canceled, Done, Failed, Rejected
+from stoker.model.query import Query
 from stoker.model.retry import Fixed
 from stoker.model.time import SECOND
 from stoker.model.unique import Unique
@@ -94,6 +95,21 @@ async def test_life_twin_sees_the_same_store(store: Store) -> None:
     finally:
         await twin.close()
     assert await store.status(other.id) is Status.PENDING
+
+
+@pytest.mark.spec("DESCRIBE-09")
+async def test_life_twin_with_a_read_limit_is_like_the_others(store: Store) -> None:
+    """What it reads within its limit, and what it writes, is the same."""
+    twin = store.engine.for_loop(read_limit=30)
+    await twin.open()
+    try:
+        job, other = await store.add(), store.draft()
+        await twin.insert([other])
+        assert await twin.get([job, other.id]) == await store.engine.get([job, other.id])
+        assert await twin.find(Query()) == await store.engine.find(Query())
+        assert await twin.census() == await store.engine.census()
+    finally:
+        await twin.close()
 
 
 @pytest.mark.core

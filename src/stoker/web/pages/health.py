@@ -8,7 +8,7 @@ from stoker.model.health.check import Grade
 from stoker.model.stats import measured
 from stoker.model.words import in_words, size
 from stoker.web import view
-from stoker.web.auth import Open
+from stoker.web.auth import Open, travels_open
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
@@ -37,6 +37,8 @@ async def show(visit: Visit) -> Response:
     notes = []
     if isinstance(board.auth, Open):
         notes.append("Everybody on this machine may use this dashboard: auth=Open().")
+    if travels_open(visit.request):
+        notes.append("This page came without TLS: whoever is on the way can read tokens and payloads.")
     if board.read_only:
         notes.append("This dashboard is read-only.")
     context = view.common(visit, "health", _title(bad, warn), found) | {

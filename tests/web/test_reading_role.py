@@ -1,0 +1,70 @@
+"""A read-only dashboard under a database role that may read and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stoker.admin.tokens import TokensAdmin
+from stoker.app import Stoker
+from stoker.engines.postgres import PostgresEngine
+from stoker.testing.clock import VirtualClock
+from stoker.web import Dashboard, Limits, dashboard
+from tests.web.conftest import Client
+from tests.web.test_pages import PAGES, lively
+
+pytestmark = pytest.mark.engine("postgres")
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "dashboard.md"
+
+
+@pytest.fixture
+def engine_name() -> str:
+    return "postgres"
+
+
+@pytest.fixture
+async def reader(app: Stoker, clock: VirtualClock, postgres_url: str, postgres_schema: str) -> AsyncIterator[Dashboard]:
+    """A dashboard on the same store, under a fresh role with the documented grants."""
+    await app.engine()
+    role = f"d_{postgres_schema}"
+    [grants] = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    placed = re.sub(r"\bboard\b", role, re.sub(r"\bjobs\b", postgres_schema, grants))
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"create role {role} login".encode())
+        admin.execute(placed.encode())
+        scheme, _, rest = postgres_url.partition("://")
+        url = f"{scheme}://{role}@{rest.rpartition('@')[2]}"
+        lowly = Stoker(PostgresEngine(url, schema=postgres_schema, clock=clock))
+        board = dashboard(lowly, read_only=True, limits=Limits(seconds=30))
+        yield board
+        await board.close()
+        await lowly.close()
+        admin.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+@pytest.mark.spec("WEBSEC-17")
+async def test_every_page_and_every_read_of_the_api_needs_only_select(
+    app: Stoker, reader: Dashboard, clock: VirtualClock
+) -> None:
+    found = await lively(app, clock)
+    secret = await TokensAdmin(app).create("ann", "admin")
+    client = Client(reader, authorization=f"Bearer {secret}")
+    more = [f"/jobs/{id_}" for id_ in found.values()]
+    more += ["/queues/billing", "/schedules/nightly", "/jobs?q=is:dead&group=error", "/jobs?q=payload:x"]
+    for path in [*PAGES, *more]:
+        answer = await client.get(path)
+        assert answer.status_code == 200, (path, answer.text[-800:])
+    document = (await client.get("/api/v1/openapi.json")).json()
+    names: dict[str, Any] = {"id": found["dead"], "name": "default"}
+    for path, item in document["paths"].items():
+        if "get" in item and not path.endswith(("/operations/{id}", "/schedules/{name}")):
+            answer = await client.get(path.format(**names))
+            assert answer.status_code == 200, (path, answer.text)
+    assert (await client.http.post(f"/api/v1/jobs/{found['dead']}/requeue")).status_code == 405
+    await client.close()
