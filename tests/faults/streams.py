@@ -1,16 +1,20 @@
 """A storm over streams: writers with transactions of their own and consumers, killed and frozen at random instants.
 
 A writer raises the counter of a key in a row of its own table and appends the new value in the same transaction, so the
-values of a key tell the order of its commits. Some transactions are rolled back, some commit late. One consumer writes
-what it was delivered into files before it advances; another one writes `effects` in the transaction that advances.
+values of a key tell the order of its commits. Some transactions are rolled back, some commit late, some have begun long
+before they append. One consumer writes what it was delivered into files before it advances; another one writes
+`effects` in the transaction that advances; a third one has a handler in a worker's lanes, which fails at random and so
+parks the key.
 
 `judge` compares: what was sent was delivered, nothing else was, the first deliveries of each key are 1, 2, 3, …, every
-effect happened once and in order, and numbers have no gap.
+effect happened once and in order, numbers have no gap, and a message came again only in turns whose advance did not
+apply or that had begun before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -18,25 +22,40 @@ import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 
+from stoker.app import Stoker
 from stoker.engines.base import Engine, Outbox, outbox_of
 from stoker.engines.url import engine_from_url
-from stoker.model.errors import EngineError
+from stoker.model.errors import EngineBusy, EngineError, StokerError
 from stoker.model.ids import Mint
 from stoker.model.outbox.cursor import Consumer, Lease, Terms, Wish
 from stoker.model.outbox.delivery import Delivered, conclude_batch
-from stoker.model.outbox.stream import Stream, entry
+from stoker.model.outbox.letters import LetterStatus
+from stoker.model.outbox.stream import Message, Stream, entry
 from stoker.model.time import MILLISECOND, SECOND, Span
+from stoker.outbox import Message as Delivery
+from stoker.outbox import Outbox as Face
+from stoker.outbox import Pace
+from stoker.worker import Worker
+from tests.faults import seeded_streams
 from tests.faults.zygote import forked
 
 ORDERS = Stream("orders", 8)
 KEYS = 40
 LEASE: Span = SECOND
 TERMS = Terms(LEASE, 100 * MILLISECOND)
+BATCH = 50
+FAILING = 0.02
+"""How many deliveries of the third consumer fail: each of them parks a key."""
+
+OVERSLEEPING = 0.01
+"""How many turns stay longer than their lease between delivery and advance."""
+
 FROZEN = 1.5
 """Seconds: longer than a lease, so that others take over what a frozen one held."""
 
@@ -64,8 +83,12 @@ class Site(NamedTuple):
     latest: float
     schema: str = ""
 
+    @property
+    def store(self) -> str:
+        return f"{self.url}?schema={self.schema}" if self.schema else self.url
+
     def engine(self) -> Engine:
-        return engine_from_url(f"{self.url}?schema={self.schema}" if self.schema else self.url)
+        return engine_from_url(self.store)
 
     def connect(self) -> Handle:
         """A connection of the user's own."""
@@ -98,11 +121,14 @@ async def write(site: Site, quota: int, seed: int) -> None:
     handle = site.connect()
     done = 0
     while done < quota:
-        # In one order, so that writers do not deadlock. The counters are raised first: the transaction has begun long
-        # before it appends.
+        # In one order, so that writers do not deadlock. The counters are raised first: the transaction has begun before
+        # it appends, and sometimes long before it raises them.
         keys = sorted(f"k{chance.randrange(KEYS)}" for _ in range(chance.choice((1, 1, 1, 2, 5))))
         try:
             made = []
+            if site.schema and chance.random() < 0.1:
+                handle.run("SELECT pg_current_xact_id()")
+                time.sleep(site.latest * chance.random())
             for key in keys:
                 raised = "UPDATE counters SET value = value + 1 WHERE key = ? RETURNING value"
                 [(value,)] = handle.run(raised, key)
@@ -160,28 +186,26 @@ class Member:
 
     async def publish(self) -> bool:
         """Deliver to the consumer that writes files; sometimes go on with the same partition."""
-        wish = Wish("orders", "publish", self.worker, 20, TERMS)
+        wish = Wish("orders", "publish", self.worker, BATCH, TERMS)
         lease: Any = await self.outbox.lease(wish)
         worked = isinstance(lease, Lease)
         while isinstance(lease, Lease):
-            for one in lease.messages:
-                assert one.payload is not None
-                place = f"{one.partition} {one.number}"
-                line = f"{time.monotonic_ns()} {one.key} {one.payload.decode()} {one.id.hex()} {place}\n"
-                os.write(self.log, line.encode())
-            if self.chance.random() < 0.5:
+            turn = lease.cursor.token
+            os.write(self.log, b"".join(_line(*one, turn) for one in map(_delivered, lease.messages)))
+            if self.chance.random() < OVERSLEEPING:
+                time.sleep(FROZEN)
+            elif self.chance.random() < 0.2:
                 await asyncio.sleep(0.05 * self.chance.random())
             found = await self.outbox.advance(
                 conclude_batch(lease, Delivered(), 0), wish=wish if self.chance.random() < 0.5 else None
             )
-            if not found.applied:
-                os.write(self.log, b"refused\n")
+            os.write(self.log, f"{'applied' if found.applied else 'refused'} {turn}\n".encode())
             lease = found.lease
         return worked
 
     async def project(self, handle: Handle) -> bool:
         """Deliver to the consumer that writes its effects in the transaction that advances."""
-        lease = await self.outbox.lease(Wish("orders", "project", self.worker, 20, TERMS))
+        lease = await self.outbox.lease(Wish("orders", "project", self.worker, BATCH, TERMS))
         if not isinstance(lease, Lease):
             return False
         for one in lease.messages:
@@ -189,6 +213,40 @@ class Member:
         found = await self.outbox.advance(conclude_batch(lease, Delivered(), 0), tx=handle.raw)
         handle.raw.commit() if found.applied else handle.raw.rollback()
         return True
+
+
+def _delivered(one: Message) -> tuple[str, bytes | None, str, int, int]:
+    return one.key, one.payload, one.id.hex(), one.partition, one.number
+
+
+def _line(key: str, payload: bytes | None, id_: str, partition: int, number: int, turn: int) -> bytes:
+    """One delivery, as `Line` reads it."""
+    assert payload is not None
+    return f"{time.monotonic_ns()} {key} {payload.decode()} {id_} {partition} {number} {turn}\n".encode()
+
+
+async def serve(site: Site, name: str) -> None:
+    """Deliver in a worker's lanes, for ever; release the keys that were parked."""
+    jobs = Stoker(site.store, timeline=False)
+    face: Face[int] = Face(jobs, stream=ORDERS.name, partitions=ORDERS.partitions)
+    chance = random.Random()
+    log = os.open(Path(site.folder) / f"{name}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    pace = Pace(batch=BATCH, idle=0.05, retry_base=0.01, retry_max=0.05)
+
+    @face.deliver(name="serve", pace=pace, lease=LEASE / SECOND, headroom=0.1, attempts=1, then="park")
+    async def take(message: Delivery[int]) -> None:
+        if chance.random() < FAILING:
+            raise RuntimeError("by chance")
+        id_ = message.id.replace("-", "")
+        os.write(log, _line(message.key, message.payload, id_, message.partition, message.number, 0))
+
+    async with jobs, Worker(jobs, {}, lease=LEASE / SECOND, poll=0.05):
+        while True:
+            with suppress(StokerError):  # another one may have released it, and it is delivered already
+                page = await face.letters(consumer="serve", status=LetterStatus.PARKED)
+                for key in {one.key for one in page.letters}:
+                    await face.release(key, consumer="serve")
+            await asyncio.sleep(0.1)
 
 
 # --- the storm ------------------------------------------------------------------------------------------------------
@@ -203,20 +261,29 @@ def storm(
     schema: str = "",
     crowd: int = 4,
     calm: float = 0.0,
+    bug: str = "",
+    freezing: float = 0.2,
 ) -> dict[str, int]:
     """Write and deliver so many messages; returns how many members were killed and frozen.
 
     `calm`: further seconds between two blows. A consumer that is killed takes a second to begin again, so blows without
-    pause leave hardly any time to deliver.
+    pause leave hardly any time to deliver. `bug`: one that is planted first; the storm ends when the judge has found it
+    out. `freezing`: how many of the blows freeze.
     """
     site = Site(url, folder, latest, schema)
     chance = random.Random(seed)
+    seeded_streams.plant(bug)
     asyncio.run(prepare(site))
+    seeded_streams.plant_in_server(bug, site)
     share = messages // crowd
     writers = [_writer(site, share, chance.getrandbits(32)) for _ in range(crowd)]
-    members = [_member(site, f"c{n}") for n in range(3)]
+    names = ["c0", "c1", "c2", "s0", "s1"]
+    members = [_member(site, name) for name in names]
     tally = {"killed": 0, "writers killed": 0, "frozen": 0}
+    frozen: dict[int, float] = {}
     while bool(writers) or (missing := messages - sent(site)) > 0 or asyncio.run(left(site)):
+        if bug and found_out(site):
+            break
         if not writers and missing > 0:
             writers = [_writer(site, missing, chance.getrandbits(32))]  # for those that were killed
         time.sleep(0.1 + 0.3 * chance.random() + calm)
@@ -224,29 +291,48 @@ def storm(
         for pid in members:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 raise RuntimeError("a consumer ended by itself; its error stands above")
+        _thaw(frozen, time.monotonic())
         place = chance.randrange(len(members))
-        if chance.random() < 0.2:
+        if members[place] in frozen:
+            continue
+        if chance.random() < freezing and not frozen:
             os.kill(members[place], signal.SIGSTOP)
-            time.sleep(FROZEN)
-            os.kill(members[place], signal.SIGCONT)
+            frozen[members[place]] = time.monotonic() + FROZEN
             tally["frozen"] += 1
         else:
             _kill(members[place])
-            members[place] = _member(site, f"c{place}")
+            members[place] = _member(site, names[place])
             tally["killed"] += 1
         if writers and chance.random() < 0.2:
             _kill(writers.pop())
             writers.append(_writer(site, share // 2, chance.getrandbits(32)))
             tally["writers killed"] += 1
-    for pid in members:
+    _thaw(frozen, math.inf)
+    for pid in (*members, *writers):
         _kill(pid)
     return tally
+
+
+def found_out(site: Site) -> bool:
+    """Whether the judge has seen an order or a repetition that must not be; what is missing may come yet."""
+    handle = site.connect()
+    _, complaints = judge(Path(site.folder), handle.run)
+    handle.raw.close()
+    return any(" came after " in one or " came again " in one for one in complaints)
+
+
+def _thaw(frozen: dict[int, float], now: float) -> None:
+    """Let those go on that were frozen long enough."""
+    for pid, until in list(frozen.items()):
+        if now >= until:
+            os.kill(pid, signal.SIGCONT)
+            del frozen[pid]
 
 
 async def prepare(site: Site) -> None:
     engine = site.engine()
     await engine.open()
-    await outbox_of(engine).register(ORDERS, [Consumer("publish"), Consumer("project")])
+    await outbox_of(engine).register(ORDERS, [Consumer("publish"), Consumer("project"), Consumer("serve")])
     await engine.close()
     handle = site.connect()
     for statement in TABLES:
@@ -266,11 +352,16 @@ def sent(site: Site) -> int:
 
 
 async def left(site: Site) -> int:
+    """How many messages are to be delivered yet, and how many keys are parked."""
     engine = site.engine()
-    await engine.open()
-    [state] = await outbox_of(engine).streams(["orders"])
-    await engine.close()
-    return sum(one.waiting for one in state.cursors)
+    try:
+        await engine.open()
+        [state] = await outbox_of(engine).streams(["orders"])
+    except EngineBusy:
+        return 1  # a frozen member holds the only lock
+    finally:
+        await engine.close()
+    return sum(one.waiting + one.cursor.parked for one in state.cursors)
 
 
 def _writer(site: Site, quota: int, seed: int) -> int:
@@ -278,7 +369,14 @@ def _writer(site: Site, quota: int, seed: int) -> int:
 
 
 def _member(site: Site, name: str) -> int:
-    return forked(lambda: asyncio.run(Member(site, name).live()))
+    return forked(lambda: asyncio.run(_persist(site, name)))
+
+
+async def _persist(site: Site, name: str) -> None:
+    """Live, for ever; begin anew if a frozen one has held the lock for too long."""
+    while True:
+        with suppress(EngineBusy):
+            await (serve(site, name) if name.startswith("s") else Member(site, name).live())
 
 
 def _kill(pid: int) -> None:
@@ -298,18 +396,22 @@ class Line(NamedTuple):
     id: str
     partition: int
     number: int
+    turn: int
 
 
 def judge(folder: Path, ask: Callable[[str], list[tuple[Any, ...]]]) -> tuple[dict[str, int], list[str]]:
     """Compare what was sent with what was delivered; returns figures and complaints."""
-    lines, refused = _lines(folder)
+    lines, applied, refused = _lines(folder, "c")
+    served, _, _ = _lines(folder, "s")
     sent = {str(row[0]) for row in ask("SELECT id FROM sent")}
-    complaints = _in_order([(one.key, one.value) for one in _first(lines)], "delivery")
     effects = [(str(key), int(value)) for key, value in ask("SELECT key, value FROM effects ORDER BY n")]
-    complaints += _in_order(effects, "effect")
-    delivered = {one.id for one in lines}
-    complaints += [f"skipped {one}" for one in sent - delivered]
-    complaints += [f"delivered, but rolled back: {one}" for one in delivered - sent]
+    complaints = _in_order(effects, "effect")
+    for found, what in ((lines, "delivery"), (served, "delivery in lanes")):
+        complaints += _in_order([(one.key, one.value) for one in _first(found)], what)
+        delivered = {one.id for one in found}
+        complaints += [f"{what}: skipped {one}" for one in sent - delivered]
+        complaints += [f"{what}: {one} was rolled back" for one in delivered - sent]
+    complaints += _came_again(lines, applied)
     if len(effects) != len(sent):
         complaints.append(f"{len(effects)} effects of {len(sent)} messages")
     values = {str(key): int(value) for key, value in ask("SELECT key, value FROM counters") if value}
@@ -319,27 +421,45 @@ def judge(folder: Path, ask: Callable[[str], list[tuple[Any, ...]]]) -> tuple[di
     for one in lines:
         numbers[one.partition].add(one.number)
     complaints += [f"gap in partition {partition}" for partition, found in numbers.items() if len(found) != max(found)]
-    figures = {"sent": len(sent), "delivered": len(lines), "again": len(lines) - len(delivered), "refused": refused}
+    again = len(lines) - len({one.id for one in lines})
+    figures = {"sent": len(sent), "delivered": len(lines), "again": again, "refused": refused, "served": len(served)}
     return figures, complaints
 
 
-def _lines(folder: Path) -> tuple[list[Line], int]:
+def _lines(folder: Path, sort: str) -> tuple[list[Line], set[tuple[int, int]], int]:
+    """What the consumers of a sort wrote: deliveries by time, partition and turn of applied advances, refused ones."""
     lines: list[Line] = []
+    applied: set[tuple[int, int]] = set()
     refused = 0
-    for file in folder.glob("c[0-9].*"):
+    for file in folder.glob(f"{sort}[0-9].*"):
+        partition = 0
         for text in file.read_bytes().split(b"\n")[:-1]:
             parts = text.decode().split()
-            if len(parts) == len(Line._fields):
-                at, key, value, id_, partition, number = parts
-                lines.append(Line(int(at), key, int(value), id_, int(partition), int(number)))
-            refused += parts == ["refused"]
-    return sorted(lines), refused
+            if parts[0] == "applied":
+                applied.add((partition, int(parts[1])))
+            elif parts[0] == "refused":
+                refused += 1
+            else:
+                at, key, value, id_, part, number, turn = parts
+                partition = int(part)
+                lines.append(Line(int(at), key, int(value), id_, partition, int(number), int(turn)))
+    return sorted(lines), applied, refused
 
 
 def _first(lines: list[Line]) -> list[Line]:
     """Every message's first delivery."""
     seen: set[str] = set()
     return [one for one in lines if not (one.id in seen or seen.add(one.id))]  # type: ignore[func-returns-value]
+
+
+def _came_again(lines: list[Line], applied: set[tuple[int, int]]) -> list[str]:
+    """Messages of a turn that is stored, in a turn that began later: nobody may have them again."""
+    stored = {one.id: one.turn for one in reversed(lines) if (one.partition, one.turn) in applied}
+    return [
+        f"message {one.number} of partition {one.partition} came again after its turn was stored"
+        for one in lines
+        if one.turn > stored.get(one.id, one.turn)
+    ]
 
 
 def _in_order(found: list[tuple[str, int]], what: str) -> list[str]:

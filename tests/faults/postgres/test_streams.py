@@ -5,37 +5,65 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from tests.faults.seeded_streams import BUGS
 from tests.faults.streams import judge, storm
 from tests.faults.zygote import Zygote
 
-pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(1_500)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
     made = Zygote("tests.faults.streams")
     yield made
     made.close()
 
 
-@pytest.mark.spec("OUTBOX-14", "OUTBOX-41", "OUTBOX-50")
+def judged(url: str, schema: str, folder: Path) -> tuple[dict[str, int], list[str]]:
+    with psycopg.connect(url, options=f"-csearch_path={schema}") as connection:
+        return judge(folder, lambda text: connection.execute(text.encode()).fetchall())
+
+
+@pytest.mark.spec("OUTBOX-14", "OUTBOX-41", "OUTBOX-50", "OUTBOX-54")
 def test_streams_survive_kills_and_late_commits(
     zygote: Zygote, tmp_path: Path, campaign: bool, postgres_url: str, postgres_schema: str
 ) -> None:
     """First deliveries are in the order of the commits, and effects in the advance's transaction happen once."""
     seed = secrets.randbits(32)
-    messages = 20_000 if campaign else 2_000
-    arguments = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path), "messages": messages}
-    crowd, latest, calm = (32, 1.5, 1.0) if campaign else (8, 0.4, 0.0)
+    messages = 100_000 if campaign else 10_000
+    arguments: dict[str, Any] = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
+    crowd, latest, calm = (64, 1.5, 0.5) if campaign else (32, 0.4, 0.2)
     tally = zygote.call(
-        storm, within=800 if campaign else 100, seed=seed, latest=latest, crowd=crowd, calm=calm, **arguments
+        storm,
+        within=1_400 if campaign else 200,
+        seed=seed,
+        messages=messages,
+        latest=latest,
+        crowd=crowd,
+        calm=calm,
+        **arguments,
     ).answer
-    with psycopg.connect(postgres_url, options=f"-csearch_path={postgres_schema}") as connection:
-        figures, complaints = judge(tmp_path, lambda text: connection.execute(text.encode()).fetchall())
+    figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
     print(f"seed {seed}: {figures}, {tally}")
     assert not complaints, (seed, complaints[:10])
     assert figures["sent"] >= messages
+
+
+@pytest.mark.spec("OUTBOX-66")
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found_out(
+    zygote: Zygote, tmp_path: Path, bug: str, postgres_url: str, postgres_schema: str
+) -> None:
+    seed = secrets.randbits(32)
+    place = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
+    freezing = 0.7 if bug == "no fence" else 0.1
+    wild = {"messages": 10_000, "latest": 0.3, "crowd": 8, "freezing": freezing}
+    zygote.call(storm, within=150, seed=seed, bug=bug, **place, **wild)
+    figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
+    print(f"seed {seed}: {bug}: {figures}, {len(complaints)} complaints: {complaints[:5]}")
+    assert any(" came after " in one or " came again " in one for one in complaints)
