@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count, takewhile
@@ -22,7 +22,8 @@ from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
-from stoker.engines.shared import subqueue_claim
+from stoker.engines.shared import careful, subqueue_claim
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.packing import read_options, read_unique
 from stoker.engines.sql.settings import read_queue
 from stoker.engines.sql.steps import Row, Steps
@@ -94,6 +95,14 @@ class Ref(NamedTuple):
     limited: bool = False
 
 
+class Broken(NamedTuple):
+    """A claimed job whose record cannot be read, and why."""
+
+    id: JobId
+    token: int
+    why: str
+
+
 class Claimer:
     """The claims of one engine, with a cursor for each queue."""
 
@@ -104,6 +113,8 @@ class Claimer:
         """Queues that had a rate when they were last claimed from."""
         self._divided: set[str] = set()
         """Queues that had subqueues then."""
+        self._broken: list[Broken] = []
+        """Jobs that were claimed and could not be read; they are to end."""
 
     def forget(self, queues: Iterable[str] | None = None) -> None:
         """Note that jobs of these queues (None: of any) may have been queued before the cursors."""
@@ -145,7 +156,12 @@ class Claimer:
         for queue in wanted:
             if queue not in self._cursors:
                 self._cursors[queue] = ClaimCursor()
-        return await self._in_order(demand.worker, wanted, total)
+        try:
+            return await self._in_order(demand.worker, wanted, total)
+        finally:
+            if self._broken:
+                broken, self._broken = self._broken, []
+                await self._store.write(lambda unit: set_aside(unit, broken, started=False))
 
     async def _in_order(self, worker: str, wanted: dict[str, int], total: int) -> list[Claim]:
         """Take from the queues in their order: from plain ones together, from each queue with a rate by itself."""
@@ -233,7 +249,9 @@ class Claimer:
             startable = stored.startable(n, unit.now) if lives else 0
             if startable <= 0:
                 return []
-            claims = await store.play(connection, _from_lines(stored, worker, startable, unit.now, served))
+            steps = _from_lines(stored, worker, startable, unit.now, served)
+            claims, broken = await store.play(connection, steps)
+            self._broken += broken
             if claims and stored.bucket is not None:
                 bucket = take(stored.bucket, len(claims), unit.now)
                 await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
@@ -286,7 +304,8 @@ class Claimer:
             self._divided.update(row[_QUEUE] for row in rows if row[_TOKEN])
             self._rated.update(row[_QUEUE] for row in rows if not row[_TOKEN])
             raise _RateChanged
-        found, cost = handed_over(worker, rows), time.monotonic() - began
+        (found, broken), cost = handed_over(worker, rows), time.monotonic() - began
+        self._broken += broken
         taken: dict[str, list[Claim]] = {queue: [] for queue in wanted}
         for claim in found:
             taken[claim.queue].append(claim)
@@ -323,12 +342,25 @@ def _miscounted_queues(now: Instant) -> Steps[list[str]]:
     return [queue for queue, found in wrong.items() if found]
 
 
-def _from_lines(queue: Queue, worker: str, n: int, now: Instant, served: int) -> Steps[list[Claim]]:
+def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Steps[None]:
+    """End claims whose records cannot be read; operators can look at the jobs, workers never claim them again."""
+    yield from unit.load(Wanted(frozenset(one.id for one in found)))
+    for one in found:
+        record = unit.get(one.id)
+        if record is not None and record.status is Status.RUNNING and record.token == one.token:
+            careful.set_aside(unit, record, one.why, started=started)
+    yield from unit.write()
+
+
+def _from_lines(
+    queue: Queue, worker: str, n: int, now: Instant, served: int
+) -> Steps[tuple[list[Claim], list[Broken]]]:
     """Claim from the main line and the subqueues of a queue, whose lock is held."""
     lines = yield from subqueues.lines_of(queue, worker, now, served)
     yield from subqueue_claim.claim(lines, n, now, fair=queue.fair)
-    found = {claim.id: claim for claim in handed_over(worker, lines.rows)}
-    return [found[job] for job in lines.order]
+    claims, broken = handed_over(worker, lines.rows)
+    found = {claim.id: claim for claim in claims}
+    return [found[job] for job in lines.order if job in found], broken
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -346,12 +378,13 @@ def wants(demand: Demand) -> tuple[dict[str, int], int]:
     return wanted, most if demand.total is None else min(most, demand.total)
 
 
-def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
-    """Build claims from the rows that were taken.
+def handed_over(worker: str, rows: list[Row]) -> tuple[list[Claim], list[Broken]]:
+    """Build claims from the rows that were taken; those that cannot be read are the second part.
 
     Rows of a lease follow each other in the order of its bits; only the first of them carries what all have in common.
     """
     claims: list[Claim] = []
+    broken: list[Broken] = []
     lease: Any = None
     pos, curve, cool = 0, OFF, 0
     token = claimed = 0
@@ -369,27 +402,31 @@ def handed_over(worker: str, rows: list[Row]) -> list[Claim]:
             token, claimed, queue, pos = token_, claimed_, queue_, 0
             lease = Lease(new, token, claimed, worker, queue, 0)
             curve, cool = settings_of(settings)
-        unique, slot, packed = None, None, PLAIN if options is None else read_options(options)
-        if key is not None:
-            unique = read_unique(key, traits)
-            slot = None if unique is None else unique.slot(kind)
-        base, crashes, throttles, metadata = (0, 0, 0, None) if past is None else past_of(past)
+        pos += 1
+        try:
+            unique, slot, packed = None, None, PLAIN if options is None else read_options(options)
+            if key is not None:
+                unique = read_unique(key, traits)
+                slot = None if unique is None else unique.slot(kind)
+            base, crashes, throttles, metadata = (0, 0, 0, None) if past is None else past_of(past)
+        except CorruptRecord as corrupt:
+            broken.append(Broken(id_, token, str(corrupt)))
+            continue
         # fmt: off
         claim_ = Claim(
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             packed, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None,
-            Ref(lease, id_, pos, kind, attempt, priority, slot, throttles, packed.group, packed.limit is not None),
+            Ref(lease, id_, pos - 1, kind, attempt, priority, slot, throttles, packed.group, packed.limit is not None),
             STATUSES[before],
         )
         # fmt: on
         claims.append(claim_)
-        pos += 1
     if lease is not None:
         lease.size = pos
     if mixed:
         order = {queue: place for place, queue in enumerate(dict.fromkeys(claim.queue for claim in claims))}
         claims.sort(key=lambda claim: (order[claim.queue], claim.priority, claim.scheduled_at, claim.id))
-    return claims
+    return claims, broken
 
 
 def settings_of(settings: list[int] | None) -> tuple[Curve, int]:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.postgres.claim import Lease, Ref
+from stoker.engines.postgres.claim import Broken, Lease, Ref, set_aside
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
 from stoker.engines.sql.steps import Row, Steps
-from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal, Status
 from stoker.model.time import Instant, Span
@@ -35,11 +34,21 @@ SPARE = 64
 
 async def renew(store: Store, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Renewal:
     """Extend a lease and compare what the worker holds with what is stored under it."""
-    return await store.each("renew", lambda: _renew(store.now(), worker, held, lease, first=first))
+    broken: list[Broken] = []
+    renewal = await store.each("renew", lambda: _renew(store.now(), worker, held, lease, broken, first=first))
+    if broken:
+        await store.write(lambda unit: set_aside(unit, broken, started=True))
+    return renewal
 
 
 def _renew(
-    now: Instant | None, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool
+    now: Instant | None,
+    worker: str,
+    held: Sequence[tuple[JobId, int]],
+    lease: Span,
+    broken: list[Broken],
+    *,
+    first: bool,
 ) -> Steps[Renewal]:
     # A lease lapses strictly after its end; one that the worker releases, at once.
     values = (now, worker, lease if lease > 0 else -1)
@@ -69,11 +78,15 @@ def _renew(
         mine.pop(pair, None)
     assert now is not None
     astray = {job: place for (job, _), (place, _, claimed) in mine.items() if now - claimed > ORPHANED_AFTER}
-    return Renewal(True, lost, canceling, (yield from contents(Unit(now), astray)))
+    broken.clear()  # of a try before
+    return Renewal(True, lost, canceling, (yield from contents(Unit(now), astray, broken)))
 
 
-def contents(unit: Unit, places: Mapping[JobId, Place]) -> Steps[list[Claim]]:
-    """Return claims as they are stored, in the order asked; one that has ended meanwhile is left out."""
+def contents(unit: Unit, places: Mapping[JobId, Place], broken: list[Broken]) -> Steps[list[Claim]]:
+    """Return claims as they are stored, in the order asked; one that has ended meanwhile is left out.
+
+    Those that cannot be read are added to `broken` instead.
+    """
     yield from unit.load_places(places, payloads=True)
     leases: dict[int, Lease] = {}
     claims: list[Claim] = []
@@ -82,7 +95,8 @@ def contents(unit: Unit, places: Mapping[JobId, Place]) -> Steps[list[Claim]]:
         if record is None or record.status is not Status.RUNNING:
             continue
         if (corrupt := unit.stored(job).corrupt) is not None:
-            raise CorruptRecord(corrupt)
+            broken.append(Broken(job, record.token, corrupt))
+            continue
         claim = record.as_claim(unit.queue(record.queue))
         lease = leases.get(place.lease)
         if lease is None:
@@ -152,6 +166,9 @@ def _take_over(unit: Unit, by: str, limit: int, owners: list[str]) -> Steps[list
         for pos, (job, bit) in enumerate(zip(ids, bits, strict=True))
         if bit == "1"
     }
-    claims = yield from contents(unit, places)
+    broken: list[Broken] = []
+    claims = yield from contents(unit, places, broken)
+    if broken:
+        yield from set_aside(unit, broken, started=True)
     claims.sort(key=lambda claim: (claim.former_at or 0, claim.id))
     return claims
