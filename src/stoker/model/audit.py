@@ -101,7 +101,7 @@ def pack(entry: AuditEntry) -> bytes:
     return _encode(entry)
 
 
-def unpack(stored: bytes) -> AuditEntry:
+def unpack(stored: bytes | str) -> AuditEntry:
     """What `pack` wrote."""
     return _decode(stored)
 

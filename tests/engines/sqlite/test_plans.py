@@ -203,8 +203,9 @@ def alias(statement: str, name: str) -> str:
 @pytest.mark.spec("SQLITE-03")
 def test_every_statement_is_used() -> None:
     """A file that no module names is a statement that never runs."""
-    folder = Path(__file__).parents[3] / "src" / "stoker" / "engines" / "sqlite"
-    sources = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    engines = Path(__file__).parents[3] / "src" / "stoker" / "engines"
+    modules = [*(engines / "sqlite").glob("*.py"), *(engines / "sql").glob("*.py")]
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in modules)
     literal = set(re.findall(r'sql\("(\w+)"\)', sources))
     composed = {f"delete_{table}" for table in ("body", "past", "errors")}
     composed |= {f"drop_consumer_{table}" for table in ("cursors", "parked", "letters", "consumers")}

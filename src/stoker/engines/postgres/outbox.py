@@ -17,9 +17,10 @@ from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.stream_rows import Shown, cursor_row, pack_headers, read_cursor, read_message
+from stoker.engines.postgres.stream_rows import Shown, cursor_row, read_cursor, read_message
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
+from stoker.engines.sql.stream_rows import pack_headers
 from stoker.model.errors import NotFound
 from stoker.model.job import Claim
 from stoker.model.outbox.cursor import (

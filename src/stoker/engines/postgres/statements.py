@@ -21,6 +21,23 @@ STATEMENTS: dict[str, str] = {**{name: _FILES[name] for name in _FILES}, **GENER
 STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS rated", "false AS rated")
 """Takes from a queue with a rate; the caller holds the queue's row and has counted its tokens."""
 
+_PICKED = """
+WITH t AS MATERIALIZED (
+    SELECT $1::bigint AS now
+), g AS MATERIALIZED (
+    SELECT x.queue, 1 AS ord, q.curve_on, q.curve_base, q.curve_max, q.cool_count
+    FROM (SELECT $3::text AS queue) AS x LEFT JOIN stoker.queue AS q ON q.name = x.queue
+), d AS (
+    DELETE FROM stoker.ready WHERE id = ANY($4::uuid[])
+    RETURNING
+        id, $3::text AS queue, priority, due, attempts, status, past,
+        greatest((SELECT now FROM t), token + 1) AS fence
+), p AS"""
+STATEMENTS["claim_picked"] = (
+    _PICKED.lstrip() + STATEMENTS["claim"].partition("\n), p AS")[2].partition("\nUNION ALL\nSELECT\n    NULL,")[0]
+)
+"""Jobs that a claim of a divided queue picked ($4) become claims, as by `claim`; their rows are locked."""
+
 STATEMENTS["queue_claim"] = f"""
 WITH t AS MATERIALIZED (SELECT stoker.clock() AS now, set_config('lock_timeout', $2::text, true) AS hasty)
 SELECT t.now, q.* FROM t LEFT JOIN LATERAL ({STATEMENTS["queue_hold"]}) AS q ON t.hasty IS NOT NULL

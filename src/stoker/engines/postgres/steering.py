@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.outbox import landings
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import cursor_row, read_cursor
 from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.sql.steering import StreamSteering
 from stoker.engines.sql.steps import Steps
-from stoker.model.outbox.steering import (
-    CursorState,
-    Drop,
-    Pause,
-    Release,
-    Resume,
-    Seek,
-    Steering,
-    StreamState,
-    sought,
-)
-from stoker.model.outbox.stream import Stream, Vacuumed, topic
+from stoker.engines.sql.stream_rows import PARTITION
+from stoker.model.outbox.cursor import Cursor
+from stoker.model.outbox.steering import Seek, sought
+from stoker.model.outbox.stream import Vacuumed
+from stoker.model.time import Instant
 
 _STREAM = sql("outbox_stream")
 _NAMES = sql("outbox_stream_names")
-_PARTITIONS = sql("outbox_partitions")
 _CURSORS = sql("outbox_cursors")
 _TURN = sql("outbox_turn")
-_CONSUMER = sql("outbox_consumer")
-_PAUSE = sql("outbox_consumer_pause")
-_RELEASE = sql("parked_release")
-_DROP = tuple(sql(f"drop_consumer_{table}") for table in ("cursor", "parked", "letter", "consumer"))
 _SWEEP_TRY = sql("outbox_sweep_try")
 _PASSED = sql("outbox_passed")
 _SWEEP = sql("outbox_sweep")
@@ -42,47 +29,22 @@ def names() -> Steps[list[str]]:
     return [name for (name,) in (yield _NAMES, ())]
 
 
-def streams(chosen: Sequence[str]) -> Steps[list[StreamState]]:
-    """Return streams with their cursors, by name."""
-    found = []
-    for name in sorted(chosen):
-        for sid, partitions, keep in (yield _STREAM, (name,)):
-            last = tuple(row[2] for row in (yield _PARTITIONS, (sid,)))
-            states = []
-            for row in (yield _CURSORS, (name, None, None, None, None, None)):
-                shown = read_cursor(name, row)
-                cursor = shown.cursor
-                states.append(CursorState(cursor, last[cursor.partition] - cursor.position, shown.oldest))
-            found.append(StreamState(Stream(name, partitions, keep), last, tuple(states)))
-    return found
+class _Steering(StreamSteering):
+    def cursors(self, stream: str, sid: int) -> Steps[list[tuple[Cursor, Instant | None]]]:  # noqa: ARG002
+        shown = [read_cursor(stream, row) for row in (yield _CURSORS, (stream, None, None, None, None, None))]
+        return [(one.cursor, one.oldest) for one in shown]
+
+    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Steps[None]:
+        for pid, position in (yield from landings(sid, stream, to.to)):
+            for row in (yield _CURSORS, (stream, consumer, pid & PARTITION, None, None, None)):
+                shown = read_cursor(stream, row)
+                written = yield _TURN, (*cursor_row(shown.place, sought(shown.cursor, position)), 0, 0, False)
+                if not written:
+                    raise Retriable("a worker took the partition at the same moment")
 
 
-def steer(unit: Unit, stream: str, consumer: str, change: Steering) -> Steps[bool]:
-    """Change a consumer; False when there is nothing to change."""
-    found = yield _CONSUMER, (stream, consumer)
-    for rid, sid in found:
-        match change:
-            case Seek():
-                yield from _seek(sid, stream, consumer, change)
-            case Pause() | Resume():
-                yield _PAUSE, (rid, isinstance(change, Pause))
-            case Release(key):
-                found = yield _RELEASE, (rid, sid, key)
-            case Drop():
-                for statement in _DROP:
-                    yield statement, (rid,)
-    if found and isinstance(change, Seek | Resume | Release):
-        unit.wake(topic(stream))
-    return bool(found)
-
-
-def _seek(sid: int, stream: str, consumer: str, change: Seek) -> Steps[None]:
-    for pid, position in (yield from landings(sid, stream, change.to)):
-        for row in (yield _CURSORS, (stream, consumer, pid & 63, None, None, None)):
-            shown = read_cursor(stream, row)
-            written = yield _TURN, (*cursor_row(shown.place, sought(shown.cursor, position)), 0, 0, False)
-            if not written:
-                raise Retriable("a worker took the partition at the same moment")
+_STEERING = _Steering(sql, ("cursor", "parked", "letter", "consumer"))
+streams, steer = _STEERING.streams, _STEERING.steer
 
 
 def vacuum(unit: Unit, stream: str, limit: int) -> Steps[Vacuumed]:

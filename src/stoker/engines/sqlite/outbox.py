@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sql.stream_rows import pack_headers
 from stoker.engines.sqlite import letters
 from stoker.engines.sqlite.claim import living
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.stream_rows import NUMBERS, Place, pack_headers, read_cursor, read_message, write_cursor
+from stoker.engines.sqlite.stream_rows import NUMBERS, Place, read_cursor, read_message, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.errors import NotFound
 from stoker.model.job import Claim
