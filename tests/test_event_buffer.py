@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from stoker.admin import Admin
+from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.event_buffer import HEAVY, EventBuffer, wall
@@ -16,7 +18,8 @@ from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Event, EventType, Window
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.query import Delete, Selection
-from stoker.model.time import HOUR, SECOND
+from stoker.model.time import DAY, HOUR, SECOND
+from tests.harness.apps import PATIENCE, drain
 
 numbers = itertools.count(1)
 
@@ -237,3 +240,66 @@ async def test_large_payloads_are_not_kept_alive() -> None:
     assert await flush(buffer, store) == 3
     insert(buffer, draft())
     assert type(buffer._batches[0]).__name__ == "_Inserted"
+
+
+# --- what an app tells ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("EVENT-09")
+async def test_jobs_of_a_users_transaction_are_on_the_timeline_once(tmp_path: Path) -> None:
+    app = Stoker(SqliteEngine(tmp_path / "jobs.db"))
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        engine = await app.engine()
+        async with engine.transaction() as tx:
+            job = await work.using(tx=tx).enqueue()
+        with pytest.raises(ZeroDivisionError):
+            async with engine.transaction() as tx:
+                await work.using(tx=tx).enqueue()
+                raise ZeroDivisionError
+        await drain(app)
+        events = await engine.events(Window(0, await engine.now() + DAY))
+    assert [event.type for event in events] == [EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED]
+    assert len({event.job for event in events}) == 1
+    assert job.id == (await Admin(app).jobs.get(job.id)).job.id
+    await app.close()
+
+
+@pytest.mark.spec("EVENT-11")
+async def test_an_operators_change_is_written_without_anything_else_happening() -> None:
+    app = Stoker(MemoryEngine(), event_flush=0.01)
+    app.declare("work")
+    async with app:
+        engine = await app.engine()
+        job = await app.enqueue(app.draft("work", delay=60))
+
+        async def told(count: int) -> list[Event]:
+            async with asyncio.timeout(PATIENCE):
+                while len(events := await engine.events(Window(0, await engine.now() + DAY))) < count:
+                    await asyncio.sleep(0.005)
+            return events
+
+        await told(1)
+        await Admin(app).jobs.cancel(job.id)
+        assert [event.type for event in await told(2)] == [EventType.ENQUEUED, EventType.CANCELED]
+
+
+@pytest.mark.spec("EVENT-10")
+async def test_a_host_with_a_wrong_clock_tells_true_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock is an hour behind the store's: starts and ends are shifted alike, and runs take what they took."""
+    buffer, store = EventBuffer(), MemoryEngine()
+    await store.open()
+    at = await store.now()
+    monkeypatch.setattr("stoker.event_buffer.wall", lambda: at - HOUR)
+    one = Claim(next(numbers).to_bytes(16), "work", "default", b"{}", 1, 0, 5, "w", 1, at, at - SECOND, at)
+    buffer.claimed([one])
+    monkeypatch.setattr("stoker.event_buffer.wall", lambda: at - HOUR + SECOND)
+    buffer.settled([one], [Settlement(one.id, "w", 1, Status.DONE)], [Verdict.APPLIED])
+    await buffer.flush(store)
+    started, completed = await store.events(Window(0, at + DAY))
+    assert (completed.at - started.at, completed.duration, completed.total) == (SECOND, SECOND, 2 * SECOND)
+    assert abs(started.at + SECOND - await store.now()) < 30 * SECOND
+    await store.close()

@@ -40,7 +40,7 @@ def test_defaults() -> None:
     timeline = resolve(TimelineSettings)
     assert (timeline.event_buffer, timeline.event_flush, timeline.event_chunk) == (50_000, 2 * SECOND, 100)
     keep = resolve(RetentionSettings)
-    assert (keep.keep_events, keep.keep_points) == (30 * DAY, 30 * DAY)
+    assert (keep.keep_events, keep.keep_points, keep.keep_audit) == (30 * DAY, 30 * DAY, 90 * DAY)
 
 
 @pytest.mark.spec("CONFIG-01")

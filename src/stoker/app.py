@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar, Unpack, cast
 
+import msgspec
+
 from stoker import records, sync
 from stoker.block import Factory, joined
 from stoker.codec.signature import Signature
@@ -273,7 +275,8 @@ class Stoker(Registry):
             return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
         with self._naming_the_holder():
             if block is None:
-                [receipt] = self.drive(lambda engine: self._insert(engine, [draft], tx))
+                drafts = self._untold([draft])
+                [receipt] = self.drive(lambda engine: self._insert(engine, drafts, tx))
             else:
                 [receipt] = block.join_sync(lambda engine, tx: self._insert(engine, [draft], tx), wakes=[draft.queue])
                 block.inserted([draft], [receipt])
@@ -319,11 +322,22 @@ class Stoker(Registry):
             block.inserted(drafts, receipts)
             return receipts
         member = await self._pool.current()
+        given = drafts if tx is None else self._untold(drafts)
         with self._naming_the_holder():
-            receipts = await self._insert(member.engine, drafts, tx, group)
+            receipts = await self._insert(member.engine, given, tx, group)
         if tx is None:
             self._emit_inserted(member, drafts, receipts)
-        return receipts  # with tx the user's commit decides whether these jobs exist, so no event is emitted
+        return receipts
+
+    def _untold(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Make drafts for a transaction of the user's: the first claim of each tells the timeline.
+
+        Whether they exist is decided by a commit, or a rollback to a savepoint, that Stoker does not see.
+        """
+        if self.timeline is None:
+            return list(drafts)
+        replace = msgspec.structs.replace
+        return [replace(draft, options=replace(draft.options, untold=True)) for draft in drafts]
 
     async def _insert(
         self, engine: Engine, drafts: Sequence[Draft], tx: Transaction | None, group: Group | None = None
@@ -367,11 +381,9 @@ class Stoker(Registry):
             taken.handle = self.handle(taken.holder)
             raise
 
-    def emit_altered(self, change: Change, tally: Tally) -> None:
+    async def emit_altered(self, change: Change, tally: Tally) -> None:
         """Emit an operator's change that the store accepted to the timeline and the listeners."""
-        if self.timeline is not None:
-            for event in of_alter(change, tally, wall()):
-                self.timeline.add(event)
+        await self.emit_events(of_alter(change, tally, wall()))
         if self.listeners:
             for transition in transitions_of_alter(change, tally):
                 self.listeners.emit(transition)

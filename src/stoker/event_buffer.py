@@ -25,7 +25,7 @@ from stoker.model import events
 from stoker.model.events import Event, EventType
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
-from stoker.model.time import Instant
+from stoker.model.time import Instant, Span
 
 CAPACITY = 50_000
 CHUNK = 100
@@ -46,9 +46,10 @@ class _Inserted(msgspec.Struct, frozen=True):
 
 class _Claimed(msgspec.Struct, frozen=True):
     claims: Sequence[Claim]
+    off: Span
 
     def events(self) -> list[Event]:
-        return events.of_claims(self.claims)
+        return events.of_claims(self.claims, self.off)
 
 
 class _Settled(msgspec.Struct, frozen=True):
@@ -56,11 +57,13 @@ class _Settled(msgspec.Struct, frozen=True):
     claims: Sequence[Claim]
     settlements: Sequence[Settlement]
     verdicts: Sequence[Verdict]
-    stored: frozenset[JobId] = frozenset()
+    stored: frozenset[JobId]
+    off: Span
 
     def events(self) -> list[Event]:
+        n = len(self.claims)
         converted = map(
-            events.of_settlement, self.claims, self.settlements, self.verdicts, [self.at] * len(self.claims)
+            events.of_settlement, self.claims, self.settlements, self.verdicts, [self.at] * n, [self.off] * n
         )
         found = [event for event in converted if event is not None]
         for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
@@ -102,6 +105,8 @@ class EventBuffer:
         self._chunk = chunk
         self.dropped = 0
         self._reported = 0
+        self._off: Span = 0
+        """How far this host's clock is ahead of the store's, by the last claims."""
 
     @property
     def lost(self) -> int:
@@ -118,7 +123,9 @@ class EventBuffer:
     def claimed(self, claims: Sequence[Claim]) -> None:
         """Add the events of new claims."""
         if claims:
-            self._push(_Claimed(claims), len(claims), _weight(claims))
+            off = events.off_by(claims, wall())
+            self._off = self._off if off is None else off
+            self._push(_Claimed(claims, self._off), len(claims), _weight(claims))
 
     def settled(
         self,
@@ -129,7 +136,7 @@ class EventBuffer:
     ) -> None:
         """Add the events of settlements; `stored` names the keyed follow-ups that were inserted."""
         weight = _weight(claims) + sum(len(one.result) for one in settlements if one.result is not None)
-        self._push(_Settled(wall(), claims, settlements, verdicts, stored), len(settlements), weight)
+        self._push(_Settled(wall(), claims, settlements, verdicts, stored, self._off), len(settlements), weight)
 
     def add(self, event: Event) -> None:
         """Add one event."""

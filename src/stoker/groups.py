@@ -117,7 +117,7 @@ class GroupHandle:
         reason = text_of(reason, LONGEST_REASON)
         change = Cancel(reason)
         tally = await engine.alter(Selection(tuple(members)), change)
-        self._app.emit_altered(change, tally)
+        await self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested
 
     # --- without a loop -----------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class JobHandle(Generic[R_co]):
         reason = text_of(reason, LONGEST_REASON)
         change = Cancel(reason, force)
         tally = await engine.alter(Selection((self._id,)), change)
-        self._app.emit_altered(change, tally)
+        await self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested > 0
 
 

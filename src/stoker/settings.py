@@ -107,13 +107,16 @@ class TimelineSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """How long events and points are kept; 0 removes them with the next cleaning."""
+    """How long events, points and the audit log are kept; 0 removes them with the next cleaning."""
 
     keep_events: Span = duration(30 * DAY)
     """The timeline's events."""
 
     keep_points: Span = duration(30 * DAY)
     """The timeline's points, one per minute."""
+
+    keep_audit: Span = duration(90 * DAY)
+    """The audit log's entries."""
 
     clean_every: Span = duration(5 * MINUTE, low=SECOND)
     """How often the janitor removes expired jobs, events and points."""

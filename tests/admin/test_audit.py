@@ -6,8 +6,12 @@ import pytest
 
 from stoker.admin import Admin, Filter
 from stoker.app import Stoker
+from stoker.engines.base import Feature, outbox_of
 from stoker.model.control import Tuning
+from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.job import Status
+from stoker.model.outbox.cursor import Consumer
+from stoker.model.outbox.stream import Stream
 from stoker.model.throttle import Rate
 
 
@@ -76,3 +80,56 @@ async def test_who_reveals_a_secret_is_logged(admin: Admin, app: Stoker) -> None
     assert await logged(admin) == [("jobs.reveal", f"job {job.id}", 1)]
     await admin.audit.write("sign-in", "dashboard", reason="token")
     assert ("sign-in", "dashboard", 1) in await logged(admin)
+
+
+@pytest.mark.spec("ADMIN-32", "AUDIT-07")
+async def test_a_cancel_is_undone_by_the_id_of_its_entry(admin: Admin, app: Stoker) -> None:
+    job, other = [await app.enqueue(app.draft("send", delay=60)) for _ in range(2)]
+    await admin.jobs.cancel([job.id, other.id])
+    await admin.jobs.requeue(other.id)
+    [entry] = await admin.audit.list(action="jobs.cancel")
+    assert await admin.audit.get(entry.id) == entry
+    undone = await admin.jobs.restore(entry.id)
+    assert (undone.changed, undone.refused.total()) == (1, 1)
+    assert (await admin.jobs.get(job.id)).job.status is Status.PENDING
+    [moved] = await admin.audit.list(action="jobs.requeue")
+    with pytest.raises(InvalidInput, match=r"jobs\.requeue; only jobs\.cancel and jobs\.discard"):
+        await admin.jobs.restore(moved.id)
+    with pytest.raises(NotFound):
+        await admin.jobs.restore("0" * 24)
+    with pytest.raises(InvalidInput, match="stoker audit"):
+        await admin.jobs.restore("nothing")
+
+
+@pytest.mark.spec("ADMIN-33")
+async def test_tokens_and_operations_of_a_person_are_logged(admin: Admin, app: Stoker) -> None:
+    secret = await admin.tokens.create("ci", "operate")
+    await admin.tokens.revoke("ci")
+    await admin.tokens.revoke("ci")
+    await app.enqueue(app.draft("send", delay=60))
+    operation = await admin.operations.start("cancel", "is:scheduled")
+    await admin.operations.finish(operation.id)
+    assert {(action, target) for action, target, _ in await logged(admin)} == {
+        ("tokens.create", "token ci"),
+        ("tokens.revoke", "token ci"),
+        ("operations.start", f"operation {operation.id}"),
+        ("jobs.cancel", (await admin.audit.list(action="jobs.cancel"))[0].deed.target),
+    }
+    assert secret not in str(await admin.audit.list())
+    await Admin(app).tokens.create("code")
+    assert len(await admin.audit.list(action="tokens.")) == 2
+
+
+@pytest.mark.spec("ADMIN-33")
+async def test_streams_steered_by_a_person_are_logged(admin: Admin, app: Stoker) -> None:
+    engine = await app.engine()
+    if Feature.OUTBOX not in engine.features:
+        pytest.skip("no streams here")
+    await outbox_of(engine).register(Stream("orders"), [Consumer("mailer")])
+    handle = admin.outbox.stream("orders")
+    await handle.pause("mailer")
+    await handle.resume("mailer")
+    assert await handle.replay() == 0
+    found = await logged(admin)
+    assert {action for action, _, _ in found} == {"outbox.pause", "outbox.resume"}
+    assert {target for _, target, _ in found} == {"consumer mailer of orders"}

@@ -351,3 +351,15 @@ def test_the_audit_log_says_who_changed_what(url: str, monkeypatch: pytest.Monke
     assert "a migration" in lines[1]
     assert rows("audit", "--who", "bob") == []
     assert "one of the units" in call("audit", "--since", "soon", code=2).output
+
+
+@pytest.mark.spec("ADMIN-32")
+def test_a_discard_is_undone_by_its_entry(url: str) -> None:
+    call("jobs", "discard", "is:dead", "--yes")
+    [entry] = rows("audit", "--action", "jobs.discard")
+    assert call("audit", "--action", "jobs.discard").stdout.splitlines()[1].split("\t")[-1] == entry["id"]
+    assert call("jobs", "restore", entry["id"]).stdout == "restore: 2 jobs\n"
+    assert len(rows("jobs", "list", "is:dead")) == 2
+    assert call("jobs", "restore", entry["id"]).stdout == "restore: 0 jobs; 2 refused\n"
+    assert "has no entry" in call("jobs", "restore", "0" * 24, code=3).output
+    assert "stoker audit" in call("jobs", "restore", "that one", code=2).output

@@ -69,7 +69,7 @@ def _settings(*, campaign: bool) -> settings:
 
 
 @pytest.mark.timeout(3_600)
-@pytest.mark.spec("MODEL-05", "SQLITE-01")
+@pytest.mark.spec("MODEL-05", "SQLITE-01", "EVENT-08")
 @pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite, redis=_redis, postgres=_postgres)])
 def test_engines_live_in_lock_step(factory: Factory, request: pytest.FixtureRequest, campaign: bool) -> None:
     run_state_machine_as_test(engine_machine(factory(request)), settings=_settings(campaign=campaign))

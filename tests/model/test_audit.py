@@ -11,22 +11,27 @@ from stoker.model.audit import (
     AuditQuery,
     By,
     Deed,
+    instant_of,
     latest,
     of_alter,
     of_letters,
+    of_operation,
     of_setting,
     of_steer,
+    of_token,
     pack,
     unpack,
 )
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Status
+from stoker.model.operations import Operation
 from stoker.model.outbox.letters import Clean, LetterFilter, Letters
 from stoker.model.outbox.letters import Count as CountLetters
 from stoker.model.outbox.steering import Resume
 from stoker.model.query import Cancel, Change, Discard, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
 from stoker.model.schedule import Schedule
+from stoker.model.tokens import AccessToken, digest
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -107,3 +112,35 @@ def test_the_latest_entries_come_first() -> None:
     assert len(latest(entries, AuditQuery(action="jobs."))) == 5
     assert len(latest(entries, AuditQuery(action="jobs.cancel"))) == 5
     assert latest(entries, AuditQuery(action="jobs.cance")) == []
+
+
+@pytest.mark.spec("AUDIT-07")
+def test_an_entry_has_an_id_from_which_its_time_is_read() -> None:
+    at = 1_800_000_000_000_000
+    one, other = (AuditEntry(at, By("ann"), Deed(action="jobs.cancel", target=name)) for name in "ab")
+    assert one.id == unpack(pack(one)).id != other.id
+    assert instant_of(one.id) == instant_of(other.id) == at
+    for wrong in ("", "x" * 24, one.id + "0", one.id.upper()):
+        with pytest.raises(InvalidInput, match="stoker audit"):
+            instant_of(wrong)
+
+
+@pytest.mark.spec("AUDIT-06")
+def test_tokens_and_operations_are_told_by_what_was_done() -> None:
+    secret = digest("x")
+    token = AccessToken(name="ci", sha256=secret)
+    used = AccessToken(name="ci", sha256=secret, last_used=3)
+    revoked = AccessToken(name="ci", sha256=secret, revoked=4)
+    actions = [of_token(before, after).action for before, after in ((None, token), (token, used), (token, revoked))]
+    assert actions == ["tokens.create", "tokens.change", "tokens.revoke"]
+    assert secret not in str(of_token(None, token))
+    running, stopping, stopped = (
+        Operation(
+            id="7", who="ann", action="move", filter="is:dead", change={"queue": "b"}, bound=1, started=1, state=s
+        )
+        for s in ("running", "stopping", "stopped")
+    )
+    assert of_operation(None, running).after == {"action": "move", "filter": "is:dead", "queue": "b"}
+    steps = [(running, stopping), (running, stopped), (stopped, running)]
+    told = [of_operation(before, after).action for before, after in steps]
+    assert told == ["operations.stop", "operations.stop", "operations.resume"]

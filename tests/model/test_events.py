@@ -12,6 +12,7 @@ from stoker.model.events import (
     Timings,
     Transition,
     Window,
+    in_flight,
     of_alter,
     of_claims,
     of_closing,
@@ -19,15 +20,18 @@ from stoker.model.events import (
     of_missed,
     of_repair,
     of_settlement,
+    off_by,
     transition_of,
     transition_to_pending,
     transition_to_running,
     transitions_of_alter,
 )
 from stoker.model.groups import new_group
-from stoker.model.job import Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
-from stoker.model.lifecycle import SETTLED
-from stoker.model.query import Cancel, Clone, Former, Repair, Restore, RunNow, Tally
+from stoker.model.job import Claim, Draft, Options, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.lifecycle import SETTLED, conclude
+from stoker.model.outcome import Snoozed
+from stoker.model.query import Cancel, Clone, Delete, Former, Repair, Restore, RunNow, Tally
+from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import Unique
 
 NOW = 5_000_000
@@ -183,6 +187,54 @@ def test_an_operators_change_is_told_with_the_true_former_status() -> None:
     assert (restored.before, restored.after) == (Status.CANCELED, Status.RETRYING)
     assert of_alter(restore, tally, NOW) == []
     assert transitions_of_alter(RunNow(), tally) == []
+    deleted = transitions_of_alter(Delete(), Tally(changed=1, former=(former(1, Status.DEAD),)))
+    assert [(one.before, one.after) for one in deleted] == [(Status.DEAD, None)]
+    assert of_alter(Delete(), tally, NOW) == []
+
+
+@pytest.mark.spec("EVENT-08")
+def test_runs_in_flight_are_starts_without_an_end() -> None:
+    def event(kind: EventType, job: bytes, duration: int | None = None) -> Event:
+        return Event(NOW, kind, job, "mail", "send", duration=duration)
+
+    ended = [EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED]
+    told = [event(kind, b"a") for end in ended for kind in (EventType.ENQUEUED, EventType.STARTED, end)]
+    assert in_flight(told) == {}
+    told += [event(EventType.STARTED, b"a"), event(EventType.STARTED, b"b"), event(EventType.CANCELED, b"b")]
+    assert in_flight(told) == {b"a": 1, b"b": 1}
+    told += [event(EventType.CANCELED, b"b", 5), event(EventType.COMPLETED, b"c")]
+    assert in_flight(told) == {b"a": 1, b"c": -1}
+
+
+@pytest.mark.spec("EVENT-09")
+def test_the_first_claim_tells_of_an_enqueue_that_was_not_told() -> None:
+    untold = Options(untold=True)
+    first, again = claim(attempt=1, options=untold), claim(attempt=2, options=untold)
+    told = conclude(first, Snoozed(5)).metadata
+    enqueued, started = of_claims([first])
+    assert (enqueued.type, enqueued.at) == (EventType.ENQUEUED, first.created_at)
+    assert (started.type, started.at) == (EventType.STARTED, first.claimed_at)
+    others = [again, claim(attempt=1, options=Options(keep=5)), claim(attempt=1, options=untold, metadata=told)]
+    assert [event.type for event in of_claims(others)] == [started.type] * 3
+    assert conclude(again, Snoozed(5)).metadata is None
+    assert len(of_claims([claim(attempt=1, options=untold, metadata={"note": "of the handler"})])) == 2
+
+
+@pytest.mark.spec("EVENT-10")
+def test_a_clock_that_is_wrong_changes_no_duration() -> None:
+    one = claim()
+    assert off_by([one], one.claimed_at + SECOND - 1) == 0
+    assert off_by([one], one.claimed_at - HOUR) == -HOUR
+    reaped = msgspec.structs.replace(one, former="w0")
+    assert off_by([reaped], one.claimed_at - HOUR) is None
+    [started] = of_claims([one], -HOUR)
+    assert started.at == one.claimed_at - HOUR
+    right = of_settlement(one, settlement(Status.DONE), Verdict.APPLIED, one.claimed_at + 7)
+    wrong = of_settlement(one, settlement(Status.DONE), Verdict.APPLIED, one.claimed_at + 7 - HOUR, -HOUR)
+    assert right is not None
+    assert wrong is not None
+    assert (wrong.duration, wrong.total) == (right.duration, right.total)
+    assert right.duration == 7
 
 
 @pytest.mark.spec("LIMIT-32")

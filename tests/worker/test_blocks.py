@@ -402,7 +402,7 @@ async def test_a_long_block_on_sqlite_is_named(
 @pytest.mark.parametrize("store", [STORES[0]])
 async def test_what_follows_a_block_is_logged(shop: Shop, store: str, caplog: pytest.LogCaptureFixture) -> None:
     """A value that is returned afterwards, once per task, and an error; listeners hear of one success."""
-    heard: list[tuple[str, Status]] = []
+    heard: list[tuple[str, Status | None]] = []
     shop.jobs.listener(lambda change: heard.append((change.kind, change.after)))
 
     @shop.jobs.task
@@ -428,7 +428,7 @@ async def test_what_follows_a_block_is_logged(shop: Shop, store: str, caplog: py
 @pytest.mark.parametrize("store", STORES)
 async def test_who_waits_for_the_result_is_woken(shop: Shop, store: str) -> None:
     """And jobs that the block enqueued start at once, for listeners too."""
-    heard: list[tuple[str, Status | None, Status]] = []
+    heard: list[tuple[str, Status | None, Status | None]] = []
     shop.jobs.listener(lambda change: heard.append((change.kind, change.before, change.after)))
 
     @shop.jobs.task

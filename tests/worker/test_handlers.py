@@ -760,7 +760,7 @@ async def test_follow_ups_with_a_key_that_were_stored_are_told(jobs: Stoker) -> 
     async def work() -> None:
         current().follow_up(after.draft(), after.draft())
 
-    heard: list[tuple[str, Status | None, Status]] = []
+    heard: list[tuple[str, Status | None, Status | None]] = []
     jobs.listener(lambda change: heard.append((change.kind, change.before, change.after)))
     await work.enqueue()
     await drain(jobs)

@@ -147,7 +147,7 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back(timed_jobs: Stoker, 
 
 @pytest.mark.spec("KEEPER-04")
 async def test_a_dead_workers_jobs_are_taken_over_and_run_again(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[tuple[str | None, str]] = []
+    heard: list[tuple[str | None, str | None]] = []
 
     @jobs.task
     async def work() -> tuple[int, str]:

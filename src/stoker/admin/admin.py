@@ -24,6 +24,7 @@ from stoker.admin.overview import Overview, overview
 from stoker.admin.queues import QueuesAdmin
 from stoker.admin.schedules import SchedulesAdmin
 from stoker.admin.snapshot import List, Snapshot, snapshot
+from stoker.admin.tokens import TokensAdmin
 from stoker.admin.workers import WorkersAdmin
 from stoker.app import Stoker
 from stoker.engines.base import Description
@@ -67,6 +68,7 @@ class Operators(Protocol):
     audit: AuditAdmin
     health: HealthAdmin
     outbox: OutboxAdmin
+    tokens: TokensAdmin
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen."""
@@ -118,6 +120,7 @@ class Admin:
         self.audit = AuditAdmin(asking)
         self.health = HealthAdmin(asking)
         self.outbox = OutboxAdmin(asking)
+        self.tokens = TokensAdmin(app, asking.signed())
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.admin.asking import Asking
-from stoker.model.audit import AuditEntry, AuditQuery, Deed
+from stoker.model.audit import AuditEntry, AuditQuery, Deed, instant_of
+from stoker.model.errors import NotFound
 from stoker.model.time import DAY, SECOND, Seconds, span
 
 DAYS_KEPT = 90
+
+MOST_AT_ONCE = 10_000
+"""Entries of one instant that are looked through for an id."""
 
 
 class AuditAdmin:
@@ -30,6 +34,16 @@ class AuditAdmin:
         engine = await self._asking.engine()
         since = max(await engine.now() - span(window, "window"), 0)
         return await engine.audit(AuditQuery(since=since, who=who, action=action, target=target, limit=limit))
+
+    async def get(self, entry: str) -> AuditEntry:
+        """One entry, by its id. Raises `NotFound`."""
+        engine = await self._asking.engine()
+        at = instant_of(entry)
+        of_then = await engine.audit(AuditQuery(since=at, until=at + 1, limit=MOST_AT_ONCE))
+        found = next((one for one in of_then if one.id == entry), None)
+        if found is None:
+            raise NotFound(f"the audit log has no entry {entry}: it was removed after its retention, or never written")
+        return found
 
     async def write(self, action: str, target: str, *, reason: str | None = None) -> None:
         """Write an entry that belongs to no change: a payload was shown, an action refused, a user signed in."""

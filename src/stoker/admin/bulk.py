@@ -192,5 +192,5 @@ async def alter(asking: Asking, selection: Selection, change: Change) -> Tally:
     """Change jobs in one step; the timeline and listeners are told with the true former status."""
     engine = await asking.engine()
     tally = await engine.alter(selection, change, by=asking.signed())
-    asking.app.emit_altered(change, tally)
+    await asking.app.emit_altered(change, tally)
     return tally

@@ -18,7 +18,7 @@ from msgspec import Raw
 from stoker import records
 from stoker.admin import bulk
 from stoker.admin.asking import Asking
-from stoker.admin.audit import audited
+from stoker.admin.audit import AuditAdmin, audited
 from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
@@ -29,7 +29,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
-from stoker.model.errors import CorruptRecord, KeyHeld, NotFound, WrongStatus
+from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, explain
 from stoker.model.filter import Filter, InvalidFilter
@@ -55,6 +55,9 @@ TAIL = 10_000
 
 LATEST_EVENT = 15 * SECOND
 """An event that is stored longer after it happened is not seen by a tail."""
+
+UNDONE = ("jobs.cancel", "jobs.discard")
+"""Entries of the audit log that `restore` undoes."""
 
 Target: TypeAlias = str | Sequence[str] | Filter
 
@@ -233,12 +236,17 @@ class JobsAdmin:
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
         return await self._one("edit", found, change)
 
-    async def restore(self, former: Sequence[Former] | AuditEntry) -> Bulk:
-        """Undo a cancel or a discard, as its tally (`former`) or an entry of the audit log names the jobs.
+    async def restore(self, former: Sequence[Former] | AuditEntry | str) -> Bulk:
+        """Undo a cancel or a discard, as its tally (`former`) or an entry of the audit log, or its id, names the jobs.
 
         A job to which anything happened since is refused; one whose unique key was taken meanwhile is blocked.
         """
+        if isinstance(former, str):
+            former = await AuditAdmin(self._asking).get(former)
         if isinstance(former, AuditEntry):
+            if former.deed.action not in UNDONE:
+                why = f"tells of {former.deed.action}; only {' and '.join(UNDONE)} can be undone"
+                raise InvalidInput("entry", former.id, why)
             former = former.deed.former
         done = Bulk()
         for start in range(0, len(former), LARGEST_BATCH):

@@ -88,7 +88,8 @@ class OperationsAdmin:
                 change=dict(given or {}),
                 bound=now,
                 started=now,
-            )
+            ),
+            by=self._asking.signed(),
         )
         assert stored is not None, "its id is new"
         return self._begin(stored, None)
@@ -112,14 +113,14 @@ class OperationsAdmin:
 
     async def stop(self, operation: str) -> OperationView:
         """Ask an operation to stop; its process does so within one page. One that has ended stays as it is."""
-        engine = await self._asking.engine()
+        engine, by = await self._asking.engine(), self._asking.signed()
         while True:
             found = await self._stored(operation)
             if found.ended or found.state == "stopping":
                 return view(found, await engine.now())
             # An interrupted one has no process left to stop it.
             state = "stopped" if found.interrupted(await engine.now()) else "stopping"
-            if (stored := await engine.put_operation(replace(found, state=state), before=found)) is not None:
+            if (stored := await engine.put_operation(replace(found, state=state), before=found, by=by)) is not None:
                 return view(stored, stored.seen)
 
     async def resume(self, operation: str) -> OperationView:
@@ -127,14 +128,14 @@ class OperationsAdmin:
 
         Raises `WrongState` for one that is done or still runs.
         """
-        engine = await self._asking.engine()
+        engine, by = await self._asking.engine(), self._asking.signed()
         while True:
             found = await self._stored(operation)
             now = await engine.now()
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")
             again = replace(found, state="running", error=None)
-            if (stored := await engine.put_operation(again, before=found)) is not None:
+            if (stored := await engine.put_operation(again, before=found, by=by)) is not None:
                 return self._begin(stored, found.cursor)
 
     async def list(self) -> list[OperationView]:

@@ -31,7 +31,7 @@ class _Shown(StreamHandle):
     """A stream with secrets masked in what it shows."""
 
     def __init__(self, asking: Asking, name: str) -> None:
-        super().__init__(asking.app, name)
+        super().__init__(asking.app, name, by=asking.signed())
         self._redact = asking.redact
 
     async def state(self) -> StreamState:

@@ -9,6 +9,7 @@ import msgspec
 
 from stoker.app import Stoker
 from stoker.model.access import Role
+from stoker.model.audit import By
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.time import Seconds, span
 from stoker.model.tokens import AccessToken, digest
@@ -21,10 +22,11 @@ ENTROPY = 32
 
 
 class TokensAdmin:
-    """Who may sign in to the dashboard and the REST API."""
+    """Who may sign in to the dashboard and the REST API. `by` makes the changes, for the audit log."""
 
-    def __init__(self, app: Stoker) -> None:
+    def __init__(self, app: Stoker, by: By | None = None) -> None:
         self._app = app
+        self._by = by
 
     async def create(
         self, name: str, role: Role = "read", *, queues: Iterable[str] = (), expires: Seconds | None = None
@@ -41,7 +43,7 @@ class TokensAdmin:
             created=now,
             expires=None if expires is None else now + span(expires, "expires"),
         )
-        if not await engine.put_token(token):
+        if not await engine.put_token(token, by=self._by):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
         return secret
 
@@ -59,5 +61,5 @@ class TokensAdmin:
             if found.revoked is not None:
                 return
             revoked = msgspec.structs.replace(found, revoked=await engine.now())
-            if await engine.put_token(revoked, before=found):
+            if await engine.put_token(revoked, before=found, by=self._by):
                 return

@@ -12,7 +12,7 @@ from stoker.cli.store import ask, on_store, read_time, show
 from stoker.model.audit import AuditEntry
 from stoker.model.time import SECOND, moment
 
-COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason")
+COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason", "entry")
 
 
 @click.command()
@@ -29,7 +29,7 @@ def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | No
     found = ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen))
     if as_json:
         for entry in found:
-            click.echo(json.dumps({**msgspec.to_builtins(entry), "at": moment(entry.at).isoformat()}))
+            click.echo(json.dumps({"id": entry.id, **msgspec.to_builtins(entry), "at": moment(entry.at).isoformat()}))
     else:
         show(COLUMNS, [_row(entry) for entry in found])
 
@@ -40,4 +40,4 @@ def _row(entry: AuditEntry) -> tuple[Any, ...]:
         f"{name} {deed.before.get(name)} → {deed.after.get(name)}" for name in deed.before.keys() | deed.after.keys()
     ]
     change = "; ".join(sorted(parts)) if deed.before else json.dumps(deed.after) if deed.after else ""
-    return moment(entry.at), by.who, by.way, deed.action, deed.target, deed.count, change, by.reason
+    return moment(entry.at), by.who, by.way, deed.action, deed.target, deed.count, change, by.reason, entry.id

@@ -91,7 +91,7 @@ class Demo:
         )
 
     def _count(self, change: Transition) -> None:
-        if change.before is not None:
+        if change.before is not None and change.after is not None:
             self.seen[change.after] += 1
             if change.after in FINISHED:
                 self.advance("run", 1)

@@ -209,6 +209,21 @@ def edit(
     said(f"job {job} is edited", as_json, job=job, edited=True)
 
 
+@jobs.command(epilog=EXIT_CODES)
+@click.argument("entry")
+@as_json_option
+@on_store
+def restore(entry: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """Undo a cancel or discard, by its ENTRY in `stoker audit`.
+
+    Jobs to which anything happened since are refused.
+    """
+    done = ask(path, url, lambda admin: admin.jobs.restore(entry))
+    facts = {"changed": done.changed, "refused": done.refused.total(), "blocked": done.blocked, "missing": done.missing}
+    others = ", ".join(f"{n:,} {name}" for name, n in facts.items() if n and name != "changed")
+    said(f"restore: {done.changed:,} jobs" + (f"; {others}" if others else ""), as_json, action="restore", **facts)
+
+
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +241,7 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
                 if not dry_run:
                     return await admin.jobs.act(name, filter_.id, wanted)
                 await admin.jobs.get(filter_.id)
-                click.echo(f"1 job matches {filter_}. Nothing was changed.")
+                said(f"1 job matches {filter_}. Nothing was changed.", as_json, action=name, matching=1, changed=0)
                 return None
             count, all_of_them = await admin.jobs.preview(filter_)
             shown = f"{count:,}" if all_of_them else f"more than {count:,}"

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from stoker.admin.tokens import TokensAdmin
-from stoker.cli.store import EXIT_CODES, on_store, run, show
+from stoker.cli.store import EXIT_CODES, ask, on_store, show
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND, Instant, moment
 from stoker.settings import read_span
@@ -35,7 +34,7 @@ def create(
         lasts = None if expires is None else read_span(expires) / SECOND
     except ValueError as error:
         raise click.UsageError(f"--expires {error}") from None
-    secret = run(path, url, lambda app: TokensAdmin(app).create(name, role, queues=queues, expires=lasts))
+    secret = ask(path, url, lambda admin: admin.tokens.create(name, role, queues=queues, expires=lasts))
     click.echo(secret)
     click.echo("Keep it now: it cannot be shown again.", err=True)
 
@@ -45,7 +44,7 @@ def create(
 @on_store
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens; what they are is not stored."""
-    found = run(path, url, lambda app: TokensAdmin(app).list())
+    found = ask(path, url, lambda admin: admin.tokens.list())
     rows = [
         (
             one.name,
@@ -77,5 +76,5 @@ def _public(one: Any) -> dict[str, Any]:
 @on_store
 def revoke(name: str, path: str | None, url: str | None) -> None:
     """End a token. Dashboards notice within seconds."""
-    run(path, url, lambda app: TokensAdmin(app).revoke(name))
+    ask(path, url, lambda admin: admin.tokens.revoke(name))
     click.echo(f"{name} is revoked")

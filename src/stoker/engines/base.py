@@ -250,7 +250,8 @@ class Operator(Protocol):
 
     async def expire(self, retention: Retention) -> Expired:
         """Remove up to `limit` finished jobs past their expiry (then those nearest to it, down to `finished`) with
-        their events, and old events, points, presences and lapsed named locks; only what `retention.sweeps` names.
+        their events, and old events, points, presences, lapsed named locks, audit entries and operations that were not
+        written for long; only what `retention.sweeps` names.
 
         Each sweep is a step of its own, in the order of `Sweep`: an error in one leaves removed what those before it
         removed. Never active jobs. The sweep of limits counts the slots of subqueues that have been full for a minute
@@ -436,10 +437,11 @@ class Documents(Protocol):
         """Every access token, also those that expired or were revoked, by name. Empty: `[]`."""
         ...
 
-    async def put_token(self, token: AccessToken, *, before: AccessToken | None = None) -> bool:
+    async def put_token(self, token: AccessToken, *, before: AccessToken | None = None, by: By | None = None) -> bool:
         """Store a token if the stored one of its name is still `before`; None: if there is none.
 
-        False, and nothing changed: another call was faster. Of two calls at once one succeeds.
+        False, and nothing changed: another call was faster. Of two calls at once one succeeds. `by`: with an entry in
+        the audit log, in the same step.
         """
         ...
 
@@ -447,10 +449,13 @@ class Documents(Protocol):
         """Every operation, the one that was started last first. Empty: `[]`."""
         ...
 
-    async def put_operation(self, operation: Operation, *, before: Operation | None = None) -> Operation | None:
+    async def put_operation(
+        self, operation: Operation, *, before: Operation | None = None, by: By | None = None
+    ) -> Operation | None:
         """Store an operation if the stored one of its id is still `before`; None: if there is none.
 
         Returns it as stored, with the store's time in `seen`; None, and nothing changed, when another call was faster.
+        `by` as in `put_token`: a person starts, stops or resumes it.
         """
         ...
 

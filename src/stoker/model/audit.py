@@ -6,6 +6,7 @@ results or metadata of jobs. Changes by code (a worker's own, a declaration) wri
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -14,11 +15,13 @@ import msgspec
 from stoker.model import ids
 from stoker.model.control import Budget, Queue
 from stoker.model.errors import InvalidInput
+from stoker.model.operations import Operation
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.outbox.steering import Steering
 from stoker.model.query import Cancel, Change, Edit, Former, Move, Prioritize, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.time import Instant
+from stoker.model.tokens import AccessToken
 
 Way: TypeAlias = Literal["code", "command line", "page", "token"]
 WAYS: Final[tuple[Way, ...]] = ("code", "command line", "page", "token")
@@ -66,6 +69,11 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     by: By
     deed: Deed
 
+    @property
+    def id(self) -> str:
+        """What names the entry: its time and a digest of the rest; equal entries of one instant have the same."""
+        return f"{self.at:0{_TIME_DIGITS}x}{hashlib.sha256(pack(self)).hexdigest()[:_DIGEST_DIGITS]}"
+
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries: at or after `since`, strictly before `until`; None: any."""
@@ -91,6 +99,8 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 def _means(asked: str, action: str) -> bool:
     return action.startswith(asked) if asked.endswith(".") else action == asked
 
+
+_TIME_DIGITS, _DIGEST_DIGITS = 14, 10
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(AuditEntry).decode
@@ -130,6 +140,31 @@ def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
     target = f"job {ids.text(selection.ids[0])}" if single else f"{len(selection.ids)} jobs"
     name = "run_now" if type(change).__name__ == "RunNow" else type(change).__name__.lower()
     return Deed(action=f"jobs.{name}", target=target, count=count, after=after, former=tally.former)
+
+
+def instant_of(entry: str) -> Instant:
+    """The time of the entry with this id."""
+    if len(entry) != _TIME_DIGITS + _DIGEST_DIGITS or not set(entry) <= set("0123456789abcdef"):
+        raise InvalidInput("entry", entry, "must be the id of an entry of the audit log, as `stoker audit` shows it")
+    return int(entry[:_TIME_DIGITS], 16)
+
+
+def of_token(before: AccessToken | None, after: AccessToken) -> Deed:
+    """A new token, or a change of one; its digest is not shown."""
+    action = "tokens.create" if before is None else "tokens.revoke" if after.revoked is not None else "tokens.change"
+    shown = {"role": after.role, "queues": list(after.queues)}
+    return Deed(action=action, target=f"token {after.name}", after=shown if before is None else {})
+
+
+def of_operation(before: Operation | None, after: Operation) -> Deed:
+    """A bulk action that begins, is to stop, or goes on."""
+    if before is None:
+        told = {"action": after.action, "filter": after.filter, **after.change}
+        return Deed(action="operations.start", target=f"operation {after.id}", after=told)
+    action = "operations.stop" if after.state in ("stopping", "stopped") else "operations.resume"
+    return Deed(
+        action=action, target=f"operation {after.id}", before={"state": before.state}, after={"state": after.state}
+    )
 
 
 def of_letters(chosen: LetterFilter, action: LetterAction | None, found: Letters) -> Deed | None:

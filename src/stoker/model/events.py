@@ -7,15 +7,17 @@ superseded job and a deduplicated enqueue emit nothing. Occurrences of a schedul
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from stoker.model.groups import Group
 from stoker.model.ids import JobId, text
-from stoker.model.job import DEFAULT_QUEUE, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
-from stoker.model.query import Cancel, Change, Clone, Discard, Former, Repair, Requeue, Restore, Tally
-from stoker.model.time import HOUR, Instant, Span
+from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.lifecycle import TOLD
+from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Former, Repair, Requeue, Restore, Tally
+from stoker.model.time import HOUR, SECOND, Instant, Span
 
 MOST_SAMPLES = 10_000
 """Store timings kept per kind between two drains."""
@@ -154,35 +156,76 @@ def of_repair(repair: Repair, event: JobId, at: Instant) -> Event:
     return Event(at, EventType.LIMIT_REPAIRED, event, repair.queue, repair.name.partition("/")[0], wrong)
 
 
-def of_claims(claims: Iterable[Claim]) -> list[Event]:
-    """Events of fresh claims: each is a start. A reaped claim is not."""
-    return [
-        Event(claim.claimed_at, EventType.STARTED, claim.id, claim.queue, claim.kind, claim.attempt)
-        for claim in claims
-        if claim.former is None
-    ]
+def of_claims(claims: Iterable[Claim], off: Span = 0) -> list[Event]:
+    """Events of fresh claims: each is a start, by a clock that is `off` ahead of the store's. A reaped claim is not.
+
+    The first claim of a job that was enqueued in a user's transaction tells of the enqueue too.
+    """
+    found: list[Event] = []
+    for claim in claims:
+        if claim.former is None:
+            if claim.options is not PLAIN and claim.options.untold and claim.attempt == 1 and not _told(claim):
+                found.append(Event(claim.created_at + off, EventType.ENQUEUED, claim.id, claim.queue, claim.kind))
+            at = claim.claimed_at + off
+            found.append(Event(at, EventType.STARTED, claim.id, claim.queue, claim.kind, claim.attempt))
+    return found
 
 
-def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: Instant) -> Event | None:
-    """What a settlement means on the timeline; nothing unless it applied."""
+def _told(claim: Claim) -> bool:
+    return claim.metadata is not None and TOLD in claim.metadata
+
+
+def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: Instant, off: Span = 0) -> Event | None:
+    """What a settlement means on the timeline; nothing unless it applied. `off` as in `of_claims`."""
     if verdict is not Verdict.APPLIED:
         return None
     kind = _ENDED[settlement.status]
-    total = max(0, at - claim.created_at) if kind is EventType.COMPLETED else None
-    return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, at - claim.claimed_at), total)
+    stored = at - off
+    total = max(0, stored - claim.created_at) if kind is EventType.COMPLETED else None
+    return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, stored - claim.claimed_at), total)
+
+
+def off_by(claims: Sequence[Claim], now: Instant) -> Span | None:
+    """How far a clock that shows `now` is ahead of the store's, by claims that have just arrived.
+
+    None: they tell nothing. Less than a second is the way of the reply, not a clock that is wrong.
+    """
+    fresh = [claim.claimed_at for claim in claims if claim.former is None]
+    if not fresh:
+        return None
+    found = now - max(fresh)
+    return found if abs(found) >= SECOND else 0
+
+
+def in_flight(events: Iterable[Event]) -> Counter[JobId]:
+    """How many runs of each job began and did not end, by all events of these jobs; jobs without any are left out.
+
+    A job whose events begin in the middle of a run has a number below zero.
+    """
+    found: Counter[JobId] = Counter()
+    for event in events:
+        if event.type is EventType.STARTED:
+            found[event.job] += 1
+        elif event.type in _ENDS_A_RUN or (event.type is EventType.CANCELED and event.duration is not None):
+            found[event.job] -= 1
+    return Counter({job: n for job, n in found.items() if n})
+
+
+_ENDS_A_RUN = frozenset({EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED})
+"""Types of events that only the end of a run has. A cancel is the end of one only where it has a duration."""
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):
     """A change of status that the store accepted, as listeners receive it.
 
-    `job` is the job's id as text. `before` is None for a new job.
+    `job` is the job's id as text. `before` is None for a new job, `after` for one that an operator deleted.
     """
 
     job: str
     kind: str
     queue: str
     before: Status | None
-    after: Status
+    after: Status | None
     attempt: int = 0
     error: str | None = None
 
@@ -230,7 +273,7 @@ def transitions_of_alter(change: Change, tally: Tally) -> list[Transition]:
     restored = {one.id: one.status for one in change.former} if isinstance(change, Restore) else {}
     for one in tally.former:
         after = restored.get(one.id) or _BECOMES.get(type(change))
-        if after is not None:
+        if after is not None or isinstance(change, Delete):
             error = change.reason if isinstance(change, Cancel) else None
             found.append(Transition(text(one.id), one.kind, one.queue, one.status, after, one.attempts, error))
     for job, one in zip(tally.created, tally.former, strict=False):

@@ -48,6 +48,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 """Running to running is a reap: the claim passes to the reaper under a new token. Deleting removes the record from any
 status but running and is no transition."""
 
+TOLD = "stoker.told"
+"""Metadata key: the timeline knows of the enqueue of a job that was enqueued in a user's transaction."""
+
 SETTLED = frozenset({Status.PENDING, Status.RETRYING, Status.DONE, Status.DEAD, Status.CANCELED})
 """The statuses a settlement may ask for."""
 
@@ -220,6 +223,11 @@ def _finish(
     )
 
 
+def _noting_told(claim: Claim, metadata: dict[str, str] | None) -> dict[str, str] | None:
+    """With a note for the next claim, which is the first attempt again, that the enqueue was told by this one."""
+    return {**(metadata or {}), TOLD: "yes"} if claim.options.untold and claim.attempt == 1 else metadata
+
+
 def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None, *, due: Instant | None = None) -> Settlement:
     return Settlement(
         claim.id,
@@ -228,7 +236,7 @@ def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None, *, due
         Status.PENDING,
         after=after,
         refund=True,
-        metadata=metadata,
+        metadata=_noting_told(claim, metadata),
         ref=claim.ref,
         due=due,
     )
@@ -236,7 +244,7 @@ def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None, *, due
 
 def _expired(claim: Claim, metadata: dict[str, str] | None) -> Settlement:
     error = f"expired: not started within {(claim.options.expires or 0) / SECOND:g} s"
-    return _finish(claim, Status.CANCELED, error, metadata, refund=True)
+    return _finish(claim, Status.CANCELED, error, _noting_told(claim, metadata), refund=True)
 
 
 def _again(
@@ -291,7 +299,7 @@ def _throttled(claim: Claim, outcome: Throttled, metadata: dict[str, str] | None
         refund=True,
         throttled=True,
         cool=throttle.Cool(claim.cool_count, delay) if outcome.queue else None,
-        metadata=metadata,
+        metadata=_noting_told(claim, metadata),
         ref=claim.ref,
     )
 

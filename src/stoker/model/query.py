@@ -455,6 +455,7 @@ class Sweep(enum.StrEnum):
     AUDIT = "audit"
     LIMITS = "limits"
     """Removes nothing: it counts the slots of keys that have been full for long again (`subqueues.suspicious`)."""
+    OPERATIONS = "operations"
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -471,6 +472,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     points: Span = 30 * DAY
     presences: Span = MINUTE
     audit: Span = 90 * DAY
+    operations: Span = 30 * DAY
     finished: int | None = None
 
 
@@ -510,6 +512,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     locks: int = 0
     receipts: int = 0
     audit: int = 0
+    operations: int = 0
     repairs: tuple[Repair, ...] = ()
 
     @property

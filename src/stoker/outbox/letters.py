@@ -18,6 +18,7 @@ import msgspec
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
 from stoker.model import ids
+from stoker.model.audit import By
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.outbox import letters as stored
 from stoker.model.outbox.delivery import NOTHING_DONE
@@ -150,29 +151,29 @@ async def count(streams: Streams, chosen: LetterFilter) -> int:
     return (await streams.letters(chosen, Count())).n
 
 
-async def change(streams: Streams, chosen: LetterFilter, action: LetterAction) -> int:
+async def change(streams: Streams, chosen: LetterFilter, action: LetterAction, by: By | None) -> int:
     """Change all letters that a filter means, in steps; returns how many were."""
     changed = 0
     while True:
-        n = (await streams.letters(msgspec.structs.replace(chosen, limit=LARGEST_PAGE), action)).n
+        n = (await streams.letters(msgspec.structs.replace(chosen, limit=LARGEST_PAGE), action, by=by)).n
         changed += n
         if n < LARGEST_PAGE:
             return changed
 
 
-async def mark(streams: Streams, chosen: LetterFilter) -> int:
+async def mark(streams: Streams, chosen: LetterFilter, by: By | None = None) -> int:
     """Have consumers deliver pending letters again."""
-    return await change(streams, chosen, Replay())
+    return await change(streams, chosen, Replay(), by)
 
 
-async def discard(streams: Streams, chosen: LetterFilter) -> int:
+async def discard(streams: Streams, chosen: LetterFilter, by: By | None = None) -> int:
     """Give letters up."""
-    return await change(streams, chosen, DiscardLetters())
+    return await change(streams, chosen, DiscardLetters(), by)
 
 
-async def clean(streams: Streams, stream: str | None, older_than: Seconds) -> int:
+async def clean(streams: Streams, stream: str | None, older_than: Seconds, by: By | None = None) -> int:
     """Delete letters that were resolved or discarded so long ago."""
-    return await change(streams, LetterFilter(stream, status=None), Clean(span(older_than, "older_than")))
+    return await change(streams, LetterFilter(stream, status=None), Clean(span(older_than, "older_than")), by)
 
 
 # --- here and now ---------------------------------------------------------------------------------------------------

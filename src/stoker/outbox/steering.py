@@ -11,6 +11,7 @@ import msgspec
 from stoker.app import Stoker
 from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
+from stoker.model.audit import By
 from stoker.model.errors import NotFound
 from stoker.model.outbox import steering as stored
 from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
@@ -124,11 +125,12 @@ def _partition(one: stored.CursorState, last: int) -> PartitionState:
 
 
 class StreamHandle:
-    """One stream of an app's store, by name."""
+    """One stream of an app's store, by name. `by`: who steers it; changes are then in the audit log."""
 
-    def __init__(self, app: Stoker, name: str) -> None:
+    def __init__(self, app: Stoker, name: str, *, by: By | None = None) -> None:
         self.app = app
         self.name = name
+        self._by = by
 
     def __repr__(self) -> str:
         return f"<StreamHandle {self.name}>"
@@ -178,13 +180,13 @@ class StreamHandle:
         change = Release(key)
         names = [consumer] if consumer is not None else [one.name for one in (await self.state()).consumers]
         streams = await streams_of(self.app)
-        released = [await streams.steer(self.name, name, change) for name in names]
+        released = [await streams.steer(self.name, name, change, by=self._by) for name in names]
         if not any(released):
             where = "any consumer" if consumer is None else f"consumer {consumer!r}"
             raise NotFound(f"key {key!r} is not parked by {where} of stream {self.name!r}. Nothing was changed.")
 
     async def _steer(self, consumer: str, change: Steering) -> None:
-        if not await (await streams_of(self.app)).steer(self.name, consumer, change):
+        if not await (await streams_of(self.app)).steer(self.name, consumer, change, by=self._by):
             known = ", ".join(one.name for found in await states(self.app, [self.name]) for one in found.consumers)
             raise NotFound(
                 f"stream {self.name!r} has no consumer {consumer!r} (known: {known or 'none'}). Nothing was changed."
@@ -244,7 +246,7 @@ class StreamHandle:
         with one attempt more. Without ids or a filter all pending letters of the stream are meant.
         """
         chosen = read_filter(self.name, ids, consumer=consumer, status=None, key=key, partition=partition, type=type)
-        return await letters.mark(await streams_of(self.app), chosen)
+        return await letters.mark(await streams_of(self.app), chosen, self._by)
 
     async def discard(
         self,
@@ -258,8 +260,8 @@ class StreamHandle:
     ) -> int:
         """Give pending and parked letters up; returns how many. They stay listed as discarded until `clean`."""
         chosen = read_filter(self.name, ids, consumer=consumer, status=status, key=key, partition=partition, type=type)
-        return await letters.discard(await streams_of(self.app), chosen)
+        return await letters.discard(await streams_of(self.app), chosen, self._by)
 
     async def clean(self, older_than: Seconds) -> int:
         """Delete letters that were resolved or discarded so long ago; returns how many. Others are never deleted."""
-        return await letters.clean(await streams_of(self.app), self.name, older_than)
+        return await letters.clean(await streams_of(self.app), self.name, older_than, self._by)

@@ -3,7 +3,8 @@
 Both get the same ids, the same clock and the same calls; every receipt, claim, verdict, renewal and tally must be the
 same, and after every step every record and every count. A few laws that must hold whatever the model decides are
 checked on the way: tokens rise, a key has one active job, statuses change only along the table, a finished job stays
-as it finished, counters equal a recount, a group closes at most once and only when all its members are finished.
+as it finished, counters equal a recount, a group closes at most once and only when all its members are finished, and
+the events on the timeline tell of every run's start and end, whichever worker died meanwhile.
 
     machine = engine_machine(lambda clock: MyEngine(fresh_place(), clock=clock))
     run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40))
@@ -23,8 +24,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER, Clock, Engine, Feature
 from stoker.engines.memory import MemoryEngine
+from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
+from stoker.model.events import Event, Window, in_flight, of_alter, of_claims, of_insert, of_settlement
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import (
@@ -44,6 +47,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import TRANSITIONS, Rules, conclude
 from stoker.model.limit import Slot
+from stoker.model.operations import Operation
 from stoker.model.outcome import (
     Canceled,
     Crashed,
@@ -62,23 +66,28 @@ from stoker.model.outcome import (
 )
 from stoker.model.query import (
     ALLOWED,
+    ORDERS,
     Cancel,
     Change,
     Clone,
     Delete,
     Discard,
+    Former,
     Move,
     Prioritize,
     Query,
     Requeue,
+    Restore,
     Retention,
     RunNow,
     Selection,
 )
+from stoker.model.query import Edit as JobEdit
 from stoker.model.retry import Curve
 from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.model.tokens import AccessToken, digest
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
 
@@ -88,6 +97,9 @@ MakeMachineEngine: TypeAlias = Callable[[Clock], Engine]
 START = 1_800_000_000_000_000
 QUEUES = ("red", "blue")
 SLOTS = 3
+MARIA = By("maria", "page")
+RETENTION = Retention(events=1_000 * DAY)
+"""Events stay as long as their jobs, so that starts and ends can be counted."""
 
 _T = TypeVar("_T")
 _Pair: TypeAlias = tuple[Claim, Claim]
@@ -175,8 +187,29 @@ _waiting: st.SearchStrategy[Change] = st.one_of(
     st.just(RunNow()),
     st.builds(Move, queue=st.sampled_from(QUEUES)),
     st.builds(Prioritize, priority=st.integers(-2, 2)),
+    st.sampled_from([JobEdit(attempts=4), JobEdit(payload=b'{"edited":true}', priority=1), JobEdit(at=START + DAY)]),
 )
-_finished: st.SearchStrategy[Change] = st.sampled_from([Requeue(), Requeue(), Clone(()), Discard(), Delete()])
+_finished: st.SearchStrategy[Change] = st.sampled_from(
+    [Requeue(), Requeue(), Clone(()), Discard(), Discard(), Delete(), JobEdit(priority=-2)]
+)
+_signed = st.sampled_from([None, MARIA])
+_questions = st.fixed_dictionaries(
+    {
+        "statuses": st.frozensets(st.sampled_from(list(Status)), max_size=3),
+        "queues": st.frozensets(st.sampled_from(QUEUES), max_size=1),
+        "kinds": st.frozensets(st.sampled_from(["send", "push"]), max_size=1),
+        "tenant": st.sampled_from([None, None, "acme"]),
+        "key": st.sampled_from([None, None, None, "k"]),
+        "due": st.sampled_from([None, None, None, "now", "later"]),
+        "attempts_from": st.sampled_from([None, None, 1, 2]),
+        "error": st.sampled_from([None, None, None, "broken"]),
+        "payload": st.sampled_from([None, None, None, "edited"]),
+        "order": st.sampled_from(ORDERS),
+        "limit": st.sampled_from([1, 3, 50]),
+    }
+)
+"""A search but for its windows."""
+
 _picks = st.integers(0, 40)
 """Which of the things at hand, counted from the newest and around."""
 
@@ -226,6 +259,13 @@ class LockStep(RuleBasedStateMachine):
         self.groups: dict[JobId, Group] = {}
         self.has_subqueues = Feature.SUBQUEUES in self.engine.features
         self.slots: dict[tuple[str, str], int] = {}
+        self.numbers = itertools.count(1)
+        self.told: list[Event] = []
+        """Events that no call has recorded yet."""
+
+        self.undoable: list[tuple[Former, ...]] = []
+        self.restored: set[JobId] = set()
+        """Jobs that a step gave back what a cancel or a discard had taken."""
 
     # --- both at once -------------------------------------------------------------------------------------------
 
@@ -304,6 +344,7 @@ class LockStep(RuleBasedStateMachine):
             assert 1 <= claim.attempt - claim.base <= claim.budget
             self.tokens[claim.id] = claim.token
         self.claims += pairs
+        self.told += of_claims(mine for mine, _ in pairs)
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -332,7 +373,9 @@ class LockStep(RuleBasedStateMachine):
             except (GroupClosed, NotFound, InvalidInput) as error:
                 return str(error)
 
-        self.same(call)
+        receipts = self.same(call)
+        if isinstance(receipts, list):
+            self.told += of_insert(drafts, receipts, self.clock())
 
     @rule(options=st.lists(_drafts, max_size=3), sealed=st.booleans(), link=_linked)
     def make_group(self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None) -> None:
@@ -455,6 +498,10 @@ class LockStep(RuleBasedStateMachine):
         mine, theirs = self.runner.run(run())
         self.close_groups()
         assert _told(theirs.verdicts) == _told(mine.verdicts)
+        claims = {(claim.id, claim.token): claim for claim, _ in self.claims}
+        for settlement, verdict in zip(settlements[0], mine.verdicts, strict=True):
+            event = of_settlement(claims[settlement.id, settlement.token], settlement, verdict, self.clock())
+            self.told += [] if event is None else [event]
         for settlement, *verdicts in zip(settlements[0], mine.verdicts, theirs.verdicts, strict=True):
             fence = (settlement.id, settlement.token)
             if Verdict.APPLIED in verdicts:
@@ -526,13 +573,13 @@ class LockStep(RuleBasedStateMachine):
 
     # --- operators ----------------------------------------------------------------------------------------------
 
-    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_waiting)
-    def alter_waiting(self, places: list[int], change: Change) -> None:
-        self.alter(places, change)
+    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_waiting, by=_signed)
+    def alter_waiting(self, places: list[int], change: Change, by: By | None) -> None:
+        self.alter(places, change, by=by)
 
-    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_finished)
-    def alter_finished(self, places: list[int], change: Change) -> None:
-        self.alter(places, change)
+    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_finished, by=_signed)
+    def alter_finished(self, places: list[int], change: Change, by: By | None) -> None:
+        self.alter(places, change, by=by)
 
     @rule(
         places=st.lists(_picks, min_size=1, max_size=4, unique=True),
@@ -543,7 +590,13 @@ class LockStep(RuleBasedStateMachine):
         self.alter(places, change, statuses, aimed=False)
 
     def alter(
-        self, places: list[int], change: Change, statuses: frozenset[Status] = frozenset(), *, aimed: bool = True
+        self,
+        places: list[int],
+        change: Change,
+        statuses: frozenset[Status] = frozenset(),
+        *,
+        aimed: bool = True,
+        by: By | None = None,
     ) -> None:
         """Change jobs the change is meant for, or any."""
         wanted = ALLOWED[type(change)] if aimed else frozenset[Status]()
@@ -551,7 +604,58 @@ class LockStep(RuleBasedStateMachine):
         if isinstance(change, Clone):
             change = Clone(tuple(self.mint() for _ in ids))
             self.ids += change.ids
-        self.same(lambda engine: engine.alter(Selection(ids, statuses), change))
+        self.alter_both(Selection(ids, statuses), change, by)
+
+    def alter_both(self, selection: Selection, change: Change, by: By | None) -> None:
+        tally = self.same(lambda engine: engine.alter(selection, change, by=by))
+        self.told += of_alter(change, tally, self.clock())
+        if isinstance(change, (Cancel, Discard)) and tally.former:
+            self.undoable.append(tally.former)
+        if isinstance(change, Restore):
+            self.restored.update(tally.changed_ids)
+        if isinstance(change, Delete):
+            # Events of the instant of a deletion are the deleted job's; a new one under its id begins later.
+            self.clock.set(self.clock() + 1)
+
+    @precondition(lambda self: self.undoable)
+    @rule(place=_picks, by=_signed)
+    def undo(self, place: int, by: By | None) -> None:
+        """Take back a cancel or a discard, late ones too; what happened to a job since refuses it."""
+        former = self.undoable[-1 - place % len(self.undoable)]
+        self.alter_both(Selection(tuple(one.id for one in former)), Restore(former), by)
+
+    @rule(asked=_questions, since=st.sampled_from([None, 0, MINUTE, HOUR]), ended=st.sampled_from([None, MINUTE, DAY]))
+    def search(self, asked: dict[str, Any], since: int | None, ended: int | None) -> None:
+        """Walk all pages of a search, in whatever order; what makes no sense together is refused by both."""
+        if since is not None:
+            asked = {**asked, "since": START + since}
+        if ended is not None:
+            asked = {**asked, "finished_since": self.clock() - ended}
+
+        async def walk(engine: Engine) -> list[Job]:
+            found: list[Job] = []
+            page = await engine.find(Query(**asked))
+            while page.cursor is not None:
+                found += page.jobs
+                page = await engine.find(Query(**asked, cursor=page.cursor))
+            return found + page.jobs
+
+        try:
+            Query(**asked)
+        except InvalidInput:
+            return
+        self.same(walk)
+
+    @rule(name=st.sampled_from("ab"), fresh=st.booleans(), by=_signed)
+    def write_documents(self, name: str, fresh: bool, by: By | None) -> None:
+        """Tokens and operations: new ones, whose name may be taken, and changes of what is stored; no two alike."""
+        used = next(self.numbers)
+        token = AccessToken(name=name, sha256=digest(name), last_used=used)
+        seen = next((one for one in self.same(lambda engine: engine.tokens()) if one.name == name), None)
+        self.same(lambda engine: engine.put_token(token, before=None if fresh else seen, by=by))
+        start = Operation(id=name, who="maria", action="cancel", filter="", bound=START, started=START, changed=used)
+        stored = next((one for one in self.same(lambda engine: engine.operations()) if one.id == name), None)
+        self.same(lambda engine: engine.put_operation(start, before=None if fresh else stored, by=by))
 
     @rule(
         queue=st.sampled_from(QUEUES),
@@ -564,23 +668,27 @@ class LockStep(RuleBasedStateMachine):
             rate=st.none() | _rates,
             keep_done=st.sampled_from([None, 0, HOUR]),
             curve=st.sampled_from([None, Curve(on=True, base=SECOND, max=MINUTE)]),
+            reopen=st.sampled_from([False, False, True]),
         ),
         pause_for=st.sampled_from([None, 1, HOUR]),
         clear=st.sets(st.sampled_from(SETTINGS), max_size=2),
         declared=_mostly.map(lambda mostly: not mostly),
+        by=_signed,
     )
-    def tune(self, queue: str, tuning: Tuning, pause_for: int | None, clear: set[str], declared: bool) -> None:
+    def tune(
+        self, queue: str, tuning: Tuning, pause_for: int | None, clear: set[str], declared: bool, by: By | None
+    ) -> None:
         """Change settings, or declare them as code does."""
         if not self.has_subqueues:
             tuning = msgspec.structs.replace(tuning, fair=None, limits=())
         if declared:
-            tuning = msgspec.structs.replace(tuning, paused=None, limits=())
+            tuning, by = msgspec.structs.replace(tuning, paused=None, limits=(), reopen=False), None
         else:
             unset = {field for field in clear if getattr(tuning, field) is None}
             tuning = msgspec.structs.replace(tuning, clear=frozenset(unset))
             if tuning.paused:
                 tuning = msgspec.structs.replace(tuning, pause_for=pause_for, reason="deploy")
-        self.same(lambda engine: engine.tune(queue, tuning, declared=declared))
+        self.same(lambda engine: engine.tune(queue, tuning, declared=declared, by=by))
 
     @rule(rate=st.none() | _rates, spends=st.lists(st.integers(1, 3), max_size=3), drain=st.booleans())
     def spend(self, rate: Rate | None, spends: list[int], drain: bool) -> None:
@@ -599,7 +707,7 @@ class LockStep(RuleBasedStateMachine):
     def pass_time(self, span: int, sweep: bool) -> None:
         self.clock.set(self.clock() + span)
         if sweep:
-            self.same(lambda engine: engine.expire(Retention()))
+            self.same(lambda engine: engine.expire(RETENTION))
             if self.group_ids:
                 self.same(lambda engine: engine.sweep_groups())
 
@@ -616,12 +724,12 @@ class LockStep(RuleBasedStateMachine):
         self.scheduled = True
         self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
 
-    @rule(change=_edits, drops=st.sampled_from([False, False, False, True]))
-    def edit_schedule(self, change: Edit, drops: bool) -> None:
+    @rule(change=_edits, drops=st.sampled_from([False, False, False, True]), by=_signed)
+    def edit_schedule(self, change: Edit, drops: bool, by: By | None) -> None:
         if drops:
-            self.same(lambda engine: engine.drop(change.name))
+            self.same(lambda engine: engine.drop(change.name, by=by))
         else:
-            self.same(lambda engine: engine.put(change))
+            self.same(lambda engine: engine.put(change, by=by))
 
     @rule(place=_picks, later=st.sampled_from([0, SECOND, HOUR, 9 * HOUR]), off=st.sampled_from([0, 0, 0, HOUR, -HOUR]))
     def tick(self, place: int, later: int, off: int) -> None:
@@ -652,6 +760,22 @@ class LockStep(RuleBasedStateMachine):
 
         assert self.same(look) == ([], 0)
 
+    @rule()
+    def read_history(self) -> None:
+        """What both have on record: who changed what, and how many events of each type."""
+
+        async def look(engine: Engine) -> Any:
+            entries = await engine.audit(AuditQuery(limit=10_000))
+            end = self.clock() + 1
+            return (
+                sorted(map(pack, entries)),
+                await engine.event_counts(0, end),
+                await engine.latencies(Window(0, end)),
+            )
+
+        self.record_events()
+        self.same(look)
+
     # --- laws ---------------------------------------------------------------------------------------------------
 
     @invariant()
@@ -672,6 +796,7 @@ class LockStep(RuleBasedStateMachine):
                 "budgets": await engine.budgets(),
                 "groups": await engine.groups(self.group_ids),
                 "schedules": await engine.schedules() if self.scheduled else [],
+                "in flight": in_flight(await engine.events(Window(0, self.clock() + 1))),
                 "slots": {
                     (queue, view.name): (view.running, view.most, view.holders)
                     for queue in QUEUES
@@ -682,12 +807,16 @@ class LockStep(RuleBasedStateMachine):
 
         if not self.records and not self.ids:
             return
+        self.record_events()
         seen = self.same(look)
         jobs: dict[JobId, Job] = seen["jobs"]
         assert seen["order"] == sorted(jobs)
         assert seen["counts"] == Counter((job.queue, job.kind, job.status) for job in jobs.values())
         for job in jobs.values():
             self.lawful(self.records.get(job.id), job)
+        running = Counter(job.id for job in jobs.values() if job.status is Status.RUNNING)
+        assert seen["in flight"] == running, "a start without an end, or an end without a start"
+        self.restored.clear()
         keyed = Counter(job.unique.slot(job.kind) for job in jobs.values() if job.unique and job.status in ACTIVE)
         assert all(n == 1 for n in keyed.values()), "two active jobs under one key"
         self.lawful_slots(seen["slots"], jobs)
@@ -700,6 +829,12 @@ class LockStep(RuleBasedStateMachine):
             self.tokens.pop(gone, None)
             self.ended = {fence for fence in self.ended if fence[0] != gone}
         self.records = jobs
+
+    def record_events(self) -> None:
+        """Write what was told since the last time to both timelines."""
+        events, self.told = self.told, []
+        if events:
+            self.same(lambda engine: engine.record(events, now=self.clock()))
 
     def lawful_slots(self, slots: dict[tuple[str, str], tuple[int, int | None, tuple[JobId, ...]]], jobs: Any) -> None:
         """A slot is a claim: each subqueue counts the jobs that hold one, and no claim takes more than allowed."""
@@ -746,9 +881,14 @@ class LockStep(RuleBasedStateMachine):
             # A job can be claimed and ended in one breath.
             if Status.RUNNING in steps and before.status is not Status.RUNNING:
                 steps |= TRANSITIONS[Status.RUNNING]
-            assert after.status in steps, (before.status, after.status)
+            assert after.status in steps or after.id in self.restored, (before.status, after.status)
         elif finished:
-            assert msgspec.structs.replace(after, successor=before.successor) == before
+            kept = {name: getattr(before, name) for name in ("successor", *_EDITED)}
+            assert msgspec.structs.replace(after, **kept) == before
+
+
+_EDITED = ("payload", "priority", "budget")
+"""What an operator may change of a dead job."""
 
 
 def _plain(renewal: Renewal) -> tuple[bool, list[tuple[JobId, int]], list[tuple[JobId, int]]]:

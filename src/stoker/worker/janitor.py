@@ -1,7 +1,7 @@
 """The janitor: a service that removes what is past its retention, and counts the slots of full keys again.
 
-Jobs, events, points, presences, locks, received ids and limits are swept one after the other, each for itself; groups
-have a sweeper of their own (`group_sweeper.py`).
+Jobs, events, points, presences, locks, received ids, audit entries, limits and operations are swept one after the
+other, each for itself; groups have a sweeper of their own (`group_sweeper.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Janitor:
 
     def __init__(self, settings: RetentionSettings) -> None:
         self._pause = settings.clean_every / SECOND
-        self._retention = Retention(events=settings.keep_events, points=settings.keep_points, presences=MINUTE)
+        self._retention = Retention(
+            events=settings.keep_events, points=settings.keep_points, presences=MINUTE, audit=settings.keep_audit
+        )
 
     async def run(self, context: ServiceContext) -> None:
         """Clean again and again."""

@@ -19,7 +19,7 @@ from stoker.engines.memory.access import Access, Door, insert_when_room
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
-from stoker.engines.shared.documents import Documents
+from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.ends import WANT, Ends, Message
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
@@ -485,12 +485,14 @@ class MemoryEngine(Documents):
         with self._read as store:
             return list(store.documents.get(sort, {}).values())
 
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
         with self._write as store:
             found = store.documents.setdefault(sort, {})
             if found.get(name) != before:
                 return False
             found[name] = after
+            if signed is not None:
+                store.enter(*signed)
             return True
 
     # --- outbox -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from stoker.engines.memory import control
 from stoker.engines.memory.ready_queue import Entry
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
+from stoker.engines.shared.documents import OPERATIONS, old_operations
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.errors import EngineFull
 from stoker.model.groups import Group
@@ -98,6 +99,12 @@ def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Ex
             return Expired(audit=removed)
         case Sweep.LIMITS:
             return Expired(repairs=tuple(control.recount(store, retention.limit, now)))
+        case Sweep.OPERATIONS:
+            found = store.documents.get(OPERATIONS, {})
+            old = old_operations(list(found.values()), now - retention.operations)
+            for name, _ in old:
+                del found[name]
+            return Expired(operations=len(old))
 
 
 def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:

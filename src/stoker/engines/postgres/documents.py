@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stoker.engines.postgres import audit
 from stoker.engines.postgres.statements import sql
+from stoker.engines.shared.documents import Signed
 from stoker.engines.sql.steps import Steps
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.unit_of_work import Unit
 
 _DOCUMENTS = sql("documents")
 _MAKE = sql("document_make")
@@ -24,12 +27,15 @@ def _documents(sort: str) -> Steps[list[bytes]]:
     return [row[0].encode() for row in (yield _DOCUMENTS, (sort,))]
 
 
-async def swap(store: Store, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
-    """Write a document if the stored one is still `before`."""
-    return await store.write(lambda _: _swap(sort, name, before, after), lane="desk")
+async def swap(store: Store, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+    """Write a document if the stored one is still `before`, with its audit entry."""
+    return await store.write(lambda unit: _swap(unit, sort, name, before, after, signed), lane="desk")
 
 
-def _swap(sort: str, name: str, before: bytes | None, after: bytes) -> Steps[bool]:
-    if before is None:
-        return bool((yield _MAKE, (sort, name, after.decode())))
-    return bool((yield _WRITE, (sort, name, after.decode(), before.decode())))
+def _swap(unit: Unit, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> Steps[bool]:
+    text = after.decode()
+    statement = (_MAKE, (sort, name, text)) if before is None else (_WRITE, (sort, name, text, before.decode()))
+    swapped = bool((yield statement))
+    if swapped and signed is not None:
+        yield from audit.write(unit, *signed)
+    return swapped

@@ -46,7 +46,7 @@ from stoker.engines.postgres.sequencer import Sequencer
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
-from stoker.engines.shared.documents import Documents
+from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
 from stoker.engines.sql.steps import Steps, just
 from stoker.model.ahead import Ahead
@@ -382,8 +382,8 @@ class PostgresEngine(Documents):
         return await documents.documents(self._store, sort)
 
     @timed(write=True)
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
-        return await documents.swap(self._store, sort, name, before, after)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+        return await documents.swap(self._store, sort, name, before, after, signed)
 
     # --- streams ------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ _ERASE_EVENT = sql("erase_event")
 _EVENTS, _POINTS, _REMEMBERED = sql("expire_events"), sql("expire_points"), sql("expire_remembered")
 _RECEIVED = sql("expire_received")
 _AUDIT = sql("expire_audit")
+_OPERATIONS = sql("expire_operations")
 _PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
 
 
@@ -97,6 +98,8 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(audit=len((yield _AUDIT, (now - retention.audit,))))
         case Sweep.LIMITS:
             raise AssertionError("limits need the locks of their queues: `claim.recount`")
+        case Sweep.OPERATIONS:
+            return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

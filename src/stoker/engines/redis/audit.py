@@ -23,8 +23,12 @@ SERIAL = 8
 def write(unit: Unit, by: By | None, deed: Deed | None) -> None:
     """Add an entry to a unit; nothing for a change by code, or where nothing was done."""
     if by is not None and deed is not None:
-        entry = os.urandom(SERIAL) + pack(AuditEntry(unit.now, by, deed))
-        unit.write("ZADD", unit.shard.key("audit"), unit.now, entry)
+        unit.write("ZADD", unit.shard.key("audit"), unit.now, packed(AuditEntry(unit.now, by, deed)))
+
+
+def packed(entry: AuditEntry) -> bytes:
+    """An entry as a member of the set."""
+    return os.urandom(SERIAL) + pack(entry)
 
 
 async def entered(store: Store, by: By, deed: Deed) -> AuditEntry:

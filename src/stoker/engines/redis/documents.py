@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from stoker.engines.redis import audit
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.shared.documents import OPERATIONS, Signed, old_operations
+from stoker.model.audit import AuditEntry
+from stoker.model.time import Instant
 
 _SWAP = script("swap")
 
@@ -14,8 +20,23 @@ async def documents(store: Store, sort: str) -> list[bytes]:
     return [value for _, value in pairs(await store.connection.call("HGETALL", store.home.key(sort)))]
 
 
-async def swap(store: Store, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
-    """Write a document if the stored one is still `before`, or was written by this call whose reply was lost."""
-    more = [store.home.key(sort)]
-    _, swapped, found = await store.run(_SWAP, store.home, [name, before or b"", after], more=more)
+async def swap(store: Store, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+    """Write a document if the stored one is still `before`, or was written by this call whose reply was lost.
+
+    The audit entry is written by the same script.
+    """
+    more = [store.home.key("audit"), store.home.key(sort)]
+    given: list[Any] = [name, before or b"", after]
+    if signed is not None:
+        now = await store.now()
+        given += [now, audit.packed(AuditEntry(now, *signed))]
+    _, swapped, found = await store.run(_SWAP, store.home, given, more=more)
     return bool(swapped) or bytes(found) == after
+
+
+async def expire_operations(store: Store, before: Instant) -> int:
+    """Remove operations that no call has written since an instant; returns how many."""
+    removed = 0
+    for name, found in old_operations(await documents(store, OPERATIONS), before):
+        removed += await swap(store, OPERATIONS, name, found, b"", None)
+    return removed

@@ -39,7 +39,7 @@ from stoker.engines.redis.scripts import KEEP_DONE
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.write_counter import WriteCounter
-from stoker.engines.shared.documents import Documents
+from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.model.ahead import Ahead
@@ -412,8 +412,8 @@ class RedisEngine(Documents):
         return await documents.documents(self._store, sort)
 
     @timed(write=True)
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
-        return await documents.swap(self._store, sort, name, before, after)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+        return await documents.swap(self._store, sort, name, before, after, signed)
 
 
 class RedisClusterEngine(RedisEngine):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from stoker.engines.redis import audit
+from stoker.engines.redis import audit, documents
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import counts_of
 from stoker.engines.redis.cluster import move
@@ -46,6 +46,9 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
         return Expired()  # this engine stores none
     if sweep is Sweep.AUDIT:
         return Expired(audit=await audit.expire(store, await store.now() - retention.audit))
+    if sweep is Sweep.OPERATIONS:
+        before = await store.now() - retention.operations
+        return Expired(operations=await documents.expire_operations(store, before))
     kept = {Sweep.EVENTS: retention.events, Sweep.POINTS: retention.points, Sweep.PRESENCES: retention.presences}
     removed = await _sweep(store, store.home, sweep, max(kept.get(sweep, 0), 0))
     if sweep is Sweep.PRESENCES:

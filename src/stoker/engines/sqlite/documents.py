@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from stoker.engines.shared.documents import Signed
 from stoker.engines.sql.steps import Steps
+from stoker.engines.sqlite import audit
 from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.unit_of_work import Unit
 
 _DOCUMENTS = sql("documents")
 _MAKE = sql("document_make")
@@ -15,8 +18,10 @@ def documents(sort: str) -> Steps[list[bytes]]:
     return [row[0] for row in (yield _DOCUMENTS, (sort,))]
 
 
-def swap(sort: str, name: str, before: bytes | None, after: bytes) -> Steps[bool]:
-    """Write a document if the stored one is still `before`; return whether it was."""
-    if before is None:
-        return bool((yield _MAKE, (sort, name, after)))
-    return bool((yield _WRITE, (sort, name, after, before)))
+def swap(unit: Unit, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> Steps[bool]:
+    """Write a document if the stored one is still `before`, with its audit entry; return whether it was."""
+    statement = (_MAKE, (sort, name, after)) if before is None else (_WRITE, (sort, name, after, before))
+    swapped = bool((yield statement))
+    if swapped and signed is not None:
+        yield from audit.write(unit, *signed)
+    return swapped

@@ -20,7 +20,7 @@ import msgspec
 from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
-from stoker.engines.shared.documents import Documents
+from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql import careful
@@ -448,8 +448,10 @@ class SqliteEngine(Documents):
         return await self._store.read(lambda _: documents.documents(sort))
 
     @timed(write=True)
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes) -> bool:
-        return await self._store.write(lambda _: documents.swap(sort, name, before, after), strict=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+        return await self._store.write(
+            lambda unit: documents.swap(unit, sort, name, before, after, signed), strict=True
+        )
 
     # --- streams ------------------------------------------------------------------------------------------------
 

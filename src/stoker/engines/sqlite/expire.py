@@ -24,6 +24,7 @@ _PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
 _LOCKS = sql("expire_locks")
 _RECEIVED = sql("expire_received")
 _AUDIT = sql("expire_audit")
+_OPERATIONS = sql("expire_operations")
 
 OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
@@ -55,6 +56,8 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(audit=len((yield _AUDIT, (now - retention.audit,))))
         case Sweep.LIMITS:
             return Expired(repairs=tuple((yield from subqueues.recount(unit, retention.limit))))
+        case Sweep.OPERATIONS:
+            return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from stoker.engines.base import Engine
+from stoker.model.audit import AuditQuery, By
 from stoker.model.job import Status
 from stoker.model.operations import Operation
+from stoker.model.query import Retention, Sweep
 from stoker.model.time import DAY, SECOND
 from stoker.model.tokens import AccessToken, digest
 from stoker.testing.conformance.harness import Store, at_once
@@ -103,3 +105,50 @@ async def test_an_operation_is_written_only_as_it_was_seen(store: Store) -> None
     stopping = await store.engine.put_operation(msgspec.structs.replace(page, state="stopping"), before=page)
     assert await store.engine.put_operation(msgspec.structs.replace(page, changed=9), before=page) is None
     assert await store.engine.operations() == [stopping]
+
+
+@pytest.mark.core
+@pytest.mark.spec("AUDIT-06")
+async def test_changes_of_tokens_and_operations_are_in_the_log(store: Store) -> None:
+    """In the step that makes them, never with a digest; what another call was faster with is not there."""
+    maria = By("maria", "command line")
+    token = AccessToken(name="ci", sha256=digest("a"), role="operate", queues=("mail",))
+    revoked = msgspec.structs.replace(token, revoked=store.now())
+    assert await store.engine.put_token(token, by=maria)
+    assert not await store.engine.put_token(msgspec.structs.replace(token, role="admin"), by=maria)
+    store.pass_time(SECOND)
+    assert await store.engine.put_token(revoked, before=token, by=maria)
+    store.pass_time(SECOND)
+    started = await store.engine.put_operation(_operation(store, change={"reason": "no"}), by=maria)
+    assert started is not None
+    store.pass_time(SECOND)
+    page = await store.engine.put_operation(msgspec.structs.replace(started, changed=5), before=started)
+    assert page is not None
+    stopping = await store.engine.put_operation(msgspec.structs.replace(page, state="stopping"), before=page, by=maria)
+    assert stopping is not None
+    stop, start, revoke, create = await store.engine.audit(AuditQuery())
+    assert [one.deed.action for one in (create, revoke)] == ["tokens.create", "tokens.revoke"]
+    assert create.deed.after == {"role": "operate", "queues": ["mail"]}
+    assert (start.deed.action, start.deed.target) == ("operations.start", "operation 0")
+    assert start.deed.after == {"action": "cancel", "filter": "is:pending", "reason": "no"}
+    assert (stop.deed.action, stop.deed.before) == ("operations.stop", {"state": "running"})
+    assert {one.by for one in (stop, start, revoke, create)} == {maria}
+    assert [one.at for one in (stop, start)] == [store.now(), store.now() - SECOND]
+    assert digest("a") not in str([create, revoke])
+
+
+@pytest.mark.core
+@pytest.mark.spec("OPERATION-04")
+async def test_old_operations_are_removed(store: Store) -> None:
+    """Thirty days after their last write, unless another time is set; and those that are younger stay."""
+    await store.engine.put_operation(_operation(store, "ended", state="done"))
+    await store.engine.put_operation(_operation(store, "interrupted"))
+    store.pass_time(30 * DAY)
+    recent = await store.engine.put_operation(_operation(store, "recent", state="stopped"))
+    assert (await store.engine.expire(Retention())).operations == 0
+    store.pass_time(SECOND)
+    sweep = frozenset({Sweep.OPERATIONS})
+    assert (await store.engine.expire(Retention(sweeps=sweep))).operations == 2
+    assert await store.engine.operations() == [recent]
+    assert (await store.engine.expire(Retention(sweeps=sweep, operations=0))).operations == 1
+    assert await store.engine.operations() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stoker.engines.base import Feature
 from stoker.model.errors import Duplicate
 from stoker.model.events import (
     MOST_SAMPLES,
@@ -14,14 +15,19 @@ from stoker.model.events import (
     Latency,
     Point,
     Window,
+    of_alter,
+    of_claims,
+    of_settlement,
+    transitions_of_alter,
 )
 from stoker.model.ids import JobId
-from stoker.model.job import Verdict
-from stoker.model.outcome import Done
-from stoker.model.query import Delete, Retention, Selection
+from stoker.model.job import Options, Status, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done, Failed, HandedBack, Snoozed, Throttled
+from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Requeue, Retention, Selection
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import QUEUE, Store
+from stoker.testing.conformance.harness import QUEUE, Store, needs
 
 
 def _event(store: Store, at: Instant, kind: EventType = EventType.STARTED, queue: str = "q") -> Event:
@@ -394,3 +400,64 @@ async def test_a_follow_up_with_a_key_that_was_stored_is_there_and_wakes(store: 
     [there, absent] = await store.engine.get([first.id, second.id])
     assert there is not None
     assert absent is None
+
+
+# --- what calls tell ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("EVENT-09")
+async def test_the_first_claim_of_a_job_of_a_transaction_tells_of_its_enqueue(store: Store) -> None:
+    """Once, with the time of the enqueue, however often it runs; of a rollback nothing is told."""
+    needs(store, Feature.OWN_TRANSACTION)
+    draft, other = (store.draft(options=Options(untold=True), attempts=3) for _ in range(2))
+    at = store.now()
+    async with store.engine.transaction() as tx:
+        await store.engine.insert([draft], tx=tx)
+    with pytest.raises(ZeroDivisionError):
+        async with store.engine.transaction() as tx:
+            await store.engine.insert([other], tx=tx)
+            raise ZeroDivisionError
+    store.pass_time(SECOND)
+    claim = await store.take()
+    assert [(event.at, event.type, event.job) for event in of_claims([claim])] == [
+        (at, EventType.ENQUEUED, draft.id),
+        (at + SECOND, EventType.STARTED, draft.id),
+    ]
+    for outcome in (Snoozed(0), Throttled(retry_after=0, queue=False), HandedBack(), Failed("broken", after=0)):
+        await store.finish(claim, outcome)
+        claim = await store.take()
+        assert [event.type for event in of_claims([claim])] == [EventType.STARTED], outcome
+
+
+@pytest.mark.core
+@pytest.mark.spec("EVENT-07")
+async def test_operators_changes_are_told_with_the_status_inside_the_write(store: Store) -> None:
+    """Whatever an operator had seen before: the tally says what each job was."""
+    waiting, scheduled, doomed, other = [await store.add(delay=delay, attempts=1) for delay in (0, HOUR, 0, 0)]
+    running = await store.take()
+    assert running.id == waiting
+    dead = [await store.take() for _ in range(2)]
+    for one in dead:
+        await store.finish(one, Failed("broken"))
+    store.pass_time(SECOND)
+
+    async def told(change: Change, *jobs: JobId) -> list[tuple[JobId, Status | None, Status | None]]:
+        tally = await store.engine.alter(Selection(jobs), change)
+        return [
+            (one.id, change.before, change.after)
+            for one, change in zip(tally.former, transitions_of_alter(change, tally), strict=False)
+        ]
+
+    forced = await store.engine.alter(Selection((waiting, scheduled)), Cancel(force=True))
+    events = of_alter(Cancel(force=True), forced, store.now())
+    assert [(event.job, event.duration) for event in events] == [(waiting, SECOND), (scheduled, None)]
+    assert await told(Requeue(), scheduled) == [(scheduled, Status.CANCELED, Status.PENDING)]
+    assert await told(Discard(), doomed) == [(doomed, Status.DEAD, Status.DISCARDED)]
+    assert await told(Clone((store.mint(),)), other) == [(other, Status.DEAD, Status.RETRIED)]
+    assert await told(Delete(), scheduled, doomed) == [
+        (scheduled, Status.PENDING, None),
+        (doomed, Status.DISCARDED, None),
+    ]
+    lost = (await store.engine.settle([conclude(running, Done())])).verdicts[0]
+    assert of_settlement(running, conclude(running, Done()), lost, store.now()) is None
