@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.store import Store
 from stoker.model.job import Status
 from stoker.model.query import Census, Count, Totals
 from stoker.model.time import Instant
 
-_CENSUS = script("census")
+if TYPE_CHECKING:
+    from stoker.engines.redis.store import Store
+
+_CENSUS = script("census", divided=True)
 _ORDER = {status: place for place, status in enumerate(Status)}
 
 
@@ -53,7 +55,9 @@ async def _counted(store: Store, shard: Shard) -> list[Any]:
     """One shard's numbers; asked again when a queue or worker is new since the keys were listed."""
     queues = await names(store, shard)
     while True:
-        answer = await store.run(_CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard))
+        answer = await store.run(
+            _CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard), divided=True
+        )
         if isinstance(answer, list):
             return answer
         if answer:

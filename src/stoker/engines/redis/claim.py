@@ -1,7 +1,7 @@
 """Claims due jobs for a worker.
 
 A claim's `ref` holds what a settlement needs beside the fence: queue, kind, the unique key's slot and text, the notes
-of earlier runs, and the group. So settling reads nothing.
+of earlier runs, the group, the limit and the tenant. So settling reads nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Status
+from stoker.model.limit import Slot
 from stoker.model.retry import Curve
 from stoker.model.throttle import Cooldown
 from stoker.model.time import Instant
 
-_CLAIM = script("claim")
+_CLAIM = {divided: script("claim", divided=divided) for divided in (False, True)}
 _ENLIST = script("enlist")
 
-Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None]
+Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None, Slot | None, str | None]
+
+
+_PLAIN_REF = (None, None, None, None, None, None)
 
 
 async def claim(store: Store, demand: Demand) -> list[Claim]:
@@ -43,18 +47,44 @@ async def claim(store: Store, demand: Demand) -> list[Claim]:
             break
         if not await enlist(store, shard, demand.worker):
             continue
-        names = list(dict.fromkeys(name for name, _ in queues))
-        keys = Keys(shard.all_keys(names))
-        args = (store.arg_now(), *arguments(shard, keys, demand.worker, left, queues))
-        taken: list[Claim] = []
-        found: list[Any] = [None]
-        # When all claimed jobs were set aside, the queue is not empty: claim the next ones.
-        while found and not taken:
-            instant, found = await store.connection.run(_CLAIM, keys.names, args)
-            taken = await taken_over(store, shard, store.seen(instant), demand.worker, names, found)
+        taken = await claim_in(store, shard, demand.worker, left, queues)
         left -= len(taken)
         claims += taken
     return claims
+
+
+async def claim_in(
+    store: Store, shard: Shard, worker: str, total: int, queues: Sequence[tuple[str, int]]
+) -> list[Claim]:
+    """Claim from queues of one shard, at most `total`."""
+    claims: list[Claim] = []
+    while queues and len(claims) < total:
+        names = list(dict.fromkeys(name for name, _ in queues))
+        divided = not store.divided.isdisjoint(names)
+        keys = Keys(shard.all_keys(names, divided=divided), divided=divided)
+        args = (store.arg_now(), *arguments(shard, keys, worker, total - len(claims), queues))
+        instant, found = await store.connection.run(_CLAIM[divided], keys.names, args)
+        taken = await taken_over(store, shard, store.seen(instant), worker, names, found)
+        claims += taken
+        if (rest := unasked(store, names, queues, found, taken)) is not None:
+            queues = rest
+        elif taken or not found:
+            break
+        # Else all claimed jobs were set aside, and the queue is not empty: claim the next ones.
+    return claims
+
+
+def unasked(
+    store: Store, names: Sequence[str], queues: Sequence[tuple[str, int]], found: list[Any], taken: Sequence[Claim]
+) -> list[tuple[str, int]] | None:
+    """What a script left to a further call, in the form that knows subqueues; None: nothing."""
+    if not found or len(found[-1]) < 5 or not found[-1][4]:
+        return None
+    name = names[found[-1][0] - 1]
+    store.divided.add(name)
+    place = [one for one, _ in queues].index(name)
+    got = sum(claim_.queue == name for claim_ in taken)
+    return [(one, n - got if one == name else n) for one, n in queues[place:] if one != name or n > got]
 
 
 def limit(demand: Demand) -> int:
@@ -99,14 +129,14 @@ async def taken_over(
 ) -> list[Claim]:
     """The claims a script returned; a job that cannot be read is set aside."""
     claims: list[Claim] = []
-    for number, stored_curve, count, jobs in found:
+    for number, stored_curve, count, jobs, *_ in found:
         curve, cool = curve_of(stored_curve), int(count or 0)
         name = names[number - 1]
         refs: dict[str, Ref] = {}
         for job in jobs:
             if type(job) is bytes and (plain := record_format.read_plain(job)) is not None:
                 id_, kind, payload, budget, created, due, priority = plain
-                ref = refs.get(kind) or refs.setdefault(kind, (name, kind, None, None, None, None))
+                ref = refs.get(kind) or refs.setdefault(kind, (name, kind, *_PLAIN_REF))
                 # fmt: off
                 claims.append(Claim(
                     id_, kind, name, payload, 1, 0, budget, worker, now, now, created, due, priority,
@@ -144,7 +174,8 @@ def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RU
         record = msgspec.structs.replace(record, metadata=read_notes(job.notes).metadata)
     queue = Queue(name=record.queue, curve=curve, cooldown=Cooldown(0, cool))
     key = None if unique is None else unique.key
-    ref: Ref = (record.queue, record.kind, record.slot, key, job.notes, record.options.group)
+    more = (record.options.group, record.options.limit, record.tenant)
+    ref: Ref = (record.queue, record.kind, record.slot, key, job.notes, *more)
     return record.as_claim(queue, before, ref)
 
 

@@ -21,6 +21,7 @@ from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import KEEP_DONE, script
+from stoker.engines.redis.subqueues import repin
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.audit import By, of_setting
 from stoker.model.control import (
@@ -51,10 +52,10 @@ Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
 """From a field's value and the time to its new value and the result for the caller."""
 
 
-JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count")
+JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count", "fair", "divided")
 """The fields of a queue that a change of its jobs depends on."""
 
-QUEUE_FIELDS = (*JUDGED_BY, "paused", "reason", "by", "workers", "bucket", "declared")
+QUEUE_FIELDS = (*JUDGED_BY, "paused", "reason", "by", "workers", "bucket", "declared", "limits")
 """How a queue is stored: as fields `queue/field` of one hash, so that scripts read only what they need."""
 
 _SWAP = script("swap")
@@ -65,6 +66,7 @@ _read_bucket = msgspec.json.Decoder(tuple[float, float, float, float, int]).deco
 _read_budget = msgspec.json.Decoder(tuple[Rate, float, int, Rate | None]).decode
 _read_tuning = msgspec.json.Decoder(Tuning).decode
 _read_presence = msgspec.json.Decoder(Presence).decode
+_read_limits = msgspec.json.Decoder(dict[str, int]).decode
 _read_curve = msgspec.json.Decoder(Curve).decode
 
 
@@ -121,7 +123,10 @@ class Control:
             audit.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
             return True
 
-        return await self._store.work(self._store.shard(name), patch)
+        done = await self._store.work(self._store.shard(name), patch)
+        if tuning.limits:
+            await repin(self._store, name)
+        return done
 
     # --- budgets ------------------------------------------------------------------------------------------------
 
@@ -259,10 +264,13 @@ async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[
     fields = [f"{name}/{field}" for name in names for field in JUDGED_BY]
     found = await store.connection.call("HMGET", shard.key("queues"), *fields)
     size = len(JUDGED_BY)
-    return {
-        name: queue_of(name, dict(zip(JUDGED_BY, found[at * size : (at + 1) * size], strict=True)))
-        for at, name in enumerate(names)
-    }
+    queues: dict[str, Queue] = {}
+    for at, name in enumerate(names):
+        stored = dict(zip(JUDGED_BY, found[at * size : (at + 1) * size], strict=True))
+        queues[name] = queue_of(name, stored)
+        if stored["fair"] is not None or stored["divided"] is not None:
+            store.divided.add(name)
+    return queues
 
 
 def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
@@ -274,6 +282,8 @@ def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
         name=name,
         pause=pause_of(stored.get("paused"), stored.get("reason"), stored.get("by")),
         workers=None if workers is None else int(workers),
+        fair=stored.get("fair") is not None,
+        limits=_limits_of(stored.get("limits")),
         bucket=bucket_of(stored.get("bucket")),
         keep_done=KEEP_DONE if stored.get("keep_done") is None else number["keep_done"],
         keep_dead=KEEP_DEAD if stored.get("keep_dead") is None else number["keep_dead"],
@@ -281,6 +291,10 @@ def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
         cooldown=Cooldown(number["until"], number["count"]) if cooling else OPEN,
         declared=None if declared is None else _read_tuning(declared),
     )
+
+
+def _limits_of(stored: bytes | None) -> tuple[tuple[str, int], ...]:
+    return () if stored is None else tuple(sorted(_read_limits(stored).items()))
 
 
 def pause_of(stored: bytes | None, reason: bytes | None = None, by: bytes | None = None) -> Pause | None:
@@ -306,6 +320,8 @@ def fields_of(queue: Queue) -> dict[str, Any]:
         "reason": None if pause is None else pause.reason,
         "by": None if pause is None else pause.by,
         "workers": queue.workers,
+        "fair": "1" if queue.fair else None,
+        "limits": _encode(dict(queue.limits)) if queue.limits else None,
         "bucket": None if bucket is None else _encode((*bucket.rate.numbers, bucket.tokens, bucket.refilled_at)),
         "keep_done": None if queue.keep_done == KEEP_DONE else queue.keep_done,
         "keep_dead": None if queue.keep_dead == KEEP_DEAD else queue.keep_dead,

@@ -27,6 +27,7 @@ from stoker.engines.redis import (
     leases,
     schedules,
     settle,
+    subqueues,
 )
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import events as event_log
@@ -41,7 +42,6 @@ from stoker.engines.redis.store import Options, Store
 from stoker.engines.redis.write_counter import WriteCounter
 from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
-from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
@@ -92,6 +92,7 @@ class RedisEngine(Documents):
             Feature.BESIDE_TRANSACTIONS,
             Feature.SERVER,
             Feature.CLOSES_AT_ONCE,
+            Feature.SUBQUEUES,
         }
     )
     parallel_calls: ClassVar[int] = 3
@@ -211,7 +212,6 @@ class RedisEngine(Documents):
     async def insert(
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
-        refuse_drafts(self.name, drafts)
         _refuse(tx)
         self._server_checks.insist()
         return await insert.batched(self._store, self._batcher, drafts, group)
@@ -308,14 +308,13 @@ class RedisEngine(Documents):
 
     @timed(write=True)
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
-        refuse_tuning(self.name, tuning)
         return await self._control.tune(name, tuning, declared=declared, by=by)
 
+    @timed(write=False)
     async def subqueues(
         self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
     ) -> list[SubqueueView]:
-        del queue, after, limit, names  # what would make one is refused
-        return []
+        return await subqueues.subqueues(self._store, queue, after, limit, names)
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
@@ -362,7 +361,6 @@ class RedisEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
-        refuse_drafts(self.name, drafts)
         self._server_checks.insist()
         return await fire(partial(schedules.fire, self._store), tick, drafts)
 

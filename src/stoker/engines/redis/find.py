@@ -14,7 +14,7 @@ from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
 from stoker.engines.redis.keys import AGAIN, WAIT, Shard
-from stoker.engines.redis.record_format import CHARS, ODD, eight, ids_of
+from stoker.engines.redis.record_format import CHARS, ODD, eight, ids_in_line, ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob, as_job
@@ -31,8 +31,8 @@ MOST_LOTS = 5_000
 FAR = b"\xff" * 17
 """Behind every id."""
 
-_ACTIVE = script("active")
-_AHEAD = script("ahead")
+_ACTIVE = script("active", divided=True)
+_AHEAD = {divided: script("ahead", divided=divided) for divided in (False, True)}
 _ENDED = script("ended")
 
 Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[JobId]]]
@@ -49,7 +49,12 @@ async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
 
 
 async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
-    instant, rows = await store.run(_AHEAD, shard, names, queues=names)
+    divided = not store.divided.isdisjoint(names)
+    instant, rows = await store.run(_AHEAD[divided], shard, names, queues=names, divided=divided)
+    unknown = [name for name, row in zip(names, rows, strict=True) if len(row) > 4]
+    if unknown:
+        store.divided.update(unknown)
+        return await _ahead(store, shard, names)
     gates: list[Gate] = []
     for name, (paused, bucket, *times) in zip(names, rows, strict=True):
         until, due = (int(each) if each else None for each in times)
@@ -157,6 +162,7 @@ async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[Timed
             found.append(_by_due(store, key, priority))
             behind = b"(" + priority + b"\xff" * 9
             heads = await store.connection.call("ZRANGEBYLEX", key, behind, "+", "LIMIT", 0, 1)
+        found.append(_by_due_in_lines(store, shard.of_queue("dues", queue)))
     return found
 
 
@@ -244,6 +250,30 @@ def _by_due(store: Store, key: str, priority: bytes) -> TimedSource:
                 break
             bound = b"(" + entries[-1]
         return await _complete(store, key, priority, sorted(found), n)
+
+    return source
+
+
+def _by_due_in_lines(store: Store, key: str) -> TimedSource:
+    """Waiting jobs of a queue's subqueues, soonest first."""
+
+    async def source(after: Place, n: int) -> list[Place]:
+        found: list[Place] = []
+        bound = str(after[0])
+        while len(found) < n:
+            flat = await store.connection.call("ZRANGEBYSCORE", key, bound, "+inf", "WITHSCORES", "LIMIT", 0, n)
+            some = scored(flat)
+            full = len(some) == n
+            if full:  # all jobs of the last time belong together
+                last = int(some[-1][1])
+                more = await store.connection.call("ZRANGEBYSCORE", key, last, last, "LIMIT", 0, MOST_LOTS)
+                some = [*((member, due) for member, due in some if due < last), *((member, last) for member in more)]
+                bound = f"({last}"
+            places = ((int(due), job) for member, due in some for job in ids_in_line(member))
+            found += sorted(place for place in places if place > after)
+            if not full:
+                break
+        return found[:n]
 
     return source
 
@@ -337,7 +367,7 @@ async def _active(store: Store, shard: Shard, active: frozenset[Status], query: 
         if sum(waiting) > LONGEST_WALK:
             return None
     held = await held_keys(store, shard) if Status.RUNNING in active else []
-    found: list[JobId] = await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held)
+    found: list[JobId] = await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held, divided=True)
     return found
 
 

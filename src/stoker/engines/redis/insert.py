@@ -12,9 +12,10 @@ from typing import Any
 
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.connection import LARGEST_CALL
-from stoker.engines.redis.keys import FIXED, GROUPS, Shard
+from stoker.engines.redis.keys import FIXED, GROUPS, Shard, stride
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.insert_batcher import InsertBatcher
@@ -24,9 +25,14 @@ from stoker.model.groups import Group, pack_callbacks, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 from stoker.model.record import due_at
+from stoker.model.subqueues import position
+from stoker.model.time import Instant
 
-_INSERT = script("insert")
+_INSERT = {divided: script("insert", divided=divided) for divided in (False, True)}
 _INSERTED, _EXISTING = Stored.INSERTED, Stored.EXISTING
+
+FAIR = b"/"
+"""What the script answers where a queue is fair and it was not called in the form that knows subqueues."""
 
 PARALLEL = 4
 """Batches that may be under way at once."""
@@ -63,11 +69,8 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Grou
     slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
     if len(set(slots)) == len(slots):
         fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
-        args, queues = arguments(fresh)
-        keys = _add_joins(args, shard, len(queues), fresh, group)
         try:
-            instant, letters = await store.run(_INSERT, shard, args, queues=queues, more=keys)
-            now = store.seen(instant)
+            now, letters = await _send(store, shard, fresh, group)
         except EngineUnavailable:
             if not await _arrived(store, shard, fresh):
                 raise
@@ -84,6 +87,27 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Grou
     return await store.work(shard, lambda unit: carefully(unit, drafts, group), repeat=True)
 
 
+async def _send(store: Store, shard: Shard, drafts: Sequence[Draft], group: Group | None) -> tuple[Instant, bytes]:
+    """One call of the script, in the form that knows subqueues where that is needed."""
+    while True:
+        divided = _divides(store, drafts)
+        args, queues = arguments(drafts, divided=divided)
+        keys = _add_joins(args, shard, _first_key(queues, divided=divided), drafts, group)
+        instant, letters = await store.run(_INSERT[divided], shard, args, queues=queues, more=keys, divided=divided)
+        if letters != FAIR:
+            return store.seen(instant), letters
+        store.divided.update(queues)
+
+
+def _divides(store: Store, drafts: Sequence[Draft]) -> bool:
+    return any(draft.options.limit is not None or draft.queue in store.divided for draft in drafts)
+
+
+def _first_key(queues: Sequence[str], *, divided: bool) -> int:
+    """The number of the first key behind those of the queues."""
+    return len(FIXED) + stride(divided=divided) * len(queues) + 1
+
+
 async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
     """Are they stored although the reply was lost? The script is atomic: the first and the last stand for all."""
     ends = [draft.id for draft in (drafts[0], drafts[-1])]
@@ -94,7 +118,7 @@ async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
         return False
 
 
-def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
+def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], list[str]]:
     """Drafts as the script reads them, and the queues in the order of their keys."""
     queues: dict[str, int] = {}
     ids = [draft.id for draft in drafts]
@@ -103,13 +127,18 @@ def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
     size = 0
     for draft in drafts:
         unique = draft.unique
-        kind = (draft.queue, draft.kind, draft.delay, draft.at, unique is None)
+        kind: tuple[Any, ...] = (draft.queue, draft.kind, draft.delay, draft.at, unique is None)
+        if divided:
+            kind += (draft.options.limit, draft.tenant)
         if kind != lot:
             lot = kind
             when = f"@{draft.at}" if draft.at is not None else f"+{draft.delay}" if draft.delay else ""
             number = queues.setdefault(draft.queue, len(queues) + 1)
             args += (number, draft.queue, draft.kind, when, "" if unique is None else "1", 0)
             size = len(args) - 1
+            if divided:
+                limit = draft.options.limit
+                args += (position(limit, draft.tenant, fair=True), slot_text(limit))
         args[size] += 1
         args += (draft.id, record_format.tail(draft, draft.attempts))
         if unique is not None:
@@ -119,21 +148,28 @@ def arguments(drafts: Sequence[Draft]) -> tuple[list[Any], list[str]]:
 
 async def insert_callbacks(store: Store, shard: Shard, drafts: Sequence[Draft], groups_: Sequence[str]) -> bool:
     """Store the callbacks of closed groups in one call; False, with nothing stored, if one group has its already."""
-    args, queues = arguments(drafts)
-    args[2] += f"#{len(args) + 2}"
-    number = len(FIXED) + 3 * len(queues) + 1
-    for place in range(1, len(groups_) + 1):
-        args += (number + place, number)
-    keys = [shard.key(GROUPS), *groups_]
-    instant, letters = await store.run(_INSERT, shard, args, queues=queues, more=keys, repeat=False)
+    letters, instant = FAIR, b""
+    while letters == FAIR:
+        divided = _divides(store, drafts)
+        args, queues = arguments(drafts, divided=divided)
+        args[2] += f"#{len(args) + 2}"
+        number = _first_key(queues, divided=divided)
+        for place in range(1, len(groups_) + 1):
+            args += (number + place, number)
+        keys = [shard.key(GROUPS), *groups_]
+        instant, letters = await store.run(
+            _INSERT[divided], shard, args, queues=queues, more=keys, repeat=False, divided=divided
+        )
+        if letters == FAIR:
+            store.divided.update(queues)
     now = store.seen(instant)
     if store.connection.cluster:
         await store.wake({draft.queue for draft in drafts if wakes(due_at(draft, now), now)})
     return bool(letters != b"?")
 
 
-def _add_joins(args: list[Any], shard: Shard, queues: int, drafts: Sequence[Draft], group: Group | None) -> list[str]:
-    """Add which groups the drafts join, as the script reads them; returns the keys of these groups."""
+def _add_joins(args: list[Any], shard: Shard, number: int, drafts: Sequence[Draft], group: Group | None) -> list[str]:
+    """Add which groups the drafts join, as the script reads them; returns their keys, whose first has this number."""
     joined: dict[JobId, list[Draft]] = {}
     for draft in drafts:
         if draft.options.group is not None:
@@ -141,7 +177,6 @@ def _add_joins(args: list[Any], shard: Shard, queues: int, drafts: Sequence[Draf
     if not joined:
         return []
     args[2] += f"@{len(args) + 2}"
-    number = len(FIXED) + 3 * queues + 1
     for place, (id_, members) in enumerate(joined.items(), 1):
         new = group is not None and group.id == id_
         state, callbacks = (groups.state_of(group), pack_callbacks(group)) if group is not None and new else ("", "")

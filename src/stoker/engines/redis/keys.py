@@ -2,7 +2,8 @@
 
 A *shard* is a hash tag: all its keys live in one slot, so one script may touch them all in one atomic step. A single
 Redis has one shard that holds every queue; a cluster has one per queue, plus the home shard for what belongs to no
-queue. Every script gets the fixed keys of its shard first, then three for each queue it works on, then its own.
+queue. Every script gets the fixed keys of its shard first, then three for each queue it works on, then its own. In the
+form for divided queues, those with subqueues, each queue has four keys more.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ FIXED = (
 """In the order in which `lua/_head.lua` names them."""
 
 WAIT, AGAIN, WAKE = "wait", "again", "wake"
+PLAIN_KEYS = (WAIT, AGAIN, WAKE)
+"""What every queue has, in the order in which scripts know it."""
+
+LINES = ("aside", "subqueues", "order", "dues")
+"""What a divided queue has beside: jobs by subqueue, states, their orders, and jobs by due time."""
+
 HELD = "held"
 """Once per worker: its lease set, the jobs it runs in the order of their tokens."""
 
@@ -42,6 +49,11 @@ HELD = "held"
 SCHEDULES = "schedules"
 GROUPS = "groups"
 """What a sweep has to look at, and when: keys of groups, scored by an instant."""
+
+
+def stride(*, divided: bool) -> int:
+    """How many keys each queue of a script has."""
+    return len(PLAIN_KEYS) + (len(LINES) if divided else 0)
 
 
 class Shard:
@@ -71,12 +83,10 @@ class Shard:
         """The full name of a group's hash; a body names its group in the same letters."""
         return f"{self.tag}:group:{b2a_base64(group, newline=False).decode()}"
 
-    def all_keys(self, queues: Sequence[str]) -> list[str]:
-        """The keys of a script that works on these queues."""
-        found = list(self.fixed)
-        for queue in queues:
-            found += (self.of_queue(WAIT, queue), self.of_queue(AGAIN, queue), self.of_queue(WAKE, queue))
-        return found
+    def all_keys(self, queues: Sequence[str], *, divided: bool = False) -> list[str]:
+        """The keys of a script that works on these queues; `divided`: with those of subqueues."""
+        names = (*PLAIN_KEYS, *LINES) if divided else PLAIN_KEYS
+        return [*self.fixed, *(self.of_queue(name, queue) for queue in queues for name in names)]
 
 
 def tag_of(key: str) -> str:
@@ -85,11 +95,12 @@ def tag_of(key: str) -> str:
 
 
 class Keys:
-    """The keys of one script call and the numbers scripts know them by."""
+    """The keys of one script call and their numbers. `divided`: its queues have keys of subqueues."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], *, divided: bool = False) -> None:
         self.names = list(names)
         self._numbers = {name: number for number, name in enumerate(self.names, 1)}
+        self._of_queue = stride(divided=divided)
 
     def number(self, name: str) -> int:
         found = self._numbers.get(name)
@@ -100,4 +111,9 @@ class Keys:
 
     def queue(self, shard: Shard, name: str) -> int:
         """The number of a queue among those whose keys come right behind the fixed ones."""
-        return (self._numbers[shard.of_queue(WAIT, name)] - len(FIXED) - 1) // 3 + 1
+        return (self._numbers[shard.of_queue(WAIT, name)] - len(FIXED) - 1) // self._of_queue + 1
+
+    def lines(self, shard: Shard, queue: str) -> int:
+        """The number of the first key of a queue's subqueues; the others follow it."""
+        first, *_ = [self.number(shard.of_queue(name, queue)) for name in LINES]
+        return first

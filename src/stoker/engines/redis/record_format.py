@@ -288,6 +288,12 @@ def ids_of(lot: bytes) -> list[JobId]:
     return [lot[at : at + 16] for at in range(0, len(lot), 16)]
 
 
+def ids_in_line(member: bytes) -> list[JobId]:
+    """The ids of an entry in the line of a subqueue."""
+    entry = member[member.index(b"\0") + 1 :]
+    return [entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:])
+
+
 def eight(value: int) -> bytes:
     """A number as eight bytes, which sort as the numbers do."""
     return value.to_bytes(8)

@@ -3,6 +3,9 @@
 A script's first line may say `-- with: _claim, _commit`; those files are put between the head and the script. Names
 between dollar signs stand for constants of the model and for the format of a state. The server knows a script by the
 SHA-1 of its text. After a restart or a flush it has forgotten it; then the client sends the text once.
+
+Hot scripts have two forms. The plain one knows no subqueues: if it meets a divided queue, it says so and leaves it
+alone. The client then uses the other form, which has also the parts that are named with a question mark.
 """
 
 from __future__ import annotations
@@ -11,10 +14,15 @@ import functools
 import hashlib
 from importlib.resources import files
 
+from stoker.engines.redis.keys import stride
 from stoker.engines.redis.record_format import STATE, STATE_FORMAT
 from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN
 from stoker.model.job import LEASE
+from stoker.model.throttle import LONGEST_SLEEP
 from stoker.model.time import HOUR, Span
+
+LOOKS_AT_ONCE = 400
+"""How many touched subqueues one script looks at; while it runs, the server does nothing else."""
 
 KEEP_DONE: Span = HOUR
 """For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
@@ -29,6 +37,8 @@ _PLACEHOLDERS = {
     "$STATE_FORMAT$": ">" + "".join(_LUA_CODES[field.code] for field in STATE),
     "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
     "$STATE_SIZE$": str(STATE_FORMAT.size),
+    "$MOST_LOOKS$": str(LOOKS_AT_ONCE),
+    "$LONGEST_SLEEP$": str(LONGEST_SLEEP),
 }
 
 
@@ -44,12 +54,15 @@ class Script:
 
 
 @functools.cache
-def script(name: str) -> Script:
-    """The script of lua/<name>.lua."""
+def script(name: str, *, divided: bool = False) -> Script:
+    """The script of lua/<name>.lua; `divided`: in the form for queues with subqueues."""
     own = _read(name)
     first = own.partition("\n")[0]
-    parts = first.removeprefix(_WITH).split(", ") if first.startswith(_WITH) else []
-    return Script(name, "\n".join([_read("_head"), *map(_read, parts), own]))
+    named = first.removeprefix(_WITH).split(", ") if first.startswith(_WITH) else []
+    parts = [part.removeprefix("?") for part in named if divided or not part.startswith("?")]
+    text = "\n".join([_read("_head"), *map(_read, parts), own])
+    text = text.replace("$STRIDE$", str(stride(divided=divided))).replace("$DIVIDED$", str(divided).lower())
+    return Script(name, text)
 
 
 def _read(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stoker.engines.redis import claim as claiming
@@ -17,11 +17,13 @@ from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
+from stoker.engines.redis.insert import FAIR
 from stoker.engines.redis.keys import GROUPS, Keys, Shard
 from stoker.engines.redis.record_format import CHARS
 from stoker.engines.redis.scripts import KEEP_DONE, script
 from stoker.engines.redis.store import MOST_TRIES, Store
 from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
+from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
@@ -29,12 +31,13 @@ from stoker.model.errors import EngineBusy
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
 from stoker.model.lifecycle import KEEP_DEAD, check_settlements, deletes
+from stoker.model.subqueues import tenant_line
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
-_SETTLE = script("settle")
+_SETTLE = {divided: script("settle", divided=divided) for divided in (False, True)}
 _TRAITS = struct.Struct(">cHHQ")
-_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP = (
-    1 << n for n in range(12)
+_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP, _LINE = (
+    1 << n for n in range(13)
 )
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
 _WAITING = (Status.PENDING, Status.RETRYING)
@@ -80,7 +83,8 @@ async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[R
             if job is not None:
                 record, unique = job.record, job.record.unique
                 key = None if unique is None else unique.key
-                refs[record.id] = (record.queue, record.kind, record.slot, key, job.notes, record.options.group)
+                more = (record.options.group, record.options.limit, record.tenant)
+                refs[record.id] = (record.queue, record.kind, record.slot, key, job.notes, *more)
     return [refs.get(one.id) for one in fenced]
 
 
@@ -141,6 +145,14 @@ def _plain_traits(label: int, flags: int = 0) -> bytes:
     return _TRAITS.pack(b"d", flags, label, 0)
 
 
+def _line(one: Settlement, ref: Ref) -> str:
+    """What the script has to know of the subqueue of a job; '' for nothing. Its first character says what it is."""
+    limit = ref[6]
+    if limit is not None:
+        return ("=" if limit.hold == "running" else "!") + limit.subqueue
+    return tenant_line(ref[7]) if one.status in _WAITING else ""
+
+
 class Call:
     """One call of the script, and its repetitions for settlements whose checks failed."""
 
@@ -192,9 +204,11 @@ class Call:
         wanted = [] if demand is None else [(name, n) for name, n in demand.queues if n > 0]
         for name, _ in wanted:
             queues.setdefault(name, len(queues) + 1)
-        keys = Keys(self._shard.all_keys(list(queues)))
-        units: list[Unit] = []
-        body = await self._body(given, labels, keys, units)
+        divided = self._divided(given, queues)
+        keys, body, units = await self._encoded(given, labels, list(queues), divided=divided)
+        if not divided and any(unit.lined for unit in units):
+            divided = True
+            keys, body, units = await self._encoded(given, labels, list(queues), divided=divided)
         workers = dict.fromkeys(one.worker for one, _ in given)
         holders = [part for worker in workers for part in (worker, keys.number(self._shard.held(worker)))]
         args = [self._store.arg_now(), 0, KEEP_DONE, KEEP_DEAD, DECAY_GRACE, MOST_EVENTS, len(labels), *head]
@@ -202,11 +216,19 @@ class Call:
         if demand is not None and wanted:
             args[1] = len(args) + 1
             args += claiming.arguments(self._shard, keys, demand.worker, claiming.limit(demand), wanted)
-        instant, letters, found, *closed = await self._store.connection.run(_SETTLE, keys.names, args)
+        instant, letters, *rest = await self._store.connection.run(_SETTLE[divided], keys.names, args)
+        if letters == FAIR:
+            self._store.divided.update(ref[0] for one, ref in given if one.status in _WAITING)
+            return await self._send(given, demand)
+        found, closed, freed = (*rest, [], [])[:3]
         now = self._store.seen(instant)
         if demand is not None:
             worker, names = demand.worker, list(queues)
             self.claims = await claiming.taken_over(self._store, self._shard, now, worker, names, found)
+            more = claiming.unasked(self._store, names, wanted, found, self.claims)
+            left = claiming.limit(demand) - len(self.claims)
+            if more is not None:
+                self.claims += await claiming.claim_in(self._store, self._shard, worker, left, more)
         for unit in units:
             await self._store.wake_for(unit)
         if self._store.connection.cluster:
@@ -215,9 +237,34 @@ class Call:
                 for (one, ref), char in zip(given, letters, strict=True)
                 if char == ord("a") and one.status in _WAITING and not one.after
             )
+            await self._store.wake(list(queues)[number - 1] for number in freed)
         if closed:
-            await self._store.close_groups(self._shard, closed[0])
+            await self._store.close_groups(self._shard, closed)
         return bytes(letters)
+
+    def _divided(self, given: Sequence[tuple[Settlement, Ref]], queues: Iterable[str]) -> bool:
+        """Is this call about subqueues, as far as it is known?"""
+        known = self._store.divided
+        return (
+            not known.isdisjoint(queues)
+            or any(ref[6] is not None for _, ref in given)
+            or any(
+                draft.options.limit is not None or draft.queue in known for one, _ in given for draft in one.followups
+            )
+        )
+
+    async def _encoded(
+        self,
+        given: Sequence[tuple[Settlement, Ref]],
+        labels: dict[tuple[str, str], int],
+        queues: Sequence[str],
+        *,
+        divided: bool,
+    ) -> tuple[Keys, list[Any], list[Unit]]:
+        """The keys, the settlements as the script reads them, and the units of work attached to them."""
+        keys = Keys(self._shard.all_keys(queues, divided=divided), divided=divided)
+        units: list[Unit] = []
+        return keys, await self._body(given, labels, keys, units, divided=divided), units
 
     async def _body(
         self,
@@ -225,32 +272,39 @@ class Call:
         labels: dict[tuple[str, str], int],
         keys: Keys,
         units: list[Unit],
+        *,
+        divided: bool,
     ) -> list[Any]:
         """Settlements as the script reads them; plain successes side by side become one."""
         body: list[Any] = []
         fences: dict[tuple[str, int], bytes] = {}
         lot: list[JobId] = []
-        last: tuple[bytes, int, JobId | None] | None = None
+        last: tuple[bytes, int, JobId | None, str] | None = None
         for one, ref in given:
             fence = fences.get((one.worker, one.token))
             if fence is None:
                 fence = fences[one.worker, one.token] = record_format.fence(one.worker, one.token)
             label = labels[ref[0], ref[1]]
             if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
-                group = ref[5]
-                if last != (fence, label, group):
-                    lot, last = [], (fence, label, group)
-                    if group is None:
-                        body += (lot, fence, _plain_traits(label))
-                    else:
-                        body += (lot, fence, _plain_traits(label, _GROUP), *self._group(group, keys))
+                group, line = ref[5], "" if ref[6] is None else _line(one, ref)
+                if last != (fence, label, group, line):
+                    lot, last = [], (fence, label, group, line)
+                    flags, more = 0, list[Any]()
+                    if line:
+                        flags, more = _LINE, [line]
+                    if group is not None:
+                        flags |= _GROUP
+                        more += self._group(group, keys)
+                    body += (lot, fence, _plain_traits(label, flags), *more)
                 lot.append(one.id)
             else:
                 last = None
-                body += (one.id, fence, *await self._arguments(one, ref, label, keys, units))
+                body += (one.id, fence, *await self._arguments(one, ref, label, keys, units, divided=divided))
         return [b"".join(part) if type(part) is list else part for part in body]
 
-    async def _arguments(self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Unit]) -> list[Any]:
+    async def _arguments(
+        self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Unit], *, divided: bool
+    ) -> list[Any]:
         """One settlement as the script reads it, behind its id and fence."""
         status = one.status
         flags = _REFUND * one.refund | _CRASH * one.crash | _THROTTLED * one.throttled
@@ -258,6 +312,9 @@ class Call:
         if one.due is not None and status in _WAITING:
             flags, span = flags | _DUE, one.due
         more: list[Any] = []
+        if divided and (line := _line(one, ref)):
+            flags |= _LINE
+            more += (line, slot_text(ref[6])) if status in _WAITING else (line,)
         if ref[5] is not None:
             flags |= _GROUP
             more += self._group(ref[5], keys)

@@ -13,17 +13,22 @@ from typing import TYPE_CHECKING, Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import AGAIN, GROUPS, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import AGAIN, GROUPS, LINES, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, ODD, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
+from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.groups import Group, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record
+from stoker.model.subqueues import freed, line_of, renumbers
 
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
+
+_ON_LINES = frozenset({"JOIN", "QUIT", "FREE"})
+"""Commands on the subqueues of a queue, which is their first argument."""
 
 BODY = ("kind", "queue", "payload", "budget", *(part.field for part in PARTS))
 """The fields that only the body holds; priority and due time are in the state as well."""
@@ -41,6 +46,8 @@ class Unit(UnitOfWork):
         self.completed: list[tuple[bytes, bytes, bytes]] = []
         """The groups that the commit has closed and that have callbacks, as the script names them."""
         self._stored_groups: dict[JobId, Group | None] = {}
+        self.lined = False
+        """Whether what was encoded last touches subqueues."""
         self._noted: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []
         self._writes: list[tuple[str, str, tuple[Any, ...]]] = []
@@ -143,21 +150,29 @@ class Unit(UnitOfWork):
         self._checks, self._writes = extra_checks, extra_writes
         args: list[Any] = [len(checks)]
         for kind, key, field, value in checks:
-            args += (kind, keys.number(key), field, value)
+            number = keys.number(key) if kind != "l" else keys.lines(self.shard, value)
+            if kind == "l":
+                value = keys.number(self.shard.of_queue(WAIT, value))
+            args += (kind, number, field, value)
         args.append(len(writes))
         for command, key, given in writes:
+            number = keys.lines(self.shard, given[0]) if command in _ON_LINES else keys.number(key)
             if command == "GROUP":
                 given = (keys.number(self.shard.key(GROUPS)), *given)
-            args += (command, keys.number(key), len(given), *given)
+            elif command == "QUIT":
+                given = (given[0], keys.number(self.shard.of_queue(WAIT, given[0])), *given[1:])
+            args += (command, number, len(given), *given)
+        self.lined = any(command in _ON_LINES for command, _, _ in writes)
         return args
 
     def _collect(self) -> None:
         """The writes of all changed jobs; those that remove entries come first."""
         changes = list(self.written())
-        for before, _ in changes:
+        for before, after in changes:
             if before is not None:
                 self._check(before)
-                self._place(before, add=False, has_state=self.rows[before.id].raw is not None)
+                self._take_out(before, has_state=self.rows[before.id].raw is not None)
+                self._free(before, after)
         for before, after in changes:
             if after is None:
                 assert before is not None
@@ -172,7 +187,11 @@ class Unit(UnitOfWork):
         else:
             entry = record_format.waiting_entry(record, has_state=False)
             self._checks.append(("-", key("state"), record.id, b""))
-            self._checks.append(("w", self.shard.of_queue(WAIT, record.queue), entry, b""))
+            if (line := self._line(record)) is None:
+                self._checks.append(("w", self.shard.of_queue(WAIT, record.queue), entry, b""))
+            else:
+                place = f"{record.queue}/{line}\0".encode() + entry
+                self._checks.append(("l", self.shard.of_queue(LINES[0], record.queue), place, record.queue))
 
     def _put(self, before: Record | None, after: Record) -> None:
         key, job = self.shard.key, after.id
@@ -188,7 +207,7 @@ class Unit(UnitOfWork):
             self.write("ZADD", key("named"), 0, after.unique.key.encode() + b"\0" + job)
         row = self.rows.get(job)
         has_state = before is not None or row is not None or after.status is not Status.PENDING
-        self._place(after, add=True, has_state=has_state)
+        self._put_in(after, has_state=has_state, anew=renumbers(before, after))
         if has_state:
             errors, version = (0, 0) if row is None else (row.errors, row.version)
             self.write("HSET", key("state"), job, record_format.state(after, errors=errors, version=version + 1))
@@ -216,13 +235,51 @@ class Unit(UnitOfWork):
         if record.unique is not None:
             self.write("ZREM", key("named"), record.unique.key.encode() + b"\0" + job)
 
-    def _place(self, record: Record, *, add: bool, has_state: bool) -> None:
-        """Add a record's entries by its status, or remove them."""
+    def _line(self, record: Record) -> str | None:
+        """The subqueue that a stored waiting job stands in, if it does not stand in the main line; None: it must.
+
+        A job without a limit may stand in either: its queue may have become fair, or not fair, since.
+        """
+        return line_of(record, fair=record.queue in self._store.divided)
+
+    def _put_in(self, record: Record, *, has_state: bool, anew: bool) -> None:
+        """Add a record's entries by its status."""
+        if record.status in WAITING:
+            entry = record_format.waiting_entry(record, has_state=has_state)
+            settings = self._queues.get(record.queue)
+            line = line_of(record, fair=settings is not None and settings.fair)
+            if line is None:
+                self.write("ZADD", self.shard.of_queue(WAIT, record.queue), 0, entry)
+            else:
+                slot = "" if record.options.limit is None else slot_text(record.options.limit)
+                self._on_lines("JOIN", record.queue, line, slot, "1" if anew else "", entry)
+        self._place(record, add=True)
+
+    def _take_out(self, record: Record, *, has_state: bool) -> None:
+        """Remove a record's entries by its status."""
+        if record.status in WAITING:
+            entry = record_format.waiting_entry(record, has_state=has_state)
+            line = self._line(record)
+            if line is None:
+                self.write("LEAVE", self.shard.of_queue(WAIT, record.queue), entry)
+            else:
+                self._on_lines("QUIT", record.queue, line, entry)
+        self._place(record, add=False)
+
+    def _free(self, before: Record, after: Record | None) -> None:
+        """Give the slot of a job back, if it held one and does no more; a job may wait for it."""
+        place = freed(before, after)
+        if place is not None:
+            self._on_lines("FREE", *place, before.id)
+            self.woken.add(place[0])
+
+    def _on_lines(self, command: str, queue: str, *args: Any) -> None:
+        self.write(command, self.shard.of_queue(LINES[0], queue), queue, *args)
+
+    def _place(self, record: Record, *, add: bool) -> None:
+        """Add a record's entries beside those of a waiting set, or remove them."""
         shard, job, status = self.shard, record.id, record.status
         if status in WAITING:
-            queued = shard.of_queue(WAIT, record.queue)
-            entry = record_format.waiting_entry(record, has_state=has_state)
-            self.write(*(("ZADD", queued, 0, entry) if add else ("LEAVE", queued, entry)))
             if status is Status.RETRYING:
                 self._member(add, shard.of_queue(AGAIN, record.queue), record.scheduled_at, job)
         elif status is Status.RUNNING:

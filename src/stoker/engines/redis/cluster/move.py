@@ -69,7 +69,7 @@ async def deliver(store: Store, shard: Shard) -> None:
 
 async def _arrive(store: Store, job: JobId, moved_job: MovedJob, unit: Unit) -> None:
     marks, mark = unit.shard.key("arrived"), job + moved_job.ticket
-    await unit.load(Wanted(frozenset({job})))
+    await unit.load(Wanted(frozenset({job}), queues=frozenset({moved_job.queue})))
     if unit.get(job) is not None or await store.connection.call("HGET", marks, mark) is not None:
         return
     row = record_format.apply_state(record_format.read_body(moved_job.body), moved_job.state)

@@ -1,173 +1,9 @@
 -- Claim due jobs. ARGV from `at`: worker, number of the key of its lease set, how many in all; then for each queue the
 -- number of its keys, its name, and how many.
 -- Returns for each queue with claims {number of its keys, curve, cool-down count, jobs}. A job without a state is its
--- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before}.
-
--- What a claim takes from a waiting set: ids, the heads of their entries, which have a state, and entries to put back.
-local function new_batch() return {n = 0, ids = {}, heads = {}, with_state = {}, back = {}} end
-
-local function last_at(entry) return has_state(entry) and sub(entry, 11, 26) or sub(entry, -16) end
-
--- Take jobs in the order of their ids from entries whose lots overlap; the rest goes back.
-local function untangle(batch, entries, first, last, n)
-  local head, found, left = sub(entries[first], 1, 10), {}, {}
-  for i = first, last do
-    for _, id in ipairs(ids_at(entries[i])) do found[#found + 1] = {id, has_state(entries[i])} end
-  end
-  table.sort(found, function(a, b) return earlier(a[1], b[1]) end)
-  for _, one in ipairs(found) do
-    if batch.n < n then
-      batch.n = batch.n + 1
-      batch.ids[batch.n], batch.heads[batch.n], batch.with_state[batch.n] = one[1], head, one[2] or nil
-    elseif one[2] then
-      batch.back[#batch.back + 1] = head .. one[1] .. '+'
-    else
-      left[#left + 1] = one[1]
-    end
-  end
-  if #left > 0 then batch.back[#batch.back + 1] = head .. table.concat(left) end
-end
-
--- The last entry from i on whose lot overlaps with those before it.
-local function mixed_until(entries, i)
-  local head, highest = sub(entries[i], 1, 10), last_at(entries[i])
-  while entries[i + 1] and sub(entries[i + 1], 1, 10) == head and earlier(sub(entries[i + 1], 11, 26), highest) do
-    i = i + 1
-    local last = last_at(entries[i])
-    if earlier(highest, last) then highest = last end
-  end
-  return i
-end
-
--- Take jobs from entries until there are n. The caller passes one entry more than needed, if there is one.
--- Returns from how many entries.
-local function take_from(batch, entries, n)
-  local ids, heads, back, i = batch.ids, batch.heads, batch.back, 1
-  while entries[i] and batch.n < n do
-    local entry = entries[i]
-    local size, head = #entry, sub(entry, 1, 10)
-    local last = size > 27 and entries[i + 1] and mixed_until(entries, i) or i
-    if last > i then
-      untangle(batch, entries, i, last, n)
-    else
-      local b = batch.n
-      -- Bytes that are no entry are removed, and no job comes of them.
-      local room = has_state(entry) and 1 or size % 16 == 10 and math.min((size - 10) / 16, n - b) or 0
-      for k = 1, room do ids[b + k], heads[b + k] = sub(entry, k * 16 - 5, k * 16 + 10), head end
-      batch.n = b + room
-      if has_state(entry) then batch.with_state[b + 1] = true
-      elseif room > 0 and size > 10 + room * 16 then back[#back + 1] = head .. sub(entry, 11 + room * 16) end
-    end
-    i = last + 1
-  end
-  return i - 1
-end
-
-local function put_back(wait, batch)
-  for _, entry in ipairs(batch.back) do call('ZADD', wait, '0', entry) end
-  batch.back = {}
-end
-
--- Entries with n jobs, if there are so many, and one more. `fetch` returns some from a rank on; how many to fetch is
--- guessed from the size of the last entry.
-local function entries_of(fetch, n)
-  local entries, found, wanted = {}, 0, 2
-  while true do
-    local more = fetch(#entries, wanted)
-    local size = 0
-    for _, entry in ipairs(more) do
-      size = math.max(1, math.floor((#entry - 10) / 16))
-      entries[#entries + 1], found = entry, found + size
-    end
-    if #more < wanted or found - size >= n then return entries end
-    wanted = math.ceil(math.max(0, n - found) / size) + 1
-  end
-end
-
--- The first due jobs of a waiting set, at most n, and how many entries were read.
-local function due_of(wait, n)
-  local batch = new_batch()
-  local entries = entries_of(function(at, c) return call('ZRANGE', wait, at, at + c - 1) end, n)
-  if #entries == 0 then return batch, 0 end
-  local c = take_from(batch, entries, n)
-  if sub(entries[c], 1, 2) == sub(entries[1], 1, 2) and parse('>I8', entries[c], 3) <= now then
-    call('ZREMRANGEBYRANK', wait, 0, c - 1)
-    put_back(wait, batch)
-    return batch, c
-  end
-  -- Several priorities, or jobs that are not due: take the due jobs of each priority in turn.
-  batch = new_batch()
-  local priority, after, seen = 0, pack('>I8', now + 1), 0
-  while batch.n < n do
-    local head = call('ZRANGEBYLEX', wait, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
-    if not head then break end
-    priority = parse('>I2', head) + 1
-    local p = sub(head, 1, 2)
-    entries = entries_of(function(at, c)
-      return call('ZRANGEBYLEX', wait, '[' .. p, '(' .. p .. after, 'LIMIT', at, c)
-    end, n - batch.n)
-    c = take_from(batch, entries, n)
-    if c > 0 then
-      seen = seen + c
-      call('ZREMRANGEBYLEX', wait, '[' .. entries[1], '[' .. entries[c])
-      put_back(wait, batch)
-    end
-  end
-  return batch, seen
-end
-
-local function take(queue, name, batch, worker, mine, jobs)
-  local n, ids, heads, states = batch.n, batch.ids, batch.heads, {}
-  if n == 0 then return end
-  for i in pairs(batch.with_state) do states[i] = call('HGET', STATE, ids[i]) end
-  -- Jobs are mostly claimed in the order of their ids: then one range holds all bodies.
-  local bodies = n > 1 and call('ZRANGEBYLEX', JOBS, '[' .. ids[1], '+', 'LIMIT', 0, n) or {}
-  local w = pack('>I2', #worker) .. worker
-  local fresh = 'r' .. now8 .. w .. pack('>c1I4I4I4I4I4I4I8c1', '0', 1, 0, 0, 0, 0, 0, now, '-')
-  local set, lot, s, h = {}, {}, 0, 0
-  local j, kind, pending = #jobs, nil, {}
-  for i = 1, n do
-    local id, state, body = ids[i], states[i], bodies[i]
-    if not body or sub(body, 1, 16) ~= id then body = body_of(id) end
-    local k = body and byte(body, 35)
-    kind = k and byte(body, 36 + k) and sub(body, 36, 35 + k)
-    if kind and not state then
-      pending[kind] = (pending[kind] or 0) + 1
-      s, h, j = s + 2, h + 1, j + 1
-      set[s - 1], set[s] = id, fresh .. heads[i]
-      lot[h] = id
-      jobs[j] = body
-    else
-      local r = kind and names_of(body) and read_state(state)
-      if r and (r.status == 'p' or r.status == 'a') then
-        count(name .. '/' .. kind .. '/' .. r.status, -1)
-        count(name .. '/' .. kind .. '/r', 1)
-        if r.status == 'a' then
-          call('ZREM', AGAIN(queue), id)
-          call('ZREM', ODD, 'a' .. id)
-        end
-        local before = r.status
-        r.status, r.worker, r.cancel_requested, r.settled, r.tail = 'r', worker, '0', '-', ''
-        r.token, r.attempts, r.started_at = math.max(now, r.token + 1), r.attempts + 1, now
-        s, j = s + 2, j + 1
-        set[s - 1], set[s] = id, write_state(r)
-        hold(mine, pack('>I8', r.token), id)
-        jobs[j] = {body, set[s], call('HGET', LAST, id), call('HGET', NOTES, id), before}
-      else
-        kind = body and names_of(body)
-        count(name .. '/' .. (kind or '') .. '/' .. (state and sub(state, 1, 1) == 'a' and 'a' or 'p'), -1)
-        call('ZREM', AGAIN(queue), id)
-        set_aside(id, name, kind, body, state)
-      end
-    end
-  end
-  if s > 0 then call('HSET', STATE, unpack(set)) end
-  if h > 0 then hold(mine, now8, table.concat(lot)) end
-  for kind_, c in pairs(pending) do
-    count(name .. '/' .. kind_ .. '/p', -c)
-    count(name .. '/' .. kind_ .. '/r', c)
-  end
-end
+-- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before}. A fifth value
+-- means that the client has to ask again from this queue on: it is divided and this form of the script does not know
+-- subqueues, or it has more of them to look at than one script should.
 
 -- A queue's rate and its tokens now (model.throttle.level); nil: it has no rate. `control.py` writes it first.
 local function bucket_of(stored)
@@ -196,25 +32,40 @@ local function claim(at)
     local queue, name = tonumber(ARGV[i]), ARGV[i + 1]
     local left = math.min(tonumber(ARGV[i + 2]), total)
     local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/until', name .. '/curve', name .. '/count',
-      name .. '/bucket')
+      name .. '/bucket', name .. '/divided')
     local bucket = bucket_of(gate[5])
     if bucket then left = math.min(left, math.floor(bucket.tokens)) end
     if left > 0 and not lasts(gate[1]) and not (gate[2] and tonumber(gate[2]) > now) then
-      local jobs = {}
-      while left > 0 do
-        local batch, seen = due_of(WAIT(queue), math.min(left, 1000))
-        if seen == 0 then break end
-        local before = #jobs
-        take(queue, name, batch, worker, mine, jobs)
-        left = left - (#jobs - before)
+      local jobs, again, lines = {}, nil, nil
+      if gate[6] then
+        if not DIVIDED then
+          out[#out + 1] = {queue, '', '', jobs, '1'}
+          return out
+        end
+        lines = divided_queue(name, 22 + (queue - 1) * STRIDE)
+        if claim_lines(lines, queue, left, worker, mine, jobs) then again = '1' end
+        left = left - #jobs
+      else
+        while left > 0 do
+          local batch, seen = due_of(WAIT(queue), math.min(left, 1000))
+          if seen == 0 then break end
+          local before = #jobs
+          take(queue, name, batch, worker, mine, jobs)
+          left = left - (#jobs - before)
+        end
       end
-      if #jobs > 0 then
+      if #jobs > 0 or again then
         total = total - #jobs
         if bucket then take_tokens(name, bucket, #jobs) end
-        out[#out + 1] = {queue, gate[3], gate[4], jobs}
+        out[#out + 1] = {queue, gate[3], gate[4], jobs, again}
+        if again then return out end
         if left == 0 and not (bucket and bucket.tokens < 1) then
-          local head = call('ZRANGE', WAIT(queue), 0, 0)[1]
-          if head and parse('>I8', head, 3) <= now then wake(queue) end
+          if lines then
+            if has_more(lines, WAIT(queue)) then wake(queue) end
+          else
+            local head = call('ZRANGE', WAIT(queue), 0, 0)[1]
+            if head and parse('>I8', head, 3) <= now then wake(queue) end
+          end
         end
       end
     end

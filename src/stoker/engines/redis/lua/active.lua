@@ -9,8 +9,14 @@ for i = 1, queues do
       out[n] = id
     end
   end
+  for _, member in ipairs(call('ZRANGE', ASIDE(i), 0, -1)) do
+    for _, id in ipairs(ids_at(string.match(member, '^[^%z]*%z(.*)$'))) do
+      n = n + 1
+      out[n] = id
+    end
+  end
 end
-for i = 19 + 3 * queues, #KEYS do
+for i = 19 + STRIDE * queues, #KEYS do
   for _, id in ipairs(held_by(KEYS[i])) do
     n = n + 1
     out[n] = id

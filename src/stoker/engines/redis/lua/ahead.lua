@@ -1,10 +1,37 @@
+-- with: ?_lots, ?_waiting, ?_subqueues
 -- Whether queues are paused, out of tokens or cooling, and when the first job of each is due. ARGV: now, the queues'
 -- names, in the order of their keys. Returns {now, for each queue {paused or nil, bucket or nil, cooling until or '',
--- due or ''}}.
+-- due or ''}}; a fifth value where a queue is divided and this form of the script does not know subqueues.
 local out = {}
+
+-- When time alone lets a claim take a job of a subqueue: of the first open one, and of the next to be looked at that has
+-- a free slot. Where very many full ones come first, a worker looks too early once.
+local function first_of_lines(q)
+  local due
+  local function earlier_of(s)
+    if s.next and (not due or s.next < due) then due = s.next end
+    local head = s.head and parse('>I8', s.head, 3)
+    if head and (not due or head < due) then due = head end
+  end
+  local open = call('ZRANGEBYLEX', q.order, '[h', '(i', 'LIMIT', 0, 1)[1]
+  if open then earlier_of(state_of_line(q, sub(open, 28))) end
+  for at = 0, 900, 100 do
+    local timers = call('ZRANGEBYLEX', q.order, '[n', '(o', 'LIMIT', at, 100)
+    for i, member in ipairs(timers) do
+      local s = state_of_line(q, sub(member, 10))
+      if not is_full(s) or at + i == 1000 then
+        earlier_of(s)
+        return due
+      end
+    end
+    if #timers < 100 then break end
+  end
+  return due
+end
+
 for i = 2, #ARGV do
   local name, waiting = ARGV[i], WAIT(i - 1)
-  local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/bucket', name .. '/until')
+  local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/bucket', name .. '/until', name .. '/divided')
   local first, priority = nil, 0
   while true do
     local head = call('ZRANGEBYLEX', waiting, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
@@ -13,6 +40,10 @@ for i = 2, #ARGV do
     local due = parse('>I8', head, 3)
     if not first or due < first then first = due end
   end
-  out[i - 1] = {gate[1], gate[2], gate[3] or '', first and int(first) or ''}
+  if DIVIDED and gate[4] then
+    local due = first_of_lines(divided_queue(name, 22 + (i - 2) * STRIDE))
+    if due and (not first or due < first) then first = due end
+  end
+  out[i - 1] = {gate[1], gate[2], gate[3] or '', first and int(first) or '', gate[4] and not DIVIDED and '1' or nil}
 end
 return {int(now), out}

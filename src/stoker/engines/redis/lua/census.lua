@@ -22,6 +22,20 @@ local function first_pending(wait, again, p)
   end
 end
 
+-- The same over all subqueues of a queue.
+local function first_in_lines(dues, again)
+  local at = 0
+  while at < MOST_STEPS do
+    local got = call('ZRANGEBYSCORE', dues, '-inf', int(now), 'WITHSCORES', 'LIMIT', at, 100)
+    for i = 1, #got, 2 do
+      local entry = string.match(got[i], '^[^%z]*%z(.*)$')
+      if not call('ZSCORE', again, sub(entry, 11, 26)) then return tonumber(got[i + 1]) end
+    end
+    if #got < 200 then return nil end
+    at = at + 100
+  end
+end
+
 local function add_waiting(name)
   local wait, again = WAIT(given[name]), AGAIN(given[name])
   local later, oldest, priority = -call('ZCOUNT', again, '(' .. int(now), '+inf'), nil, 0
@@ -34,11 +48,15 @@ local function add_waiting(name)
     local due = first_pending(wait, again, p)
     if due and (not oldest or due < oldest) then oldest = due end
   end
+  -- Jobs in subqueues. One that is not due yet has an entry of its own.
+  later = later + call('ZCOUNT', DUES(given[name]), '(' .. int(now), '+inf')
+  local due = first_in_lines(DUES(given[name]), again)
+  if due and (not oldest or due < oldest) then oldest = due end
   local n = #waiting
   waiting[n + 1], waiting[n + 2], waiting[n + 3] = name, later, oldest and int(oldest) or ''
 end
 
-if call('ZCARD', WORKERS) ~= #KEYS - 18 - 3 * (#ARGV - 1) then return '' end
+if call('ZCARD', WORKERS) ~= #KEYS - 18 - STRIDE * (#ARGV - 1) then return '' end
 local counts, seen = call('HGETALL', COUNTS), {}
 for i = 1, #counts, 2 do
   local name, char = string.match(counts[i], '^([^/]*)/[^/]*/(.)$')
@@ -48,7 +66,7 @@ for i = 1, #counts, 2 do
     add_waiting(name)
   end
 end
-for i = 19 + 3 * (#ARGV - 1), #KEYS do
+for i = 19 + STRIDE * (#ARGV - 1), #KEYS do
   for _, id in ipairs(held_by(KEYS[i])) do
     local state = call('HGET', STATE, id)
     local r = state and read_state(state)

@@ -1,4 +1,4 @@
--- with: _lots, _waiting, _groups, _aside
+-- with: _lots, _waiting, _groups, _subqueues, _aside
 -- Pass the claims of dead and lapsed workers to a living one. KEYS[19…]: the lease set of the worker that takes over
 -- and of each owner, then the lengths of leases. ARGV: now, the worker that takes over, how many claims, how many of
 -- the owners are known to be dead; then the owners, those first. The other owners must have lapsed.
@@ -65,8 +65,17 @@ for i, id in ipairs(ids) do
   elseif not r or (r.status == 'r' and r.worker == owner) then
     count((queue or '') .. '/' .. (kind or '') .. '/r', -1)
     set_aside(id, queue or '', kind, body, state)
+    -- Its slot comes back, if the body still names it (model.job.salvaged).
+    local text = queue and string.match(body, '"limit":(%b{})')
+    local sound, limit = pcall(cjson.decode, text or '')
+    if text and sound and type(limit.name) == 'string' then
+      local prefix, keys = sub(STATE, 1, -6), {}
+      for k, key in ipairs({'aside', 'subqueues', 'order', 'dues'}) do keys[k] = prefix .. key .. ':' .. queue end
+      free(divided_queue(queue, 1, keys), limit.name .. (limit.key and '/' .. limit.key or ''), 1)
+    end
   end
 end
+write_states()
 
 local function older(a, b)
   if a.r.started_at ~= b.r.started_at then return a.r.started_at < b.r.started_at end

@@ -1,11 +1,13 @@
--- with: _lots, _waiting, _groups, _commit, _aside, _claim
+-- with: _lots, _waiting, _groups, ?_subqueues, _commit, _aside, _take, ?_lines, _claim
 -- Settle runs, and claim in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue without settings, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number
 -- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
 -- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence, traits and
 -- group that announce nothing else come as one, with a lot of ids.
--- Returns {now, verdicts, claims}, and the groups that closed and have callbacks, if any. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a check of an attached
--- unit of work failed: the client reads again and sends that settlement again.
+-- Returns {now, verdicts, claims}, and where there are any the groups that closed and have callbacks, and numbers of
+-- queues in which a job waits for a slot that came back. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a
+-- check of an attached unit of work failed: the client reads again and sends that settlement again.
+-- Returns {now, '/'} without writing when a job goes back to a fair queue and the settlement does not name its line.
 -- The script judges all settlements before its first write, which is a removal.
 local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
 local at, labels = 8, {}
@@ -18,7 +20,7 @@ local mine = {}
 for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = KEYS[tonumber(ARGV[i + 1])] end
 at = at + 1 + 2 * tonumber(ARGV[at])
 local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
-local DUE, GROUP = 1024, 2048
+local DUE, GROUP, LINE = 1024, 2048, 4096
 local band = bit.band
 local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
 
@@ -29,7 +31,7 @@ local function expiry(status, flags, label, span)
 end
 
 -- Traits: status, flags, label, span. Most settlements of a batch share them: what follows from them is computed once.
-local known, all_traits = {}, {}
+local known, all_traits, unlined = {}, {}, false
 local function traits_of(text)
   local status, flags, number, span = parse('>c1I2I2I8', text)
   local found = {status = status, flags = flags, label = labels[number], span = span, n = 0, ends = {}}
@@ -40,14 +42,21 @@ local function traits_of(text)
   -- A success that stores at most a result.
   local f = flags % GROUP
   found.plain = status == 'd' and (f == 0 or f == RESULT or f == KEEP or f == RESULT + KEEP)
+  if (status == 'p' or status == 'a') and band(flags, LINE) == 0
+    and call('HGET', QUEUES, found.label.name .. '/fair') then unlined = true end
   known[text] = found
   all_traits[#all_traits + 1] = found
   return found
 end
 
+local function lines_at(label) return divided_queue(label.name, 22 + (label.queue - 1) * STRIDE) end
+
 -- --- judging -----------------------------------------------------------------------------------------------------
 local ids, fences, traits, more, n = {}, {}, {}, {}, 0
 local group_of, ends_of, agenda = {}, {}, nil
+-- By settlement the line that its flag LINE names. It begins with '=' (the subqueue of a limit), '!' (the same, and the
+-- job keeps its slot until it ends) or '@' (that of a tenant, for a fair queue). A job that goes back has a limit too.
+local line_of, slot_of = {}, {}
 local last = demand > 0 and demand - 1 or #ARGV
 while at <= last do
   local lot, fence, t = ARGV[at], ARGV[at + 1], known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
@@ -57,7 +66,13 @@ while at <= last do
     ids[n], fences[n], traits[n] = sub(lot, i - 15, i), fence, t
   end
   at = at + 3
-  if flags >= GROUP then
+  if band(flags, LINE) > 0 then
+    local line, slot = ARGV[at], nil
+    at = at + 1
+    if t.status == 'p' or t.status == 'a' then slot, at = ARGV[at], at + 1 end
+    for i = first, n do line_of[i], slot_of[i] = line, slot end
+  end
+  if band(flags, GROUP) > 0 then
     local group = KEYS[tonumber(ARGV[at])]
     agenda, at = KEYS[tonumber(ARGV[at + 1])], at + 2
     for i = first, n do group_of[i] = group end
@@ -76,10 +91,13 @@ while at <= last do
     end
   end
 end
+if unlined then return {int(now), '/'} end
 local states = n > 0 and call('HMGET', STATE, unpack(ids)) or {}
 local verdicts, rest, a = {}, {}, 0
 local sets, c = {}, 0
 local results, trouble = {}, {}
+-- Slots that come back, by queue and subqueue, and queues where a job waits for one.
+local freed, waited = {}, {}
 
 local function put(id, state)
   c = c + 2
@@ -143,7 +161,7 @@ for i = 1, n do
     local s = more[i] or {id = id, traits = t}
     verdict = judge(s, state, fence, t.status)
     if verdict == 'a' then
-      s.state = state
+      s.state, s.line, s.limit = state, line_of[i], slot_of[i]
       rest[#rest + 1] = s
       if t.status == 'd' then trouble[t.label.kind] = ''
       elseif s.error and (t.status == 'x' or t.status == 'a') then trouble[t.label.kind] = s.error end
@@ -155,6 +173,10 @@ for i = 1, n do
     local gone = released[fence]
     if not gone then gone = {}; released[fence] = gone end
     gone[#gone + 1] = id
+    local line = line_of[i]
+    if line and byte(line) ~= 64 and not (byte(line) == 33 and slot_of[i]) then
+      freed[#freed + 1] = {t.label, sub(line, 2), byte(line) == 33 and id}
+    end
     local group = group_of[i]
     if group then
       local ends = ends_of[group]
@@ -205,7 +227,19 @@ local function conclude(s)
   r.status, r.worker, r.settled, r.tail = status, '', status, ''
   if status == 'p' or status == 'a' then
     r.scheduled_at = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
-    call('ZADD', WAIT(label.queue), '0', waiting_entry(r.priority, r.scheduled_at, id))
+    local entry, line = waiting_entry(r.priority, r.scheduled_at, id), s.line
+    local mark = line and byte(line)
+    if mark == 33 then
+      local q = lines_at(label)
+      call('ZADD', q.order, '0', kept(sub(line, 2), id))
+    end
+    if mark == 61 then
+      put_in_line(lines_at(label), sub(line, 2), entry, s.limit, false)
+    elseif mark == 64 and is_fair(lines_at(label)) then
+      put_in_line(lines_at(label), line, entry, '', false)
+    else
+      call('ZADD', WAIT(label.queue), '0', entry)
+    end
     if status == 'a' then
       call('ZADD', AGAIN(label.queue), int(r.scheduled_at), id)
       call('ZADD', ODD, '0', 'a' .. id)
@@ -228,6 +262,12 @@ end
 
 if a > 0 then
   for fence, gone in pairs(released) do let_go(mine[sub(fence, 12)], sub(fence, 2, 9), gone) end
+  for _, one in ipairs(freed) do
+    local label = one[1]
+    local q = lines_at(label)
+    if free(q, one[2], 1) then waited[label.queue] = true end
+    if one[3] then call('ZREM', q.order, kept(one[2], one[3])) end
+  end
   for _, s in ipairs(rest) do conclude(s) end
   for _, s in ipairs(results) do call('HSET', RESULTS, s.id, s.result) end
   if c > 0 then call('HSET', STATE, unpack(sets)) end
@@ -249,8 +289,18 @@ if a > 0 then
   -- Behind the follow-ups: a job that adds members to its group is counted after them.
   for group, e in pairs(ends_of) do count_group(group, agenda, 0, e.d, e.x, e.c) end
 end
+local wakes = {}
+if DIVIDED then
+  write_states()
+  -- A slot that came back wakes a waiter, unless this call asks for jobs of the queue.
+  for i = demand + 3, demand > 0 and #ARGV or 0, 3 do waited[tonumber(ARGV[i])] = nil end
+  for queue in pairs(waited) do
+    wake(queue)
+    wakes[#wakes + 1] = queue
+  end
+end
 local claims = demand > 0 and claim(demand) or {}
 write_counts()
 if a > 0 or #claims > 0 then tick() end
-if #completed == 0 then return {counted_now(), table.concat(verdicts), claims} end
-return {counted_now(), table.concat(verdicts), claims, completed}
+if #completed == 0 and #wakes == 0 then return {counted_now(), table.concat(verdicts), claims} end
+return {counted_now(), table.concat(verdicts), claims, completed, wakes}

@@ -1,0 +1,277 @@
+-- A claim of a divided queue (shared.subqueue_claim; model.subqueues). A script may have 200 local names: hence the block.
+local claim_lines, has_more
+do
+
+-- The first due jobs of a line or, without a name, of the main line; removed unless `stay`. `p`: the priority of the
+-- first due job, where it is known.
+local function due_in(q, wait, name, n, p, stay)
+  local key, prefix, stop = wait, '', '+'
+  if name then key, prefix, stop = q.aside, name .. '\0', '(' .. name .. '\1' end
+  local size, batch, priority, after = #prefix, new_batch(), 0, pack('>I8', now + 1)
+  while batch.n < n do
+    if not p then
+      local head = call('ZRANGEBYLEX', key, '[' .. prefix .. pack('>I2', priority), stop, 'LIMIT', 0, 1)[1]
+      if not head then break end
+      p = sub(head, size + 1, size + 2)
+    end
+    priority = parse('>I2', p) + 1
+    local from, to = '[' .. prefix .. p, '(' .. prefix .. p .. after
+    local entries = entries_of(function(at, c)
+      local got = call('ZRANGEBYLEX', key, from, to, 'LIMIT', at, c)
+      if size > 0 then
+        for i = 1, #got do got[i] = sub(got[i], size + 1) end
+      end
+      return got
+    end, n - batch.n)
+    local c = take_from(batch, entries, n)
+    if not stay and c > 0 then
+      local gone = {}
+      for i = 1, c do gone[i] = prefix .. entries[i] end
+      in_parts('ZREM', key, gone)
+      if name then in_parts('ZREM', q.dues, gone) end
+      for _, entry in ipairs(batch.back) do
+        call('ZADD', key, '0', prefix .. entry)
+        if name then call('ZADD', q.dues, int(parse('>I8', entry, 3)), prefix .. entry) end
+      end
+      batch.back = {}
+    end
+    p = nil
+  end
+  return batch
+end
+
+-- model.subqueues.room
+local function room(s, wanted)
+  local most = s.pinned or s.number
+  if most then wanted = math.min(wanted, most - s.running) end
+  if s.bucket then wanted = math.min(wanted, math.floor(level(s.bucket))) end
+  return math.max(0, wanted)
+end
+
+-- The first n open subqueues by head ('h', names from byte 28) or by turn ('t', from byte 18). Left out: those to be
+-- looked at, whose head may be gone, and those whose head a clock that was set back made a later job.
+local function open_states(q, sort, from, n)
+  local found, bound = {}, '[' .. sort
+  local behind = '(' .. string.char(byte(sort) + 1)
+  while #found < n do
+    local wanted = n - #found
+    local members, names = call('ZRANGEBYLEX', q.order, bound, behind, 'LIMIT', 0, wanted), {}
+    for i, member in ipairs(members) do names[i] = sub(member, from) end
+    local known = states_of(q, names)
+    for _, name in ipairs(names) do
+      local s = known[name]
+      if not (s.next and s.next <= now) and parse('>I8', s.head, 3) <= now then found[#found + 1] = s end
+    end
+    if #members < wanted then break end
+    bound = '(' .. members[#members]
+  end
+  return found
+end
+
+-- Look at what was touched, at most `most`; returns how many.
+local function look_again(q, turn, most)
+  local names = call('ZRANGEBYLEX', q.order, '[n', '(n' .. pack('>I8', now + 1), 'LIMIT', 0, most)
+  for i, member in ipairs(names) do names[i] = sub(member, 10) end
+  local known = states_of(q, names)
+  for _, name in ipairs(names) do
+    local first, later = look(q, name)
+    looked(changing(q, known[name]), first, later, turn)
+  end
+  write_states()
+  return #names
+end
+
+-- A heap of lines by their next job.
+local function push(heap, one)
+  local i = #heap + 1
+  heap[i] = one
+  while i > 1 do
+    local up = math.floor(i / 2)
+    if not before(heap[i].head, heap[up].head) then break end
+    heap[i], heap[up] = heap[up], heap[i]
+    i = up
+  end
+end
+
+local function pop(heap)
+  local first, n = heap[1], #heap
+  heap[1] = heap[n]
+  heap[n] = nil
+  local i = 1
+  while true do
+    local down = 2 * i
+    if not heap[down] then break end
+    if heap[down + 1] and before(heap[down + 1].head, heap[down].head) then down = down + 1 end
+    if not before(heap[down].head, heap[i].head) then break end
+    heap[i], heap[down] = heap[down], heap[i]
+    i = down
+  end
+  return first
+end
+
+-- The next job of a line of which more than the head may start: read some at a time, more when these are taken.
+local function advance(q, wait, line, left)
+  line.at = line.at + 1
+  local most = math.min(line.room, line.at - 1 + left)
+  if line.at > most then return false end
+  if line.at > line.batch.n then
+    if line.batch.n < line.read then return false end
+    line.read = math.min(most, math.max(8, 8 * line.read))
+    line.batch = due_in(q, wait, line.name, line.read, line.p, true)
+    if line.at > line.batch.n then return false end
+  end
+  line.head = line.batch.heads[line.at] .. line.batch.ids[line.at]
+  return true
+end
+
+-- What a claim takes: jobs by line as they are removed, and the lines in the order of their jobs; MAIN is the main line.
+local MAIN = {}
+local function new_plan() return {lines = {}, batches = {}, names = {}} end
+
+local function take_line(q, wait, plan, name, n, p)
+  local got = name == MAIN and due_of(wait, n) or due_in(q, wait, name, n, p)
+  local known = plan.batches[name]
+  if not known then
+    plan.batches[name] = got
+    if name ~= MAIN then plan.names[#plan.names + 1] = name end
+    return got.n
+  end
+  for i = 1, got.n do
+    local at = known.n + 1
+    known.n, known.ids[at], known.heads[at], known.with_state[at] = at, got.ids[i], got.heads[i], got.with_state[i]
+  end
+  return got.n
+end
+
+-- The first n jobs by priority, due time and id. They are among those of the first n subqueues by head.
+local function in_order(q, wait, n)
+  local plan, heap, counts, order = new_plan(), {}, {}, {}
+  local states, i, c = open_states(q, 'h', 28, n), 1, 0
+  local main = {room = n, at = 0, read = 0, batch = new_batch()}
+  if advance(q, wait, main, n) then push(heap, main) end
+  while c < n do
+    local s, first = states[i], heap[1]
+    if s and (not first or before(s.head, first.head)) then
+      i = i + 1
+      local some = room(s, n - c)
+      if some > 0 then
+        c = c + 1
+        plan.lines[c], counts[s.name], order[#order + 1] = s.name, 1, s
+        local line = {name = s.name, room = some, at = 1, read = 1, batch = {n = 1}, p = sub(s.head, 1, 2)}
+        if some > 1 and advance(q, wait, line, n - c) then push(heap, line) end
+      end
+    elseif first then
+      local name = first.name or MAIN
+      c = c + 1
+      plan.lines[c], counts[name] = name, (counts[name] or 0) + 1
+      pop(heap)
+      if advance(q, wait, first, n - c) then push(heap, first) end
+    else
+      break
+    end
+  end
+  if counts[MAIN] then take_line(q, wait, plan, MAIN, counts[MAIN]) end
+  for _, s in ipairs(order) do take_line(q, wait, plan, s.name, counts[s.name], sub(s.head, 1, 2)) end
+  return plan
+end
+
+-- The main line first: it holds what was stored before the queue became fair. Then subqueues in turn, at most `each`
+-- jobs of one: the first of each, the second of each, and so on.
+local function in_turn(q, wait, n)
+  local plan = new_plan()
+  local left = n - take_line(q, wait, plan, MAIN, n)
+  for i = 1, n - left do plan.lines[i] = MAIN end
+  local states = left > 0 and open_states(q, 't', 18, left) or {}
+  if #states == 0 then return plan end
+  local each, wanted, over = math.ceil(left / #states), {}, -left
+  for i, s in ipairs(states) do
+    wanted[i] = room(s, each)
+    over = over + wanted[i]
+  end
+  -- Those whose turn is last get one less; where another one has fewer jobs than it may start, they get it after all.
+  local last = {}
+  for i = #states, 1, -1 do
+    if over > 0 and wanted[i] == each then
+      over, wanted[i] = over - 1, each - 1
+      table.insert(last, 1, i)
+    end
+  end
+  local got, short = {}, math.max(0, -over)
+  for i, s in ipairs(states) do
+    got[i] = wanted[i] > 0 and take_line(q, wait, plan, s.name, wanted[i], sub(s.head, 1, 2)) or 0
+    short = short + wanted[i] - got[i]
+  end
+  for _, i in ipairs(last) do
+    if short > 0 and got[i] == each - 1 then
+      local more = take_line(q, wait, plan, states[i].name, 1)
+      got[i], short = got[i] + more, short - more
+    end
+  end
+  for place = 1, each do
+    for i, s in ipairs(states) do
+      if got[i] >= place then plan.lines[#plan.lines + 1] = s.name end
+    end
+  end
+  return plan
+end
+
+-- Claim up to n jobs of a divided queue; returns whether a further call may find more.
+claim_lines = function(q, queue, n, worker, mine, jobs)
+  local count_before, counted, looks, wait, start = claims_of(q), false, 0, WAIT(queue), #jobs
+  while true do
+    local most = $MOST_LOOKS$ - looks
+    if most == 0 then return true end
+    local found = look_again(q, 2 * count_before + 1, most)
+    looks = looks + found
+    local plan = is_fair(q) and in_turn(q, wait, n - (#jobs - start)) or in_order(q, wait, n - (#jobs - start))
+    -- One batch in the order of the plan.
+    local batch, at = new_batch(), {}
+    for i, name in ipairs(plan.lines) do
+      local from, k = plan.batches[name], (at[name] or 0) + 1
+      -- A line may hold fewer jobs than its state says only if somebody else wrote to it.
+      if from.ids[k] then
+        at[name], batch.n = k, batch.n + 1
+        batch.ids[batch.n], batch.heads[batch.n] = from.ids[k], from.heads[k]
+        batch.with_state[batch.n] = from.with_state[k]
+      end
+    end
+    take(queue, q.name, batch, worker, mine, jobs)
+    local aside = 0
+    for _ in pairs(batch.unread or {}) do aside = aside + 1 end
+    if #plan.names > 0 then
+      if not counted then
+        counted = true
+        call('HSET', QUEUES, q.name .. '/claims', int(count_before + 1))
+      end
+      -- model.subqueues.served; a job that cannot be read has not started.
+      local unread = {}
+      for i in pairs(batch.unread or {}) do unread[batch.ids[i]] = true end
+      for _, name in ipairs(plan.names) do
+        local s, given = changing(q, q.known[name]), plan.batches[name]
+        local started = given.n
+        for i = 1, given.n do
+          if unread[given.ids[i]] then started = started - 1 end
+        end
+        if s.limited then s.running = s.running + started end
+        local b = s.bucket
+        if b then b.tokens, b.at = level(b) - started, math.max(now, b.at) end
+        s.head, s.next, s.at = nil, now, nil
+        local first, later = look(q, name)
+        looked(s, first, later, 2 * count_before + 2)
+      end
+      write_states()
+    end
+    local left = n - (#jobs - start)
+    if left <= 0 then return false end
+    if found < most and aside == 0 and (#plan.lines == 0 or not is_fair(q)) then return false end
+  end
+end
+
+-- May a worker claim more of this queue at once?
+has_more = function(q, wait)
+  local head = call('ZRANGE', wait, 0, 0)[1]
+  if head and parse('>I8', head, 3) <= now then return true end
+  return #call('ZRANGEBYLEX', q.order, '[h', '(i', 'LIMIT', 0, 1) > 0
+    or #call('ZRANGEBYLEX', q.order, '[n', '(n' .. pack('>I8', now + 1), 'LIMIT', 0, 1) > 0
+end
+end

@@ -1,0 +1,319 @@
+-- Subqueues (model.subqueues; FORMAT.md). A script changes states in `known`, and `write_states` writes them.
+-- A line is a part of `aside`: the subqueue's name, a zero byte, and a waiting entry.
+-- A script may have 200 local names: hence the block.
+local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, is_fair, before,
+  touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked
+do
+local queues, queue_list = {}, {}
+
+-- The subqueues of a queue. `at`: the number of the first of its four keys, in KEYS unless others are given.
+divided_queue = function(name, at, keys)
+  local q = queues[name]
+  if not q then
+    keys = keys or KEYS
+    q = {name = name, aside = keys[at], states = keys[at + 1], order = keys[at + 2], dues = keys[at + 3], known = {},
+      changed = {}}
+    queues[name] = q
+    queue_list[#queue_list + 1] = q
+  end
+  return q
+end
+
+-- --- rates: model.throttle -----------------------------------------------------------------------------------------
+level = function(b) return math.min(b.burst, b.tokens + math.max(0, now - b.at) / 1000000 * (b.n / b.per)) end
+
+local function until_token(b)
+  local missing = 1 - level(b)
+  if missing <= 0 then return 0 end
+  return math.min(math.max(0, b.at - now) + math.ceil(math.min(missing / (b.n / b.per), 60) * 1000000), $LONGEST_SLEEP$)
+end
+
+local function until_full(b)
+  return math.min(math.max(1, math.ceil((b.burst - level(b)) / (b.n / b.per) * 1000000)), 60000000)
+end
+
+-- --- states --------------------------------------------------------------------------------------------------------
+local NUMBER, PINNED, NEXT, AT, SINCE, HEAD, BUCKET = 1, 2, 4, 8, 16, 32, 64
+
+is_full = function(s)
+  local most = s.pinned or s.number
+  return most and s.running >= most
+end
+
+local function is_open(s) return s.head and not is_full(s) end
+
+local function is_gone(s)
+  return not s.head and not s.next and s.running == 0 and (not s.bucket or level(s.bucket) >= s.bucket.burst)
+end
+
+local function read_subqueue(s, raw)
+  local flags, number, pinned, running, next_, at, turn, since, place = parse('>BI4I4I4I8I8I8I8', raw)
+  local function has(flag) return bit.band(flags, flag) > 0 end
+  s.running, s.turn = running, turn
+  s.number, s.pinned = has(NUMBER) and number or nil, has(PINNED) and pinned or nil
+  s.next, s.at, s.since = has(NEXT) and next_ or nil, has(AT) and at or nil, has(SINCE) and since or nil
+  if has(HEAD) then s.head, place = sub(raw, place, place + 25), place + 26 end
+  if has(BUCKET) then
+    local b = {}
+    b.n, b.per, b.burst, b.tokens, b.at = parse('>ddddI8', raw, place)
+    s.bucket = b
+  end
+end
+
+local function write_subqueue(s)
+  local flags = (s.number and NUMBER or 0) + (s.pinned and PINNED or 0) + (s.next and NEXT or 0) + (s.at and AT or 0)
+    + (s.since and SINCE or 0) + (s.head and HEAD or 0) + (s.bucket and BUCKET or 0)
+  local b = s.bucket
+  return pack('>BI4I4I4I8I8I8I8', flags, s.number or 0, s.pinned or 0, s.running, s.next or 0, s.at or 0, s.turn,
+    s.since or 0) .. (s.head or '') .. (b and pack('>ddddI8', b.n, b.per, b.burst, b.tokens, b.at) or '')
+end
+
+-- Where a state stands in `order`: by head and by turn while it is open, and by when to look at it.
+local function places(s)
+  local open = is_open(s)
+  return open and 'h' .. s.head .. s.name or nil,
+    open and 't' .. pack('>I8I8', s.at or 0, s.turn) .. s.name or nil,
+    s.next and 'n' .. pack('>I8', s.next) .. s.name or nil
+end
+
+-- The states of these subqueues, by name; one that is not stored has no `raw`.
+states_of = function(q, names)
+  local missing = {}
+  for _, name in ipairs(names) do
+    if not q.known[name] then
+      missing[#missing + 1] = name
+      q.known[name] = {name = name, limited = byte(name) ~= 64, running = 0, turn = 0}
+    end
+  end
+  for i = 1, #missing, 1000 do
+    local raws = call('HMGET', q.states, unpack(missing, i, math.min(i + 999, #missing)))
+    for j, raw in ipairs(raws) do
+      local s = q.known[missing[i + j - 1]]
+      if raw then
+        read_subqueue(s, raw)
+        s.raw = raw
+        s.h, s.t, s.n = places(s)
+      end
+    end
+  end
+  return q.known
+end
+
+state_of_line = function(q, name) return q.known[name] or states_of(q, {name})[name] end
+
+-- A state that the script is about to change.
+changing = function(q, s)
+  if not s.changing then
+    s.changing = true
+    q.changed[#q.changed + 1] = s
+  end
+  return s
+end
+
+in_parts = function(command, key, args)
+  for i = 1, #args, 2000 do call(command, key, unpack(args, i, math.min(i + 1999, #args))) end
+end
+
+-- Write the states that changed. The first write is a removal: a server without free memory accepts it.
+write_states = function()
+  for _, q in ipairs(queue_list) do
+    local gone, come, drop, put, made = {}, {}, {}, {}, false
+    for _, s in ipairs(q.changed) do
+      s.changing = false
+      local raw = not is_gone(s) and write_subqueue(s) or nil
+      if raw ~= s.raw then
+        local h, t, n
+        if raw then
+          h, t, n = places(s)
+          put[#put + 1], put[#put + 2] = s.name, raw
+        else
+          drop[#drop + 1] = s.name
+          gone[#gone + 1] = 's' .. s.name
+        end
+        if not s.raw then
+          made = true
+          come[#come + 1], come[#come + 2] = '0', 's' .. s.name
+        end
+        if h ~= s.h then
+          if s.h then gone[#gone + 1] = s.h end
+          if h then come[#come + 1], come[#come + 2] = '0', h end
+        end
+        if t ~= s.t then
+          if s.t then gone[#gone + 1] = s.t end
+          if t then come[#come + 1], come[#come + 2] = '0', t end
+        end
+        if n ~= s.n then
+          if s.n then gone[#gone + 1] = s.n end
+          if n then come[#come + 1], come[#come + 2] = '0', n end
+        end
+        s.raw, s.h, s.t, s.n = raw, h, t, n
+      end
+    end
+    q.changed = {}
+    if #gone == 0 and #put > 0 then gone[1] = '-' end
+    in_parts('ZREM', q.order, gone)
+    in_parts('HDEL', q.states, drop)
+    in_parts('ZADD', q.order, come)
+    in_parts('HSET', q.states, put)
+    if made then call('HSETNX', QUEUES, q.name .. '/divided', '1')
+    elseif #drop > 0 and call('EXISTS', q.states) == 0 then call('HDEL', QUEUES, q.name .. '/divided') end
+  end
+end
+
+-- How many claims the subqueues of a queue have served.
+claims_of = function(q)
+  if not q.claims then q.claims = tonumber(call('HGET', QUEUES, q.name .. '/claims') or '0') end
+  return q.claims
+end
+
+is_fair = function(q)
+  if q.fair == nil then q.fair = call('HGET', QUEUES, q.name .. '/fair') and true or false end
+  return q.fair
+end
+
+-- Is this head before that one? Each is priority2 · due8 · id16.
+before = function(a, b)
+  local a1, a2, a3, a4, a5, a6, a7 = parse('>I2I4I4I4I4I4I4', a)
+  local b1, b2, b3, b4, b5, b6, b7 = parse('>I2I4I4I4I4I4I4', b)
+  if a1 ~= b1 then return a1 < b1 end
+  if a2 ~= b2 then return a2 < b2 end
+  if a3 ~= b3 then return a3 < b3 end
+  if a4 ~= b4 then return a4 < b4 end
+  if a5 ~= b5 then return a5 < b5 end
+  if a6 ~= b6 then return a6 < b6 end
+  return a7 < b7
+end
+
+local function note_since(s)
+  if not is_full(s) then s.since = nil elseif not s.since then s.since = now end
+end
+
+touch = function(s, when)
+  if not s.next or s.next > when then s.next = when end
+end
+
+-- A limit as the client sends it: its number, and its rate as three numbers, each '' or behind a semicolon.
+local function read_slot(slot)
+  local n, r1, r2, r3 = string.match(slot, '^(%d*);?([^;]*);?([^;]*);?([^;]*)$')
+  return tonumber(n), tonumber(r1), tonumber(r2), tonumber(r3)
+end
+
+-- model.subqueues.made and renumbered.
+local function number_it(q, s, slot, fresh)
+  if not s.limited then return end
+  local number, n, per, burst = read_slot(slot)
+  s.number = number
+  if fresh then
+    local pins = call('HGET', QUEUES, q.name .. '/limits')
+    s.pinned = pins and cjson.decode(pins)[string.match(s.name, '^[^/]*')] or nil
+  end
+  local b = s.bucket
+  if not n then
+    s.bucket = nil
+  elseif not b then
+    s.bucket = {n = n, per = per, burst = burst, tokens = burst, at = now}
+  elseif b.n ~= n or b.per ~= per or b.burst ~= burst then
+    s.bucket = {n = n, per = per, burst = burst, tokens = math.min(level(b), burst), at = math.max(now, b.at)}
+  end
+end
+
+-- A job joins a line (model.subqueues.made, renumbered and touched). If nothing else is to be looked at, the new head is
+-- known without a look.
+join = function(q, name, slot, head, due, anew)
+  local s = changing(q, state_of_line(q, name))
+  if is_gone(s) then
+    s.number, s.pinned, s.bucket, s.at, s.turn, s.since = nil, nil, nil, nil, 0, nil
+    number_it(q, s, slot, true)
+  elseif anew then
+    number_it(q, s, slot, false)
+  end
+  if due <= now and not s.bucket and not (s.next and s.next <= now) then
+    if not s.head or before(head, s.head) then s.head = head end
+    if not s.at then s.at, s.turn = now, 2 * claims_of(q) + 1 end
+    note_since(s)
+  else
+    touch(s, math.max(due, now))
+  end
+end
+
+put_in_line = function(q, name, entry, slot, anew)
+  local due, member = parse('>I8', entry, 3), name .. '\0' .. entry
+  call('ZADD', q.aside, '0', member)
+  call('ZADD', q.dues, int(due), member)
+  join(q, name, slot, sub(entry, 1, 26), due, anew)
+end
+
+-- Give slots back (model.subqueues.released). Returns whether a job waits for one.
+free = function(q, name, n)
+  local s = state_of_line(q, name)
+  changing(q, s).running = math.max(0, s.running - n)
+  if not is_full(s) then s.since = nil end
+  return s.head ~= nil or s.next ~= nil
+end
+
+-- A job that keeps its slot while it waits is noted, so that operators find it.
+kept = function(name, id) return 'k' .. name .. '\0' .. id end
+
+-- The member of a line that holds a waiting job, and what is left of it without the job (nil: nothing).
+found_in_line = function(q, name, entry)
+  local prefix = name .. '\0'
+  if call('ZSCORE', q.aside, prefix .. entry) then return prefix .. entry end
+  if has_state(entry) then return nil end
+  local head, id = sub(entry, 1, 10), sub(entry, 11, 26)
+  local behind = '(' .. prefix .. head .. id .. string.rep('\255', 17)
+  for _, member in ipairs(call('ZRANGEBYLEX', q.aside, '[' .. prefix .. head, behind)) do
+    local lot = sub(member, #prefix + 1)
+    local left = not has_state(lot) and without(sub(lot, 11), {[id] = true})
+    if left and #left < #lot - 10 then return member, prefix .. head .. left end
+  end
+end
+
+-- Take a waiting job out of its line; returns whether it was there.
+leave_line = function(q, name, entry)
+  local member, left = found_in_line(q, name, entry)
+  if not member then return false end
+  call('ZREM', q.aside, member)
+  call('ZREM', q.dues, member)
+  if left then
+    call('ZADD', q.aside, '0', left)
+    call('ZADD', q.dues, int(parse('>I8', entry, 3)), left)
+  end
+  touch(changing(q, state_of_line(q, name)), 0)
+  return true
+end
+
+-- What a line holds: its first due job, and when the first of the others is due (model.subqueues.Look).
+look = function(q, name)
+  local prefix, stop = name .. '\0', '(' .. name .. '\1'
+  local size, from, first, later = #prefix, '[' .. prefix, nil, nil
+  while true do
+    local member = call('ZRANGEBYLEX', q.aside, from, stop, 'LIMIT', 0, 1)[1]
+    if not member then return first, later end
+    local priority, due = parse('>I2I8', member, size + 1)
+    if due <= now then
+      first = first or sub(member, size + 1, size + 26)
+      from = '[' .. prefix .. pack('>I2I8', priority, now + 1)
+    else
+      if not later or due < later then later = due end
+      from = '[' .. prefix .. pack('>I2', priority + 1)
+    end
+  end
+end
+
+-- model.subqueues.looked
+looked = function(s, first, later, turn)
+  local b = s.bucket
+  if b then
+    local token = until_token(b)
+    if first and token > 0 then first, later = nil, now + token
+    elseif not first and not later and level(b) < b.burst then later = now + until_full(b) end
+  end
+  if not first then
+    s.head, s.next, s.at, s.turn = nil, later, nil, 0
+  else
+    if not s.at then s.at, s.turn = math.min(s.next or now, now), turn end
+    s.head, s.next = first, later
+  end
+  note_since(s)
+end
+end
