@@ -9,9 +9,8 @@ import pytest
 
 from stoker import Limit, Rate, Stoker, Worker
 from stoker.engines.memory import MemoryEngine
-from stoker.engines.shared.without_limits import refuse_drafts, refuse_tuning
 from stoker.model.control import Tuning
-from stoker.model.errors import EngineRefused, InvalidInput, InvalidName
+from stoker.model.errors import InvalidInput, InvalidName
 from stoker.model.job import Draft, Options
 from stoker.model.limit import Slot
 
@@ -172,14 +171,3 @@ async def test_a_worker_runs_no_more_of_a_key_than_allowed() -> None:
             while len(done) < 60:
                 await asyncio.sleep(0.01)
     assert most == {"s0": 2, "s1": 2, "s2": 2}
-
-
-@pytest.mark.spec("LIMIT-42")
-def test_an_engine_without_subqueues_refuses_by_name() -> None:
-    """Until it has them."""
-    with pytest.raises(EngineRefused, match=r"redis has no limits by key yet.*'api'"):
-        refuse_drafts("redis", [Draft(bytes(16), "work", options=Options(limit=Slot("api", n=1)))])
-    with pytest.raises(EngineRefused, match="redis has no fair queues"):
-        refuse_tuning("redis", Tuning(fair=True))
-    refuse_drafts("redis", [Draft(bytes(16), "work")])
-    refuse_tuning("redis", Rate(1))

@@ -71,7 +71,6 @@ class Feature(enum.StrEnum):
     BESIDE_TRANSACTIONS = "an open transaction holds up nothing but what needs the very keys that it took"
     CLOSES_AT_ONCE = "the write that ends a group's last member closes the group"
     OUTBOX = "streams, whose messages are appended in the transaction of the user's own data, and inboxes"
-    SUBQUEUES = "limits by key and fair queues"
     SERVER = "the store is a server, which may be away for a while: `stoker work` waits for it at the start"
 
 

@@ -257,7 +257,6 @@ class LockStep(RuleBasedStateMachine):
         self.scheduled = False
         self.group_ids: list[JobId] = []
         self.groups: dict[JobId, Group] = {}
-        self.has_subqueues = Feature.SUBQUEUES in self.engine.features
         self.slots: dict[tuple[str, str], int] = {}
         self.numbers = itertools.count(1)
         self.told: list[Event] = []
@@ -331,8 +330,6 @@ class LockStep(RuleBasedStateMachine):
         return record is not None and (record.worker, record.token) == (claim.worker, claim.token)
 
     def draft(self, option: dict[str, Any]) -> Draft:
-        if not self.has_subqueues and "options" in option:
-            option = {**option, "options": msgspec.structs.replace(option["options"], limit=None)}
         draft = Draft(self.mint(), **option)
         self.ids.append(draft.id)
         return draft
@@ -679,8 +676,6 @@ class LockStep(RuleBasedStateMachine):
         self, queue: str, tuning: Tuning, pause_for: int | None, clear: set[str], declared: bool, by: By | None
     ) -> None:
         """Change settings, or declare them as code does."""
-        if not self.has_subqueues:
-            tuning = msgspec.structs.replace(tuning, fair=None, limits=())
         if declared:
             tuning, by = msgspec.structs.replace(tuning, paused=None, limits=(), reopen=False), None
         else:
@@ -718,8 +713,6 @@ class LockStep(RuleBasedStateMachine):
         """Store a schedule, new or over another one."""
         if option["misfire"] == "all":
             option, draft = {**option, "overlap": "allow"}, {**draft, "unique": None}
-        if not self.has_subqueues:
-            draft = {**draft, "options": msgspec.structs.replace(draft["options"], limit=None)}
         given = Schedule(**option, template=Draft(NO_ID, **draft))
         self.scheduled = True
         self.same(lambda engine: engine.put(given, keep_edited=keep_edited))

@@ -90,7 +90,6 @@ class MemoryEngine(Documents):
             Feature.KEYS_ACROSS_QUEUES,
             Feature.BESIDE_TRANSACTIONS,
             Feature.CLOSES_AT_ONCE,
-            Feature.SUBQUEUES,
             Feature.OUTBOX,
         }
     )

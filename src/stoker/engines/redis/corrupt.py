@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.engines.redis.census import held_keys, names
 from stoker.engines.redis.expire import ending
-from stoker.engines.redis.keys import AGAIN, WAIT
+from stoker.engines.redis.keys import AGAIN, LINES, WAIT
 from stoker.engines.redis.record_format import CHARS, HAS_STATE, ODD, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob
@@ -28,8 +28,8 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
     found_entry = await _waiting(store, unit, job)
     status = Status.DONE
     if found_entry is not None:
-        queue, entry = found_entry
-        unit.write("LEAVE", unit.shard.of_queue(WAIT, queue), entry)
+        queue, line, entry = found_entry
+        unit.leave(queue, line, entry)
         again = await store.connection.call("ZSCORE", unit.shard.of_queue(AGAIN, queue), job)
         unit.write("ZREM", unit.shard.of_queue(AGAIN, queue), job)
         status = Status.PENDING if again is None else Status.RETRYING
@@ -38,6 +38,8 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
             if job in ids_of(lot[8:]):
                 unit.write("LET_GO", held, lot[:8], job)
                 status = Status.RUNNING
+                if record.options.limit is not None:
+                    unit.free(record.queue, record.options.limit.subqueue, job)
     for odd in sorted(ODD):
         if await store.connection.call("ZSCORE", key("odd"), CHARS[odd] + job) is not None:
             unit.write("ZREM", key("odd"), CHARS[odd] + job)
@@ -55,20 +57,29 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
     return status
 
 
-async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, bytes] | None:
-    """The queue whose waiting set holds a job, and its entry there."""
+async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, str | None, bytes] | None:
+    """The queue and the subqueue (None: the main line) in which a job waits, and its entry there."""
     for queue in await names(store, unit.shard):
-        start = 0
-        while True:
-            entries = await store.connection.call("ZRANGE", unit.shard.of_queue(WAIT, queue), start, start + STEP - 1)
-            for entry in entries:
-                if job in ids_of(entry[10:]):
-                    return queue, entry if entry.endswith(job + HAS_STATE) else entry[:10] + job
-            if len(entries) < STEP:
-                break
-            # The set shrinks meanwhile: read some entries twice rather than miss one.
-            start += STEP // 2
+        for name in (WAIT, LINES[0]):
+            found = await _entry(store, unit.shard.of_queue(name, queue), job, in_lines=name != WAIT)
+            if found is not None:
+                return queue, *found
     return None
+
+
+async def _entry(store: Store, key: str, job: JobId, *, in_lines: bool) -> tuple[str | None, bytes] | None:
+    start = 0
+    while True:
+        members = await store.connection.call("ZRANGE", key, start, start + STEP - 1)
+        for member in members:
+            line, _, entry = member.partition(b"\0") if in_lines else (None, b"", member)
+            if job in ids_of(entry[10:]):
+                name = None if line is None else line.decode()
+                return name, entry if entry.endswith(job + HAS_STATE) else entry[:10] + job
+        if len(members) < STEP:
+            return None
+        # The set shrinks meanwhile: read some entries twice rather than miss one.
+        start += STEP // 2
 
 
 async def _ended(store: Store, unit: Unit, job: JobId) -> int | None:

@@ -92,7 +92,6 @@ class RedisEngine(Documents):
             Feature.BESIDE_TRANSACTIONS,
             Feature.SERVER,
             Feature.CLOSES_AT_ONCE,
-            Feature.SUBQUEUES,
         }
     )
     parallel_calls: ClassVar[int] = 3

@@ -19,6 +19,7 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.redis.subqueues import recount
 from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE
@@ -42,8 +43,10 @@ async def expire(store: Store, retention: Retention) -> Expired:
 async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
     if sweep is Sweep.JOBS:
         return await _expire_jobs(store, retention)
-    if sweep in (Sweep.RECEIPTS, Sweep.LIMITS):
+    if sweep is Sweep.RECEIPTS:
         return Expired()  # this engine stores none
+    if sweep is Sweep.LIMITS:
+        return Expired(repairs=tuple(await recount(store, retention.limit)))
     if sweep is Sweep.AUDIT:
         return Expired(audit=await audit.expire(store, await store.now() - retention.audit))
     if sweep is Sweep.OPERATIONS:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.redis.census import held_keys
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.record_format import HIGHEST, ids_of
+from stoker.engines.redis.record_format import HIGHEST, eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.model.ids import JobId
 from stoker.model.limit import Slot
-from stoker.model.subqueues import TENANT, Head, State, SubqueueView, slot_of, view
+from stoker.model.query import Repair
+from stoker.model.subqueues import TENANT, Head, State, SubqueueView, slot_of, suspicious_since, view
 from stoker.model.throttle import Bucket, Rate
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ _HEAD = struct.Struct(">HQ16s")
 _BUCKET = struct.Struct(">4dQ")
 _NUMBER, _PINNED, _NEXT, _AT, _SINCE, _HAS_HEAD, _HAS_BUCKET = (1 << n for n in range(7))
 
+COUNTED_AT_ONCE = 1_000
+"""Subqueues whose slots are counted together."""
+
 REPINNED_AT_ONCE = 200
 """Subqueues that one script looks at after an operator changed numbers."""
 
 _REPIN = script("repin", divided=True)
+_RECOUNT = script("recount", divided=True)
+_ACTIVE = script("active", divided=True)
 
 
 def slot_text(slot: Slot | None) -> str:
@@ -87,6 +93,50 @@ async def subqueues(
     return [view(queue, state, sorted(holders.get(state.name, ()))) for state in states]
 
 
+async def recount(store: Store, limit: int) -> list[Repair]:
+    """Count the slots of subqueues that have been full for long; repairs up to `limit` wrong numbers."""
+    repairs: list[Repair] = []
+    for shard in await store.shards():
+        for queue in await _divided(store, shard):
+            repairs += await _recount(store, shard, queue, limit - len(repairs))
+    return repairs
+
+
+async def _divided(store: Store, shard: Shard) -> list[str]:
+    fields = await store.connection.call("HKEYS", shard.key("queues"))
+    return sorted(field.decode().removesuffix("/divided") for field in fields if field.endswith(b"/divided"))
+
+
+async def _recount(store: Store, shard: Shard, queue: str, limit: int) -> list[Repair]:
+    """Count before the script that repairs: it writes only where no slot was taken or came back meanwhile.
+
+    Every such change also changes the state: a full subqueue has another `since` after it.
+    """
+    until = suspicious_since(await store.now()) + 1
+    order, key = shard.of_queue("order", queue), shard.of_queue("subqueues", queue)
+    if limit <= 0 or until <= 0:
+        return []
+    full = await store.connection.call("ZRANGEBYLEX", order, b"[f", b"(f" + eight(until))
+    names = sorted(member[9:].decode() for member in full)
+    repairs: list[Repair] = []
+    for start in range(0, len(names), COUNTED_AT_ONCE):
+        part = names[start : start + COUNTED_AT_ONCE]
+        raws = await store.connection.call("HMGET", key, *part)
+        workers = await held_keys(store, shard)
+        holders = await _holders(store, shard, queue, set(part))
+        if await held_keys(store, shard) != workers:
+            break  # claims may have passed on to a worker that was not asked for: the next sweep counts
+        for name, raw in zip(part, raws, strict=True):
+            n = len(holders.get(name, ()))
+            if raw is None or read(name, raw).running == n or len(repairs) == limit:
+                continue
+            if await store.run(_RECOUNT, shard, (queue, name, raw, n), queues=(queue,), divided=True):
+                repairs.append(Repair(queue, name, read(name, raw).running, n))
+    if repairs and store.connection.cluster:
+        await store.wake([queue])
+    return repairs
+
+
 async def page(store: Store, shard: Shard, queue: str, after: str | None, limit: int) -> list[str]:
     """The names of subqueues strictly behind one, at most so many."""
     bound = b"[s" if after is None else b"(s" + after.encode()
@@ -100,10 +150,9 @@ async def _holders(store: Store, shard: Shard, queue: str, names: set[str]) -> d
     found: dict[str, list[JobId]] = {}
     if not names:
         return found
-    ids: dict[JobId, None] = {}
-    for key in await held_keys(store, shard):
-        for lot in await store.connection.call("ZRANGE", key, 0, -1):
-            ids.update(dict.fromkeys(ids_of(lot[8:])))
+    # All lease sets at one instant: a claim that passes from one worker to another is in one of them.
+    held = await store.run(_ACTIVE, shard, (0,), more=await held_keys(store, shard), divided=True)
+    ids: dict[JobId, None] = dict.fromkeys(held)
     order = shard.of_queue("order", queue)
     for name in sorted(names):
         prefix = b"k" + name.encode()

@@ -258,20 +258,26 @@ class Unit(UnitOfWork):
     def _take_out(self, record: Record, *, has_state: bool) -> None:
         """Remove a record's entries by its status."""
         if record.status in WAITING:
-            entry = record_format.waiting_entry(record, has_state=has_state)
-            line = self._line(record)
-            if line is None:
-                self.write("LEAVE", self.shard.of_queue(WAIT, record.queue), entry)
-            else:
-                self._on_lines("QUIT", record.queue, line, entry)
+            self.leave(record.queue, self._line(record), record_format.waiting_entry(record, has_state=has_state))
         self._place(record, add=False)
 
+    def leave(self, queue: str, line: str | None, entry: bytes) -> None:
+        """Take a waiting entry out of a subqueue, or of the main line."""
+        if line is None:
+            self.write("LEAVE", self.shard.of_queue(WAIT, queue), entry)
+        else:
+            self._on_lines("QUIT", queue, line, entry)
+
+    def free(self, queue: str, line: str, job: JobId) -> None:
+        """Give the slot of a job back; another one may wait for it."""
+        self._on_lines("FREE", queue, line, job)
+        self.woken.add(queue)
+
     def _free(self, before: Record, after: Record | None) -> None:
-        """Give the slot of a job back, if it held one and does no more; a job may wait for it."""
+        """Give the slot of a job back, if it held one and does no more."""
         place = freed(before, after)
         if place is not None:
-            self._on_lines("FREE", *place, before.id)
-            self.woken.add(place[0])
+            self.free(*place, before.id)
 
     def _on_lines(self, command: str, queue: str, *args: Any) -> None:
         self.write(command, self.shard.of_queue(LINES[0], queue), queue, *args)

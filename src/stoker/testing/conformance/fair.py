@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.base import Feature
 from stoker.model.control import Tuning
 from stoker.model.job import Draft, Options, Verdict
 from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Failed
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND
-from stoker.testing.conformance.harness import QUEUE, Store, needs
+from stoker.testing.conformance.harness import QUEUE, Store
 
 
 async def fair(store: Store, *, on: bool = True) -> None:
     """Make the queue fair, or not."""
-    needs(store, Feature.SUBQUEUES)
     await store.engine.tune(QUEUE, Tuning(fair=on))
 
 
@@ -133,7 +131,6 @@ async def test_limits_take_turns_under_their_key(store: Store) -> None:
 @pytest.mark.spec("FAIR-09")
 async def test_switching_with_jobs_waiting_loses_none(store: Store) -> None:
     """What stood in the main line goes first; afterwards what stands in subqueues goes by priority and time."""
-    needs(store, Feature.SUBQUEUES)
     before = await store.insert(*of(store, "a", 3))
     await fair(store)
     store.pass_time(10 * SECOND)
@@ -173,7 +170,6 @@ async def test_a_fair_queue_obeys_its_rate(store: Store) -> None:
 
 def rated(store: Store, key: str, rate: Rate, n: int | None = None) -> Draft:
     """A draft whose key starts at a rate."""
-    needs(store, Feature.SUBQUEUES)
     return store.draft(options=Options(limit=Slot("api", key, n, rate=rate)))
 
 

@@ -2,7 +2,7 @@
 
 A case asks for `store`. It is one opened engine plus shorthands that keep the cases short enough to be read as the
 contract they are. `make_engine` is the one fixture an engine has to provide; all engines it makes inside one test
-share one fresh store. An engine with subqueues also provides `miscount`, a `Miscount`.
+share one fresh store. It also provides `miscount`, a `Miscount`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,6 @@ _SOON = 5.0
 
 def limited(store: Store, key: str | None = "a", n: int | None = 1, **options: Any) -> Draft:
     """A draft under a limit."""
-    needs(store, Feature.SUBQUEUES)
     slot = Slot(options.pop("name", "api"), key, n, options.pop("hold", "running"), options.pop("rate", None))
     return store.draft(options.pop("kind", "work"), options=Options(limit=slot), **options)
 
@@ -578,7 +577,7 @@ async def test_a_recount_knows_the_slots_that_waiting_jobs_keep(store: Store, re
 
 
 async def _miscount(store: Store, request: pytest.FixtureRequest, name: str, running: int) -> None:
-    """Make a number wrong with the fixture that an engine with subqueues provides."""
+    """Make a number wrong with the fixture that every engine provides."""
     miscount: Miscount = request.getfixturevalue("miscount")
     await miscount(store.engine, QUEUE, name, running)
 

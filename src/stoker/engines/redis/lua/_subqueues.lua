@@ -68,12 +68,13 @@ local function write_subqueue(s)
     s.since or 0) .. (s.head or '') .. (b and pack('>ddddI8', b.n, b.per, b.burst, b.tokens, b.at) or '')
 end
 
--- Where a state stands in `order`: by head and by turn while it is open, and by when to look at it.
+-- Where a state stands in `order`: by head and by turn while it is open, by when to look at it, by since when it is full.
 local function places(s)
   local open = is_open(s)
   return open and 'h' .. s.head .. s.name or nil,
     open and 't' .. pack('>I8I8', s.at or 0, s.turn) .. s.name or nil,
-    s.next and 'n' .. pack('>I8', s.next) .. s.name or nil
+    s.next and 'n' .. pack('>I8', s.next) .. s.name or nil,
+    s.since and 'f' .. pack('>I8', s.since) .. s.name or nil
 end
 
 -- The states of these subqueues, by name; one that is not stored has no `raw`.
@@ -92,7 +93,7 @@ states_of = function(q, names)
       if raw then
         read_subqueue(s, raw)
         s.raw = raw
-        s.h, s.t, s.n = places(s)
+        s.places = {places(s)}
       end
     end
   end
@@ -122,9 +123,9 @@ write_states = function()
       s.changing = false
       local raw = not is_gone(s) and write_subqueue(s) or nil
       if raw ~= s.raw then
-        local h, t, n
+        local was, places_now = s.places or {}, {}
         if raw then
-          h, t, n = places(s)
+          places_now = {places(s)}
           put[#put + 1], put[#put + 2] = s.name, raw
         else
           drop[#drop + 1] = s.name
@@ -134,19 +135,13 @@ write_states = function()
           made = true
           come[#come + 1], come[#come + 2] = '0', 's' .. s.name
         end
-        if h ~= s.h then
-          if s.h then gone[#gone + 1] = s.h end
-          if h then come[#come + 1], come[#come + 2] = '0', h end
+        for i = 1, 4 do
+          if was[i] ~= places_now[i] then
+            if was[i] then gone[#gone + 1] = was[i] end
+            if places_now[i] then come[#come + 1], come[#come + 2] = '0', places_now[i] end
+          end
         end
-        if t ~= s.t then
-          if s.t then gone[#gone + 1] = s.t end
-          if t then come[#come + 1], come[#come + 2] = '0', t end
-        end
-        if n ~= s.n then
-          if s.n then gone[#gone + 1] = s.n end
-          if n then come[#come + 1], come[#come + 2] = '0', n end
-        end
-        s.raw, s.h, s.t, s.n = raw, h, t, n
+        s.raw, s.places = raw, places_now
       end
     end
     q.changed = {}
