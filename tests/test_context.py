@@ -11,7 +11,7 @@ from stoker.app import Stoker
 from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, current, running, waiting_for
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Draft, Options, Settlement
+from stoker.model.job import LONGEST_LOG, Claim, Draft, Note, Options, Settlement
 from stoker.model.lifecycle import PLAIN_RULES, Rules
 from stoker.model.time import SECOND
 
@@ -36,6 +36,15 @@ class Host:
         return PLAIN_RULES
 
     def settled(self, claim: Claim, settlement: Settlement) -> None:
+        raise AssertionError
+
+    def withhold_notes(self, claim: Claim) -> None:
+        raise AssertionError
+
+    def take_note(self, claim: Claim) -> Note | None:
+        raise AssertionError
+
+    def release_notes(self, claim: Claim) -> None:
         raise AssertionError
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ from stoker.model import ids
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, Settlement, check_metadata
+from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, Note, Settlement, check_metadata
 from stoker.model.lifecycle import Rules
 from stoker.model.origin import CORRELATION, origin
 from stoker.model.outcome import Snooze
@@ -76,6 +76,18 @@ class Runtime(Protocol):
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Write to the job's record soon; may be called from any thread."""
+        ...
+
+    def withhold_notes(self, claim: Claim) -> None:
+        """Leave to a block what the run notes, until `release_notes`; may be called from any thread."""
+        ...
+
+    def take_note(self, claim: Claim) -> Note | None:
+        """Return what the run has noted and is not written, and forget it; may be called from any thread."""
+        ...
+
+    def release_notes(self, claim: Claim) -> None:
+        """Go on to write what the run notes; may be called from any thread."""
         ...
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:

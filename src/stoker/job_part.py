@@ -10,7 +10,7 @@ import msgspec
 from stoker.codec.error_text import text_of
 from stoker.engines.base import Engine, Feature, Transaction, outbox_of
 from stoker.model.errors import EngineRefused, StokerError
-from stoker.model.job import Settlement, Status, Verdict
+from stoker.model.job import Note, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 
@@ -66,6 +66,8 @@ class JobPart:
         self._warning: str | None = None
         self._settlement: Settlement | None = None
         self._followups = len(context.followups)
+        self._note: Note | None = None
+        context.runtime.withhold_notes(context.claim)  # a note beside the transaction would come too late
 
     @property
     def name(self) -> str:
@@ -106,8 +108,24 @@ class JobPart:
             followups = tracing.following(context, settlement.followups)
             settlement = msgspec.structs.replace(settlement, followups=followups)
         self._settlement = settlement
+        await self._store_note(engine, tx)
         [verdict] = (await engine.settle([self._settlement], tx=tx)).verdicts
         return verdict is Verdict.APPLIED
+
+    async def _store_note(self, engine: Engine, tx: Transaction) -> None:
+        """Store what the handler has noted: when the job is done it is too late."""
+        claim = self._context.claim
+        found = self._context.runtime.take_note(claim)
+        if found is not None:
+            self._note = found
+            await engine.note([msgspec.structs.replace(found, ref=claim.ref)], tx=tx)
+
+    def _keep_note(self) -> None:
+        """Leave the notes to the worker again, with what the block did not store."""
+        note, self._note = self._note, None
+        if note is not None:
+            self._context.runtime.note(self._context.claim, note.progress, note.lines)
+        self._context.runtime.release_notes(self._context.claim)
 
     def committing(self) -> None:
         """Have the worker not take the claim for lost while its end is being stored."""
@@ -117,17 +135,20 @@ class JobPart:
         """Note that the job is done: its worker settles nothing more."""
         assert self._settlement is not None
         self._commit.settled = self._settlement
+        self._context.runtime.release_notes(self._context.claim)
         self._context.runtime.settled(self._context.claim, self._settlement)
 
     def rolled_back(self) -> None:
         """Forget the follow-ups of the block; the handler may open another one."""
         self._commit.committing = False
+        self._keep_note()
         del self._context.followups[self._followups :]
 
     def in_doubt(self, why: str) -> None:
         """Note that this run must end as failed, whatever its handler does next."""
         self._commit.committing = False
         self._commit.doubt = why
+        self._keep_note()
 
     async def is_stored(self, engine: Engine) -> bool:
         """Return whether the job no longer runs under this claim."""

@@ -163,10 +163,11 @@ class Jobs(Protocol):
         """
         ...
 
-    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
         """Write progress, metadata and log lines on running jobs, fenced like a settlement, one by one.
 
-        Order: verdicts in the order of the notes. Empty: `[]`.
+        With `tx` they are stored if and only if that commits; a job noted on there is held in it, or its siblings may
+        wait. Order: verdicts in the order of the notes. Empty: `[]`.
         """
         ...
 
@@ -616,6 +617,13 @@ class Outbox(Protocol):
         """Return the claim while it is still its worker's, None otherwise; to be called first in a transaction.
 
         A settlement of the returned claim in the same transaction can then fail only if the claim is lost meanwhile.
+        """
+        ...
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        """Wake callers that wait for the end of jobs which a transaction has settled: it is committed.
+
+        Called on the engine's loop. A hint, which changes nothing that is stored. Empty: nothing.
         """
         ...
 

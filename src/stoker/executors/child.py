@@ -31,7 +31,7 @@ from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.chunk import answers
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Settlement
+from stoker.model.job import Claim, Note, Settlement
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
 from stoker.model.time import SECOND, Span
@@ -65,6 +65,7 @@ class Child:
         self._token = CancelToken()
         self._task: asyncio.Task[None] | None = None
         self._context: Context | None = None
+        self._progress: float | None = None
         self.app: Stoker
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -163,6 +164,7 @@ class Child:
             context = Context(claim, self, call if task.chunk is None else call_of_chunk([call]))
             context.cancel = self._token
             self._context = context
+            self._progress = None
             running.set(context)
             if trace is not None and self.app.tracing is not None:
                 self.app.tracing.enter(trace)
@@ -212,8 +214,22 @@ class Child:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:  # noqa: ARG002
         """Pass on what the handler said; any thread."""
+        if progress is not None:
+            self._progress = progress
         said = messages.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
         self._parent.send(messages.encode(said))
+
+    def withhold_notes(self, claim: Claim) -> None:
+        """Do nothing: the worker has what was said until now."""
+
+    def take_note(self, claim: Claim) -> Note | None:
+        """Return the last progress: the worker may have stored it or not, and storing it twice does no harm."""
+        if self._progress is None:
+            return None
+        return Note(claim.id, claim.worker, claim.token, self._progress, None, (), claim.ref)
+
+    def release_notes(self, claim: Claim) -> None:
+        """Do nothing."""
 
     def rules_of(self, kind: str) -> Rules:  # noqa: ARG002 - there is one run at a time
         """Return rules with what the worker knows of the job's retention."""

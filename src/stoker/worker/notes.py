@@ -23,6 +23,7 @@ class Notes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: dict[JobId, Note] = {}
+        self._withheld: set[JobId] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -42,13 +43,32 @@ class Notes:
             note = msgspec.structs.replace(note, progress=progress, lines=lines)
         self._waiting[note.id] = note
 
+    def withhold(self, claim: Claim) -> None:
+        """Write nothing of a run until `release`: its block will write it, in its own commit; from any thread."""
+        with self._lock:
+            self._withheld.add(claim.id)
+
+    def take(self, claim: Claim) -> Note | None:
+        """What a run has noted and is not written; from any thread."""
+        with self._lock:
+            found = self._waiting.get(claim.id)
+            return self._waiting.pop(claim.id) if found is not None and found.token == claim.token else None
+
+    def release(self, claim: Claim) -> None:
+        """Go on to write the notes of a run; from any thread."""
+        with self._lock:
+            self._withheld.discard(claim.id)
+
     async def write(self, settling: Sequence[Claim] | None = None) -> None:
-        """Write progress and log lines: of all jobs, or only of those about to be settled."""
+        """Write progress and log lines: of all jobs, or only of those about to be settled, whose runs are over."""
         if not self._waiting:
             return
-        jobs = None if settling is None else {claim.id for claim in settling}
         with self._lock:
-            taken = [self._waiting.pop(job) for job in list(self._waiting) if jobs is None or job in jobs]
+            if settling is None:
+                jobs = self._waiting.keys() - self._withheld
+            else:
+                jobs = self._waiting.keys() & {claim.id for claim in settling}
+            taken = [self._waiting.pop(job) for job in jobs]
         if not taken:
             return
         try:

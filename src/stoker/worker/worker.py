@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from stoker.context import Stopping, name_jobs_in_logs
+from stoker.engines.base import outbox_of
 from stoker.engines.call_times import CallTimes
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_QUEUE, Claim, Settlement, Status, check_name
+from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
 from stoker.model.time import SECOND, Span
@@ -517,14 +518,28 @@ class Worker:
         """Keep progress and log lines of a handler until they are written."""
         self.notes.put(claim, progress, lines)
 
+    def withhold_notes(self, claim: Claim) -> None:
+        """Leave to a block what the run notes."""
+        self.notes.withhold(claim)
+
+    def take_note(self, claim: Claim) -> Note | None:
+        """Return what the run has noted and is not written."""
+        return self.notes.take(claim)
+
+    def release_notes(self, claim: Claim) -> None:
+        """Go on to write what the run notes."""
+        self.notes.release(claim)
+
     def rules_of(self, kind: str) -> Rules:
         """Return the rules by which jobs of this kind are settled."""
         return self.plans.rules_of(kind)
 
-    def settled(self, claim: Claim, settlement: Settlement) -> None:  # noqa: ARG002 - the slot hands it over
-        """Note that a block has settled a running job: a renewal must not take it for lost."""
+    def settled(self, claim: Claim, settlement: Settlement) -> None:
+        """Note that a block has settled a running job: a renewal must not take it for lost, and callers wait for it."""
         if self.claims.tokens.get(claim.id) == claim.token:
             self.claims.tokens.pop(claim.id, None)
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(outbox_of(self.engine).tell_settled, [settlement])
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Note that a handler begins or ends to wait for another job."""

@@ -272,8 +272,10 @@ class MemoryEngine(Documents):
         with self._write as store:
             return leases.renew(store, worker, held, lease, store.now(), first=first)
 
-    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
         with self._write as store:
+            if tx is not None:
+                return own(tx, store).note(notes, store.now())
             return store.run(unit_of_work.note, notes)
 
     async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
@@ -555,3 +557,7 @@ class MemoryEngine(Documents):
         needs_transaction("hold", tx)
         with self._write as store:
             return own(tx, store).hold(claim, store.now())
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._door.check()
+        self._ends.settled(settlements, [Verdict.APPLIED] * len(settlements))

@@ -18,7 +18,7 @@ from stoker.engines.memory.streams import StreamUnit
 from stoker.model.errors import EngineBusy, EngineRefused
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Draft, Receipt, Settlement, Stored, Verdict
+from stoker.model.job import Claim, Draft, Note, Receipt, Settlement, Stored, Verdict
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.stream import Entry, Stream, check_entries
@@ -50,6 +50,10 @@ class MemoryTransaction:
     def settle(self, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
         """Return what the settlements will return, and perform them at the end."""
         return self._rehearse(partial(unit_of_work.settle, settlements=tuple(settlements)), now)
+
+    def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+        """Return what the notes will return, and store them at the end."""
+        return self._rehearse(partial(unit_of_work.note, notes=tuple(notes)), now)
 
     def register(self, stream: Stream, consumers: Sequence[Consumer], now: Instant) -> None:
         """Register at the end."""

@@ -208,7 +208,9 @@ class PostgresEngine(Documents):
         return await leases.renew(self._store, worker, held, lease, first=first)
 
     @timed(write=True)
-    async def note(self, notes_: Sequence[Note]) -> list[Verdict]:
+    async def note(self, notes_: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
+        if tx is not None:
+            return await self._join(tx, lambda _: notes.steps(notes_))
         return await notes.note(self._store, notes_)
 
     @timed(write=True)
@@ -470,6 +472,10 @@ class PostgresEngine(Documents):
     async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
         needs_transaction("hold", tx)
         return await user_transaction.hold(self._store, self._claimer, tx, claim)
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._store.inside()
+        self._store.notifier.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 
     async def _join(self, tx: Transaction, make: Callable[[Unit], Steps[T]]) -> T:
         return await user_transaction.join(self._store, self._claimer, tx, make)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stoker.engines.postgres.claim import Ref
 from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.statements import sql
@@ -21,7 +23,20 @@ _NOTE = sql("note")
 async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
     """Store notes of running handlers; return verdicts in their order."""
     store.inside()
-    return await store.each("settle", lambda: _note(notes)) if notes else []
+    return await store.each("settle", lambda: steps(notes)) if notes else []
+
+
+def steps(notes: Sequence[Note]) -> Steps[list[Verdict]]:
+    """Store notes; return verdicts in their order. What is not under its known lease any more is looked for."""
+    verdicts = yield from _note(notes)
+    moved = [
+        place for place, verdict in enumerate(verdicts) if verdict is Verdict.LOST and notes[place].ref is not None
+    ]
+    if moved:
+        again = yield from _note([msgspec.structs.replace(notes[place], ref=None) for place in moved])
+        for place, verdict in zip(moved, again, strict=True):
+            verdicts[place] = verdict
+    return verdicts
 
 
 def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:

@@ -1,4 +1,4 @@
-"""Streams: register and append, lease and advance, receive ids, hold claims.
+"""Streams: register and append, lease and advance, receive ids.
 
 A message gets its number after its commit, by a step that precedes every lease (see `sequencer`). A cursor is read
 first and then written in place of exactly the version that was read: of two that want it one finds nothing to write.
@@ -14,7 +14,6 @@ import msgspec
 from stoker.engines.postgres import letters
 from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import Retriable
-from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import Shown, cursor_row, read_cursor, read_message
@@ -22,7 +21,6 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.engines.sql.stream_rows import pack_headers
 from stoker.model.errors import NotFound
-from stoker.model.job import Claim
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
@@ -257,9 +255,3 @@ def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[li
         fresh.append(one in new)
         new.discard(one)
     return fresh
-
-
-def hold(claim: Claim) -> Steps[Claim | None]:
-    """Return the claim while it is still its worker's, with where it is stored now."""
-    refs = yield from found_refs([(claim.worker, claim.token, claim.id)])
-    return msgspec.structs.replace(claim, ref=refs[0]._replace(group=claim.options.group)) if refs else None

@@ -16,10 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from stoker.engines.postgres import insert as inserting
-from stoker.engines.postgres import outbox, schema
+from stoker.engines.postgres import schema
 from stoker.engines.postgres import settle as closing
-from stoker.engines.postgres.connection import BEGIN, LEVEL, Connection, DriverError, Retriable
+from stoker.engines.postgres.claim import Lease, Ref
+from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
 from stoker.engines.postgres.errors import translated
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
@@ -39,7 +42,10 @@ T = TypeVar("T")
 
 _NOW = sql("now")
 _WHERE = sql("whereabouts")
-_SET_APART = sql("set_apart")
+_HOLD = sql("hold")
+
+_ANY = (0, (1 << 63) - 1)
+"""Numbers of leases, where that of a claim is not known."""
 
 
 async def insert(
@@ -55,16 +61,48 @@ async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[
 
 
 async def hold(store: Store, claimer: Claimer, tx: Any, claim: Claim) -> Claim | None:
-    """Return the claim while it is still its worker's.
+    """Return the claim while it is still its worker's, with where it is stored now.
 
-    Above read committed the transaction will settle on the snapshot of its first statement. So the job is set apart
-    before there is one: `SHOW` takes none.
+    A statement of the engine's own sets the job apart, before the transaction has a snapshot: at every isolation level
+    it can then be settled whatever its siblings do. The settlement is the fence; this one only comes early.
     """
-    if not isinstance(tx, Own) and handles.dialect_of(tx) == "postgresql":
-        [(level,)] = await handles.run(tx, "SHOW transaction_isolation")
-        if level != LEVEL:
-            await store.at_home(lambda: store.once("write", _SET_APART, (claim.worker, claim.token, claim.id)))
-    return await join(store, claimer, tx, lambda _: outbox.hold(claim))
+    rows = await store.at_home(lambda: store.each("settle", lambda: _held(claim)))
+    if isinstance(tx, Own) and rows:
+        tx.heard(rows[0][5])
+    await join(store, claimer, tx, _nothing)
+    return msgspec.structs.replace(claim, ref=_ref(claim, rows[0])) if rows else None
+
+
+def _held(claim: Claim) -> Steps[list[Row]]:
+    """Set the job apart, in the lease that is known; one that was held before is in another."""
+    ref, fence = claim.ref, (claim.worker, claim.token, claim.id)
+    if type(ref) is Ref and ref.id == claim.id:
+        rows: list[Row] = yield _HOLD, (*fence, ref.lease.id, ref.lease.id)
+        if rows:
+            return rows
+    rows = yield _HOLD, (*fence, *_ANY)
+    return rows
+
+
+def _ref(claim: Claim, row: Row) -> Ref:
+    number, claimed, queue, size, pos, _ = row
+    return Ref(
+        lease=Lease(number, claim.token, claimed, claim.worker, queue, size),
+        id=claim.id,
+        pos=pos,
+        kind=claim.kind,
+        attempt=claim.attempt,
+        priority=claim.priority,
+        slot=None if claim.unique is None else claim.unique.slot(claim.kind),
+        throttles=claim.throttles,
+        group=claim.options.group,
+        limited=claim.options.limit is not None,
+    )
+
+
+def _nothing(_: Unit) -> Steps[None]:
+    """Do nothing; the transaction is checked all the same."""
+    yield from ()
 
 
 async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
@@ -104,6 +142,10 @@ class Own:
             [(read,)] = await connection.run(self.store.texts[_NOW], (), self.store.options.patience)
             self._read = read, time.monotonic()
         return self._read[0] + round((time.monotonic() - self._read[1]) * SECOND)
+
+    def heard(self, now: Instant) -> None:
+        """Take over the store's time from a statement that has just told it."""
+        self._read = now, time.monotonic()
 
     async def run(self, make: Callable[[Unit], Steps[T]]) -> T:
         connection, store = self.connection, self.store

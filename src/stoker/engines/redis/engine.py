@@ -240,7 +240,8 @@ class RedisEngine(Documents):
         return await leases.renew(self._store, worker, held, lease, first=first)
 
     @timed(write=True)
-    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
+        _refuse(tx)
         return await note(self._store, notes)
 
     @timed(write=True)

@@ -249,7 +249,9 @@ class SqliteEngine(Documents):
         return renewal
 
     @timed(write=True)
-    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: careful.note(unit, notes))
         return await self._store.write(lambda unit: careful.note(unit, notes))
 
     @timed(write=True)
@@ -531,6 +533,10 @@ class SqliteEngine(Documents):
     async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
         needs_transaction("hold", tx)
         return await self._store.join(tx, lambda unit: outbox.hold(unit, claim))
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._store.resources()
+        self._store.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 
 
 def _just(value: T) -> Steps[T]:

@@ -7,6 +7,7 @@ the block: it exists if and only if the block's transaction was committed.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
@@ -16,7 +17,9 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Feature
+from stoker.engines.shared import ends
 from stoker.handle import JobHandle
+from stoker.limits import Limit
 from stoker.model import ids
 from stoker.model.errors import EngineRefused, LostClaim
 from stoker.model.job import Job, Status
@@ -503,6 +506,94 @@ async def test_a_block_obeys_keys_and_retention(store: Store) -> None:
     assert await store.gone(ids.parse(gone.id))
     assert [(await shop.record(one)).status for one in (handle, again)] == [Status.DONE, Status.DONE]
     assert await shop.effects() == 3
+
+
+@pytest.mark.spec("BLOCK-10")
+async def test_a_job_under_a_limit_gives_its_place_free_with_the_commit(store: Store) -> None:
+    """The next job of its key runs; nothing is counted as running afterwards."""
+    needs(store, Feature.SUBQUEUES)
+    shop = await _shop(store)
+
+    async def handler() -> None:
+        async with current().transaction():
+            await shop.effect.enqueue()
+
+    await shop.enqueue(handler, limit=Limit(1))
+    await shop.jobs.tasks["charge"].enqueue()
+    await shop.drain()
+    assert await shop.effects() == 2
+    assert [one.running for one in await store.engine.subqueues("default")] in ([], [0])
+
+
+@pytest.mark.spec("BLOCK-19")
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_was_noted_before_the_commit_is_kept(store: Store, *, plain: bool) -> None:
+    """Before the block and in it; what a block that was rolled back noted is kept as well."""
+    shop = await _shop(store)
+
+    async def handler() -> None:
+        current().progress(0.25)
+        current().log("before")
+        with suppress(ZeroDivisionError):
+            async with current().transaction():
+                current().log("in vain")
+                raise ZeroDivisionError
+        async with current().transaction():
+            current().progress(0.75)
+            current().log("inside")
+
+    def in_thread() -> None:
+        current().progress(0.25)
+        current().log("before")
+        with suppress(ZeroDivisionError), current().transaction():
+            current().log("in vain")
+            raise ZeroDivisionError
+        with current().transaction():
+            current().progress(0.75)
+            current().log("inside")
+
+    job = await shop.run(in_thread if plain else handler)
+    assert (job.status, job.progress, job.log) == (Status.DONE, 0.75, ("before", "in vain", "inside"))
+
+
+@pytest.mark.spec("BLOCK-20")
+@pytest.mark.parametrize("plain", [False, True])
+async def test_the_commit_wakes_who_waits_for_the_result(
+    store: Store, monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    """In this engine and in another one, while the handler goes on; nobody finds it by looking."""
+    monkeypatch.setattr(ends, "FIRST_PAUSE", 60.0)
+    shop = await _shop(store)
+    heard, leave = asyncio.Event(), threading.Event()
+
+    async def handler() -> None:
+        await asyncio.wait_for(heard.wait(), PATIENCE)
+        async with current().transaction() as tx:
+            tx.result(7)
+        await asyncio.to_thread(leave.wait, PATIENCE)
+
+    def in_thread() -> None:
+        asyncio.run_coroutine_threadsafe(heard.wait(), loop).result(PATIENCE)
+        with current().transaction() as tx:
+            tx.result(7)
+        leave.wait(PATIENCE)
+
+    loop = asyncio.get_running_loop()
+    handle = await shop.enqueue(in_thread if plain else handler)
+    job = ids.parse(handle.id)
+    twin = store.engine.for_loop()
+    await twin.open()
+    try:
+        async with Worker(shop.jobs, {"default": 1}, poll=0.05):
+            waiters = [asyncio.create_task(each.ended(job, PATIENCE)) for each in (store.engine, twin)]
+            await asyncio.sleep(0.25)  # long enough for the worker's engine to learn of the waiter
+            heard.set()
+            assert await asyncio.wait_for(asyncio.gather(*waiters), 10) == [True] * 2
+            assert (await shop.record(handle)).result == b"7"
+            leave.set()
+    finally:
+        leave.set()
+        await twin.close()
 
 
 @pytest.mark.spec("BLOCK-11")

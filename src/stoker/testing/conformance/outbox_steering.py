@@ -9,7 +9,7 @@ import pytest
 
 from stoker.engines.base import LEASE, Feature, outbox_of
 from stoker.model.errors import EngineError, EngineRefused, InvalidInput
-from stoker.model.job import Status, Verdict
+from stoker.model.job import Claim, Note, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outbox.cursor import Rest
 from stoker.model.outbox.delivery import Rejected, RetryLater, Rules
@@ -303,8 +303,9 @@ async def test_a_claim_is_held_while_it_is_its_workers(store: Store) -> None:
         assert held is not None
         settled = await store.engine.settle([conclude(held, Done(b"1"))], tx=tx)
         assert settled.verdicts == [Verdict.APPLIED]
-        assert await outbox.hold(claim, tx=tx) is None
     assert await store.status(claim.id) is Status.DONE
+    async with store.engine.transaction() as tx:
+        assert await outbox.hold(claim, tx=tx) is None
 
 
 @pytest.mark.core
@@ -327,3 +328,35 @@ async def test_a_claim_that_is_lost_is_not_held(store: Store) -> None:
     await store.finish(reaped, Done())
     async with store.engine.transaction() as tx:
         assert await outbox.hold(reaped, tx=tx) is None
+
+
+@pytest.mark.core
+@pytest.mark.spec("OUTBOX-63", "BLOCK-19")
+async def test_a_note_joins_the_transaction_that_holds_its_claim(store: Store) -> None:
+    """It is stored with the settlement, or not at all; siblings are not disturbed."""
+    needs(store, Feature.OUTBOX)
+    outbox = outbox_of(store.engine)
+    await store.insert(store.draft(), store.draft())
+    first, other = await store.claim(n=2)
+
+    def note(claim: Claim, progress: float) -> Note:
+        return Note(claim.id, claim.worker, claim.token, progress, None, (f"at {progress}",), claim.ref)
+
+    with pytest.raises(ZeroDivisionError):
+        async with store.engine.transaction() as tx:
+            held = await outbox.hold(first, tx=tx)
+            assert held is not None
+            assert await store.engine.note([note(held, 0.2)], tx=tx) == [Verdict.APPLIED]
+            raise ZeroDivisionError
+    assert await store.engine.note([note(first, 0.3), note(other, 0.4)]) == [Verdict.APPLIED] * 2
+    async with store.engine.transaction() as tx:
+        held = await outbox.hold(first, tx=tx)
+        assert held is not None
+        assert await store.engine.note([note(held, 0.5)], tx=tx) == [Verdict.APPLIED]
+        await store.engine.settle([conclude(held, Done())], tx=tx)
+    await store.finish(other, Done())
+    jobs = [await store.job(claim.id) for claim in (first, other)]
+    assert [(job.status, job.progress, job.log) for job in jobs] == [
+        (Status.DONE, 0.5, ("at 0.3", "at 0.5")),
+        (Status.DONE, 0.4, ("at 0.4",)),
+    ]
