@@ -511,7 +511,6 @@ async def test_a_block_obeys_keys_and_retention(store: Store) -> None:
 @pytest.mark.spec("BLOCK-10")
 async def test_a_job_under_a_limit_gives_its_place_free_with_the_commit(store: Store) -> None:
     """The next job of its key runs; nothing is counted as running afterwards."""
-    needs(store, Feature.SUBQUEUES)
     shop = await _shop(store)
 
     async def handler() -> None:
