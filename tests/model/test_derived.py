@@ -14,8 +14,10 @@ from stoker.model.derived import (
     error_groups,
     error_line,
     is_silent,
+    keys_taken,
     normalized_error,
     runs_long,
+    scheduled_of,
     silent,
     slots,
 )
@@ -24,7 +26,9 @@ from stoker.model.job import Failure, Job, Options, Status
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.steering import CursorState, StreamState
 from stoker.model.outbox.stream import Stream
+from stoker.model.query import Census, Count
 from stoker.model.time import HOUR, MINUTE, SECOND
+from stoker.model.unique import Unique
 
 NOW = 1_000 * HOUR
 
@@ -122,3 +126,39 @@ def test_a_long_run_is_one_without_a_timeout() -> None:
     assert not runs_long(job(status=Status.RUNNING, started_at=NOW - MINUTE), NOW)
     assert not runs_long(job(status=Status.DEAD, started_at=started), NOW)
     assert not runs_long(job(status=Status.RUNNING), NOW)
+
+
+@pytest.mark.spec("DERIVED-04")
+def test_a_group_shows_the_error_itself_where_all_are_the_same() -> None:
+    [same] = error_groups([job(n, last_error="KeyError: 'sku'\n  File …") for n in range(2)])
+    assert same.error == "KeyError: 'sku'"
+
+
+@pytest.mark.spec("DERIVED-07")
+def test_scheduled_jobs_of_a_kind_are_known_or_not() -> None:
+    def census(*counts: tuple[str, str, int], **scheduled: int) -> Census:
+        found = [Count(queue, kind, Status.PENDING, n) for queue, kind, n in counts]
+        return Census(at=NOW, counts=(*found, Count("mail", "send", Status.DEAD, 9)), scheduled=scheduled)
+
+    assert scheduled_of(census(("mail", "send", 3), ("mail", "sort", 2)), "send") == 0
+    assert scheduled_of(census(("mail", "send", 3), mail=2), "send") == 2  # no other kind waits there
+    assert scheduled_of(census(("mail", "send", 3), ("mail", "sort", 2), mail=5), "send") == 3  # all are scheduled
+    mixed = census(("mail", "send", 3), ("mail", "sort", 2), ("bulk", "send", 4), mail=2, bulk=1)
+    assert scheduled_of(mixed, "send") is None
+    assert scheduled_of(mixed, "send", {"bulk"}) == 1
+    assert scheduled_of(mixed, "other") == 0
+
+
+@pytest.mark.spec("DERIVED-08")
+def test_keys_that_other_jobs_hold_are_counted() -> None:
+    def keyed(n: int, key: str | None = "a", **fields: Any) -> Job:
+        return job(n, unique=None if key is None else Unique(key, hold=fields.pop("hold", "active")), **fields)
+
+    dead = [keyed(1), keyed(2), keyed(3, None), keyed(4, "b")]
+    assert keys_taken(dead, []) == 1  # one of two gets the key
+    assert keys_taken(dead, [keyed(9, status=Status.PENDING)]) == 2
+    assert keys_taken(dead, [keyed(9, status=Status.PENDING, kind="other"), keyed(8, None)]) == 1
+    assert keys_taken([keyed(1)], [keyed(9, status=Status.RETRYING)]) == 0
+    assert keys_taken([keyed(1)], [keyed(9, status=Status.RETRYING, hold="retrying")]) == 1
+    again = keyed(1, status=Status.RETRYING, hold="retrying")
+    assert keys_taken([again], [again]) == 0

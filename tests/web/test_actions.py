@@ -10,7 +10,9 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
+from stoker import Limit, Unique
 from stoker.app import Stoker
+from stoker.model import ids
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
@@ -207,3 +209,144 @@ async def test_what_was_done_is_shown_once(app: Stoker, client: Client, clock: V
     assert "Canceled send." in text(first)
     assert "Undo" in text(first)
     assert "Canceled send." not in text(await client.get("/jobs"))
+
+
+@pytest.mark.spec("WEBACT-12")
+async def test_a_waiting_job_is_edited_by_a_form_and_the_edit_undone(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app, payload={"to": "zoe@shop"}, delay=3600)
+    form = await client.get(f"/jobs/{id_}/edit")
+    assert "Edit send" in text(form)
+    assert "zoe@shop" not in form.text  # the payload stays hidden
+    before = await app.handle(id_).refresh()
+    same = told(
+        await client.post(f"/jobs/{id_}/edit", {"priority": "0", "at": f"{before.scheduled_at:%Y-%m-%dT%H:%M:%S}"})
+    )
+    assert same["text"] == "Nothing was different. The job is as it was."
+    flash = told(await client.post(f"/jobs/{id_}/edit", {"priority": "-5", "at": "2031-01-01T00:00"}))
+    assert flash["text"] == "Changed the priority and due time of send."
+    after = await app.handle(id_).refresh()
+    assert (after.priority, after.scheduled_at.year) == (-5, 2031)
+    await undo(client, flash)
+    restored = await app.handle(id_).refresh()
+    assert (restored.priority, restored.scheduled_at) == (0, before.scheduled_at)
+    await client.post(f"/jobs/{id_}/edit", {"payload": '{"to": "bob"}'})
+    [job] = await (await app.engine()).get([ids.parse(id_)])
+    assert job is not None
+    assert b"bob" in job.payload
+    refused = await client.post(f"/jobs/{id_}/edit", {"payload": "{", "priority": "3"})
+    assert refused.status_code == 422
+    assert 'value="3"' in refused.text  # what was typed is kept
+    assert "Nothing was" in text(refused)
+    assert (await app.handle(id_).refresh()).priority == 0
+    assert (await client.post(f"/jobs/{id_}/edit", {"at": "soon"})).status_code == 422
+
+
+@pytest.mark.spec("WEBACT-12")
+async def test_only_waiting_and_dead_jobs_have_the_forms(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    [running] = await claim(app)
+    assert (await client.get(f"/jobs/{id_}/edit")).status_code == 409
+    assert (await client.get(f"/jobs/{id_}/move")).status_code == 409
+    await end(app, [running])
+    form = await client.get(f"/jobs/{id_}/edit")
+    assert 'name="at"' not in form.text  # a dead job has no time
+    assert (await client.get(f"/jobs/{id_}/move")).status_code == 409
+
+
+@pytest.mark.spec("WEBACT-13")
+async def test_jobs_are_moved_to_another_queue_by_a_form(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app) for _ in range(2)]
+    await enqueue(app, queue="bulk")
+    form = await client.get(f"/jobs/{made[0]}/move")
+    assert '<option value="bulk">' in form.text
+    assert '<option value="default">' not in form.text
+    page = await client.get("/jobs")
+    assert 'value="move"' in page.text
+    preview = await client.post("/operations/new", [("do", "move"), *(("id", one) for one in made)])
+    assert "Move 2 jobs?" in text(preview)
+    assert 'name="queue"' in preview.text
+    told(await client.post("/operations", [("do", "move"), ("queue", "bulk"), *(("id", one) for one in made)]))
+    assert {(await app.handle(one).refresh()).queue for one in made} == {"bulk"}
+    by_filter = await client.get("/operations/new", params={"do": "move", "q": "queue:bulk"})
+    assert "Move 3 jobs?" in text(by_filter)
+
+
+@pytest.mark.spec("WEBACT-14")
+async def test_a_schedule_is_made_and_edited_by_a_form_that_shows_its_fires(app: Stoker, client: Client) -> None:
+    assert "Give an expression" in text(await client.get("/new-schedule"))
+    fires = await client.get("/new-schedule/fires", params={"cron": "0 9 * * mon-fri", "tz": "Europe/Paris"})
+    assert fires.text.count("09:00:00 Europe/Paris") == 5
+    assert "At 9:00 on weekdays" in text(fires)
+    assert "Bad minute" in text(await client.get("/new-schedule/fires", params={"cron": "61 * * * *"}))
+    fields = {
+        "name": "nightly",
+        "kind": "send",
+        "cron": "0 3 * * *",
+        "tz": "UTC",
+        "payload": '{"to": "ann"}',
+        "overlap": "skip",
+    }
+    tried = await client.post("/new-schedule", {**fields, "preview": "1"})
+    assert tried.status_code == 200
+    assert tried.text.count("03:00:00 UTC") == 5
+    assert await app.schedules() == []
+    stored = await client.post("/new-schedule", fields)
+    assert stored.headers["location"] == "/schedules/nightly"
+    made = await app.schedule_handle("nightly").info()
+    assert (made.cron, made.overlap, made.payload) == ("0 3 * * *", "skip", b'{"to":"ann"}')
+    for wrong, words in (
+        ({}, "is the name of another schedule"),
+        ({"name": "other", "cron": "never"}, "never"),
+        ({"name": "other", "kind": "unknown"}, "unknown"),
+        ({"name": "other", "payload": "["}, "The payload is no JSON"),
+        ({"name": "other", "grace": "much"}, "must be a number"),
+    ):
+        refused = await client.post("/new-schedule", fields | wrong)
+        assert refused.status_code == 422, wrong
+        assert words in text(refused), wrong
+        assert "Nothing was stored." in text(refused)
+    edited = told(
+        await client.post(
+            "/schedules/nightly/edit", {"cron": "@every 90s", "misfire": "skip", "grace": "5", "jitter": "2"}
+        )
+    )
+    info = await app.schedule_handle("nightly").info()
+    assert (info.cron, info.misfire, info.overlap) == ("@every 90s", "skip", "skip")
+    await undo(client, edited)
+    assert (await app.schedule_handle("nightly").info()).cron == "0 3 * * *"
+    preview = await client.post("/schedules/nightly/edit", {"cron": "0 4 * * *", "tz": "UTC", "preview": "1"})
+    assert preview.text.count("04:00:00 UTC") == 5
+    assert (await app.schedule_handle("nightly").info()).cron == "0 3 * * *"
+
+
+@pytest.mark.spec("WEBACT-15")
+async def test_a_preview_counts_jobs_whose_key_is_taken(app: Stoker, client: Client) -> None:
+    dead = [await enqueue(app, unique=Unique(key)) for key in ("a", "b")]
+    await enqueue(app)
+    await end(app, await claim(app))
+    await enqueue(app, unique=Unique("a"))
+    preview = text(await client.get("/operations/new", params={"do": "requeue", "q": "is:dead"}))
+    assert "Requeue 2 of 3 jobs?" in preview
+    assert "Key is taken left as they are: another job has their unique key 1" in preview
+    chosen = text(await client.post("/operations/new", [("do", "requeue"), *(("id", one) for one in dead)]))
+    assert "Requeue 1 of 2 jobs?" in chosen
+    flash = told(await client.post("/operations", [("do", "requeue"), *(("id", one) for one in dead)]))
+    assert str(flash["text"]).replace("\u00a0", " ") == "Requeued 1 job; 1 left: their key is taken."
+    discard = text(await client.get("/operations/new", params={"do": "discard", "q": "is:dead"}))
+    assert "Key is taken" not in discard
+
+
+@pytest.mark.spec("WEBACT-16")
+async def test_the_number_of_a_limit_is_set_and_given_back(app: Stoker, client: Client) -> None:
+    for _ in range(3):
+        await enqueue(app, limit=Limit(1, "@tenant", name="customer"), tenant="c1")
+    await claim(app)
+    flash = told(await client.post("/limits/default/set", {"limit": "customer", "n": "2"}))
+    engine = await app.engine()
+    [queue] = await engine.queues()
+    assert queue.limits == (("customer", 2),)
+    assert "set here" in text(await client.get("/limits?queue=default"))
+    await undo(client, flash)
+    [queue] = await engine.queues()
+    assert queue.limits == ()
+    assert (await client.post("/limits/default/set", {"limit": "customer", "n": "none"})).status_code == 422

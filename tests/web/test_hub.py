@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from stoker.app import Stoker
+from stoker.engines.base import Engine
 from stoker.model.errors import EngineUnavailable
 from stoker.web import Limits, Open, dashboard
 from stoker.web import hub as module
-from stoker.web.hub import Hub
+from stoker.web.hub import Hub, Want
 from tests.web.conftest import Client, enqueue
 
 
@@ -66,12 +70,84 @@ async def test_a_store_that_is_away_is_said_once_and_asked_again(
 
 @pytest.mark.spec("WEB-16")
 async def test_a_live_page_without_a_stream_asks_for_its_parts(app: Stoker, client: Client) -> None:
-    await enqueue(app)
-    for page in ("overview", "jobs", "queues", "kinds"):
+    id_ = await enqueue(app)
+    for page, part in (
+        ("overview", "tiles"),
+        ("jobs", "tabs"),
+        (f"job&id={id_}", "life"),
+        ("queues", "queues"),
+        ("kinds", "kinds"),
+        ("workers", "workers"),
+        ("schedules", "schedules"),
+        ("limits", "keys"),
+    ):
         parts = await client.get(f"/pieces?page={page}")
-        assert parts.status_code == 200
-        assert 'id="live_' in parts.text
+        assert parts.status_code == 200, page
+        assert f'id="live_{part}"' in parts.text, page
     assert (await client.get("/pieces?page=none")).status_code == 422
+    assert (await client.get(f"/pieces?page=job&id={id_[:-1]}0")).status_code == 404
+
+
+@pytest.mark.spec("WEB-24")
+async def test_viewers_of_one_thing_share_what_is_read_for_it(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", 0.001)
+    now, reads = 0.0, list[float]()
+    hub = Hub(app, clock=lambda: now)
+
+    async def read(_: Engine) -> tuple[int, int]:
+        reads.append(now)
+        return len(reads), 3
+
+    want = Want("jobs", read)
+    await hub.reading()
+    assert await hub.wanted(want) == 1
+    assert await hub.wanted(Want("jobs", read)) == 1  # another viewer, the same thing
+    for _ in range(20):
+        hub.enter([want])
+    before, seen = hub.calls, hub.generation
+    for _ in range(24):
+        now += 2
+        seen = await hub.news(seen, 5)
+    # three calls are followed by two silent beats, which are no news
+    assert len(reads) > 3
+    assert hub.known(want) == len(reads)
+    assert hub.calls - before <= 24 + 2 * len(reads)
+    for _ in range(20):
+        hub.leave([want])
+    reads.clear()
+    now += 100
+    assert await hub.wanted(want) == 1  # nobody kept it
+    await hub.close()
+
+
+@pytest.mark.spec("WEB-24")
+async def test_what_is_most_overdue_is_read_first(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", 0.001)
+    now, asked = 0.0, list[str]()
+    hub = Hub(app, clock=lambda: now)
+    await hub.reading()
+    engine = await app.engine()
+
+    def counted(name: str, call: Callable[[], Any]) -> Callable[[], Any]:
+        def ask() -> Any:
+            asked.append(name)
+            return call()
+
+        return ask
+
+    for name in ("census", "queues", "workers"):
+        monkeypatch.setattr(engine, name, counted(name, getattr(engine, name)))
+    hub.enter()
+    seen = hub.generation
+    for _ in range(16):
+        now += 2
+        seen = await hub.news(seen, 5)
+    hub.leave()
+    await hub.close()
+    assert len(asked) == 16
+    assert 7 <= asked.count("census") <= 9
+    assert 3 <= asked.count("queues") <= 5
+    assert 3 <= asked.count("workers") <= 5
 
 
 @pytest.mark.spec("WEB-16")
@@ -82,6 +158,32 @@ async def test_a_stream_begins_with_what_changed_since_the_page_was_made(app: St
     client.board.hub.forget()  # as if the page were older than the shared reading
     stream = await client.get("/live?page=overview")
     assert stream.text.startswith("event: hello")
-    assert 'hx-target="#live_tiles"' in stream.text
+    assert 'id="live_tiles"' in stream.text
     await client.close()
     await client.board.close()
+
+
+@pytest.mark.spec("WEB-18")
+async def test_a_list_says_how_many_jobs_are_newer_than_it(app: Stoker, client: Client) -> None:
+    first = await enqueue(app)
+    page = (await client.get("/jobs?q=kind:send")).text
+    [live] = re.findall(r'hx-sse:connect="([^"]+)"', page)
+    assert f"top={first}" in live
+
+    async def newer(url: str) -> str:
+        client.board.hub.forget()
+        parts = (await client.get(url.replace("&amp;", "&").replace("/live?", "/pieces?"))).text
+        return re.sub(
+            "<[^>]+>", "", parts[parts.index('id="live_newer"') : parts.index("</div>", parts.index("live_newer"))]
+        )
+
+    assert "newer" not in (await newer(live)).partition(">")[2]
+    for _ in range(2):
+        await enqueue(app)
+    await enqueue(app, "resize")
+    assert (await newer(live)).endswith("2 newer")
+    for _ in range(50):
+        await enqueue(app)
+    assert (await newer(live)).endswith("50+ newer")
+    older = (await client.get(f"/jobs?q=kind:send&after={first}")).text
+    assert "top=" not in older  # only the newest page can say it

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 
 import pytest
 
+from stoker import Limit
 from stoker.app import Stoker
+from stoker.model import ids
 from stoker.model.control import Tuning
-from stoker.model.job import Status
+from stoker.model.job import Settlement, Status
+from stoker.model.query import Query
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard
@@ -111,7 +115,12 @@ async def test_tabs_count_what_the_filter_means_or_nothing(app: Stoker, client: 
     assert (await tabs(""))["Ready"] == "2"
     assert (await tabs("queue:default"))["Ready"] == "1"
     by_kind = await tabs("kind:send")
-    assert (by_kind["Ready"], by_kind["Scheduled"], by_kind["Done"]) == ("", "", "1")
+    assert (by_kind["Ready"], by_kind["Scheduled"], by_kind["Done"]) == ("2", "1", "1")  # no other kind waits there
+    await enqueue(app, "resize")
+    client.board.hub.forget()
+    unknown = await tabs("kind:send")
+    assert (unknown["Ready"], unknown["Scheduled"], unknown["Done"]) == ("", "", "1")
+    assert (await tabs("kind:send queue:imports"))["Ready"] == "1"
     assert set((await tabs("tenant:acme")).values()) == {""}
 
 
@@ -215,3 +224,83 @@ async def test_durations_are_never_negative(app: Stoker, client: Client, clock: 
     client.board.hub.forget()
     for path in PAGES:
         assert not re.search(r"[ >]-\d", text(await client.get(path))), path
+
+
+@pytest.mark.spec("WEB-19")
+async def test_keys_at_their_limit_are_shown_with_their_holders(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
+    made = [await enqueue(app, limit=Limit(1, "@tenant", name="customer"), tenant="c1") for _ in range(3)]
+    await enqueue(app, limit=Limit(5, "@tenant", name="customer"), tenant="c2")
+    await claim(app)
+    clock.advance(4)
+    page = await client.get("/limits")
+    assert "1 key at its limit." in text(page)
+    assert "customer = c1" in text(page)
+    assert "1 of 1" in text(page)
+    assert "c2" not in text(page)
+    assert f"/jobs/{made[0]}" in page.text
+    assert "4.0 s" in text(page)
+    whole = text(await client.get("/limits?queue=default"))
+    assert "customer = c2" in whole
+    why = await client.get(f"/jobs/{made[1]}")
+    assert "Limit" in text(why)
+    assert "lets 1 run at once for key" in text(why)
+
+
+@pytest.mark.spec("WEB-20")
+async def test_a_job_shows_its_chain_and_its_group(app: Stoker, client: Client) -> None:
+    last = app.draft("charge")
+    first = app.draft("send").then(app.draft("resize").then(last))
+    await app.enqueue(first)
+    page = text(await client.get(f"/jobs/{ids.text(first.id)}"))
+    assert "Chain send this job, ready resize follows its success, not stored yet charge" in page
+    [run] = await claim(app)
+    engine = await app.engine()
+    await engine.settle([Settlement(run.id, run.worker, run.token, Status.DONE, followups=run.options.then)])
+    [child] = [job for job in (await engine.find(Query())).jobs if job.kind == "resize"]
+    second = await client.get(f"/jobs/{ids.text(child.id)}")
+    assert "send ran before it, done resize this job, ready charge follows its success" in text(second)
+    assert f"/jobs/{ids.text(first.id)}" in second.text
+    async with app.group(then=app.draft("charge")) as group:
+        members = [one for _ in range(3) for one in await group.add(app.draft("send"))]
+    shown = await client.get(f"/jobs/{members[0].id}")
+    assert "0 of 3 done, waits for 3 members." in text(shown)
+    assert "Its end enqueues charge when every member is done." in text(shown)
+    assert all(f"/jobs/{one.id}" in shown.text for one in members)
+
+
+@pytest.mark.spec("WEB-21")
+async def test_a_large_payload_is_cut_and_can_be_downloaded(app: Stoker, client: Client) -> None:
+    long = {"text": "x" * 100_000}
+    id_ = await enqueue(app, payload=long)
+    page = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    assert page.text.count("x" * 1_000) < 70
+    assert "The first 64 kB are shown" in text(page)
+    file = await client.post(f"/jobs/{id_}/reveal", {"part": "payload", "as": "file"})
+    assert file.headers["content-disposition"] == f'attachment; filename="{id_}-payload.json"'
+    assert json.loads(file.content) == long
+    assert text(await client.get("/audit")).count("jobs.reveal") == 2
+
+
+@pytest.mark.spec("WEB-22")
+async def test_ready_and_scheduled_are_counted_per_kind(app: Stoker, client: Client) -> None:
+    await enqueue(app, "send")
+    await enqueue(app, "send", delay=60)
+    await enqueue(app, "resize", delay=60)
+    page = (await client.get("/kinds")).text
+    rows = dict(re.findall(r'<tr role="row" data-row="(\w+)">(.*?)</tr>', page, re.DOTALL))
+    figures = {
+        kind: re.findall(r'label="(?:Ready|Scheduled)"[^>]*>(?:<[^>]+>)?(\d+)', row) for kind, row in rows.items()
+    }
+    assert figures == {"send": ["1", "1"], "resize": ["0", "1"]}
+
+
+@pytest.mark.spec("WEB-23")
+async def test_the_filter_suggests_its_next_term(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await lively(app, clock)
+    page = (await client.get("/jobs")).text
+    words = re.findall(r'<option value="([^"]+)">', page)
+    for word in ("is:dead", "is:active", "queue:billing", "kind:charge", "since:1h", "order:oldest", "tenant:"):
+        assert word in words
+    assert 'list="words"' in page

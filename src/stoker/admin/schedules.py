@@ -10,12 +10,12 @@ import msgspec
 from stoker.admin.asking import Asking
 from stoker.admin.audit import audited
 from stoker.handle import JobHandle
-from stoker.model.errors import NotFound
+from stoker.model.errors import InvalidSchedule, NotFound
 from stoker.model.job import Draft, check_name
 from stoker.model.schedule import Edit
 from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.records import Schedule
-from stoker.schedules import ScheduleHandle, ScheduleOptions, as_template, parse
+from stoker.schedules import ScheduleHandle, ScheduleOptions, as_template, parse, plan
 
 
 class SchedulesAdmin:
@@ -48,6 +48,16 @@ class SchedulesAdmin:
         job: JobHandle[object] = await self._handle(name).run_now()
         await audited(self._asking, "schedules.run", f"schedule {name}", after={"job": job.id})
         return job.id
+
+    async def create(self, name: str, draft: Draft, **options: Unpack[ScheduleOptions]) -> Schedule:
+        """Store a new schedule that enqueues `draft`; one of that name must not be there yet."""
+        given = plan(name, draft, "api", parse(options))
+        engine = await self._asking.engine()
+        if any(one.name == name for one in await engine.schedules()):
+            raise InvalidSchedule(
+                "name", name, "is the name of another schedule: edit that one, or choose another name"
+            )
+        return self._shown(await self._put(given))
 
     async def edit(self, name: str, draft: Draft | None = None, **options: Unpack[ScheduleOptions]) -> Schedule:
         """Change what is given; deployments keep the edit until `reset`."""

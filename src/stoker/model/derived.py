@@ -5,7 +5,7 @@ Derived here once, from values that engines return, so that the command line, pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stoker.model.control import STOPPED, Presence, live
 from stoker.model.findings import SILENT_AFTER, Delivery
 from stoker.model.job import Job, Status
 from stoker.model.outbox.steering import StreamState
+from stoker.model.query import Census
 from stoker.model.same_error import ELLIPSIS as ELLIPSIS  # noqa: PLC0414 - skins take them from here
 from stoker.model.same_error import error_line as error_line  # noqa: PLC0414
 from stoker.model.same_error import normalized_error as normalized_error  # noqa: PLC0414
@@ -89,8 +90,46 @@ def deliveries(streams: Iterable[StreamState], now: Instant) -> list[Delivery]:
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
+def scheduled_of(census: Census, kind: str, queues: Collection[str] = ()) -> int | None:
+    """Pending jobs of a kind (in these queues) that are not due; None where the census does not tell them apart.
+
+    The census counts scheduled jobs by queue. What a kind has of them is known where a queue has none, where all that
+    is pending in it is scheduled, or where no other kind waits in it.
+    """
+    pending: dict[str, dict[str, int]] = {}
+    for one in census.counts:
+        if one.status is Status.PENDING and (not queues or one.queue in queues):
+            pending.setdefault(one.queue, {})[one.kind] = one.n
+    found = 0
+    for queue, kinds in pending.items():
+        later = census.scheduled.get(queue, 0)
+        if kind not in kinds or not later:
+            continue
+        if later < sum(kinds.values()) and len(kinds) > 1:
+            return None
+        found += min(later, kinds[kind])
+    return found
+
+
+def keys_taken(wanted: Iterable[Job], active: Iterable[Job]) -> int:
+    """How many of the wanted jobs cannot become active, because another job has their unique key.
+
+    `active` are jobs that may hold keys. Of several wanted jobs with one key the first one gets it. A job that waits
+    for a retry loses its key to another, unless its key is held while retrying.
+    """
+    held: dict[str, bytes] = {}
+    for job in active:
+        if job.unique is not None and (job.status is not Status.RETRYING or job.unique.hold == "retrying"):
+            held[job.unique.slot(job.kind)] = job.id
+    keyed = [(job.id, job.unique.slot(job.kind)) for job in wanted if job.unique is not None]
+    return sum(held.setdefault(slot, id_) != id_ for id_, slot in keyed)
+
+
 class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one kind with the same error: how many, first and last seen, and the id of the newest (`sample`)."""
+    """Jobs of one kind with the same error: how many, first and last seen, and the id of the newest (`sample`).
+
+    `error` is the first line of it, with `…` for what differs between jobs, if anything does.
+    """
 
     kind: str
     error: str
@@ -113,9 +152,10 @@ def error_groups(jobs: Iterable[Job]) -> list[ErrorGroup]:
 
 def _group(kind: str, error: str, members: Sequence[Job]) -> ErrorGroup:
     newest = max(members, key=_failed_at)
+    lines = {error_line(job.last_error) for job in members}
     return ErrorGroup(
         kind=kind,
-        error=error,
+        error=lines.pop() if len(lines) == 1 else error,
         count=len(members),
         first=min(map(_failed_at, members)),
         last=_failed_at(newest),

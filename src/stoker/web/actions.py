@@ -18,6 +18,9 @@ from stoker.model.words import count
 from stoker.web import view
 from stoker.web.board import Form
 from stoker.web.pages import job as job_page
+from stoker.web.pages import schedules as schedule_page
+from stoker.web.pages.schedules import number as _number
+from stoker.web.pages.shared import check_queue as check_queue  # noqa: PLC0414 - the API takes it from here
 from stoker.web.problems import Problem
 from stoker.web.tokens import local
 from stoker.web.view import Flash
@@ -76,6 +79,11 @@ async def on_job(visit: Visit) -> Response:
         flash = Flash(
             f"Moved {before.kind} to {form.get('queue')}.", f"{path}/move", (("queue", before.queue), ("next", back))
         )
+    elif verb == "edit":
+        try:
+            flash = await job_page.save(visit, form, before)
+        except InvalidInput as error:
+            return await job_page.edit_form(visit, str(error), form)
     elif verb == "prioritize":
         priority = _number("priority", form.get("priority") or str(FRONT))
         await admin.jobs.prioritize(id_, int(priority))
@@ -133,12 +141,6 @@ def confirm(
         "fields": fields,
     }
     return view.page(visit, "confirm.html", context)
-
-
-def check_queue(visit: Visit, queue: str) -> None:
-    """Refuse a change in a queue that this visitor does not reach."""
-    if not visit.who.reaches(queue):
-        raise Problem(403, "queue", f"{visit.who.name} may not change anything in queue {queue}. Nothing was changed.")
 
 
 def told(verb: str, done: Bulk) -> str:
@@ -226,16 +228,6 @@ def _fields(queue: Queue) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _number(field: str, text: str) -> float:
-    try:
-        found = float(text.replace(",", ""))
-    except ValueError:
-        raise InvalidInput(field, text, "must be a number") from None
-    if found != found or found in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN differs from itself
-        raise InvalidInput(field, text, "must be a finite number")
-    return found
-
-
 # --- schedules and limits -------------------------------------------------------------------------------------------
 
 
@@ -260,12 +252,12 @@ async def on_schedule(visit: Visit) -> Response:
     elif verb == "run-now":
         flash = Flash(f"Enqueued one job of {name}: {await handle.run_now(name)}.")
     elif verb == "edit":
-        if form.get("cron").startswith("@every "):
-            await handle.edit(name, every=_number("every", form.get("cron").removeprefix("@every ").removesuffix("s")))
-        else:
-            await handle.edit(name, cron=form.get("cron"), tz=form.get("tz") or None)
-        undo = (("cron", found.expression), ("tz", found.tz), ("next", back))
-        flash = Flash(f"Changed {name}. Deployments leave it alone from now on.", f"{path}/edit", undo)
+        if form.get("preview"):
+            return await schedule_page.page(visit, given=form)
+        try:
+            flash = await schedule_page.save(visit, form, found)
+        except InvalidInput as error:
+            return await schedule_page.page(visit, str(error), form)
     elif verb == "reset":
         await visit.board.jobs.schedule_handle(name).reset()
         flash = Flash(f"{name} follows the code again.")
@@ -279,6 +271,8 @@ async def on_limit(visit: Visit) -> Response:
     """Tune or drain a budget."""
     name, verb = visit.request.path_params["name"], visit.request.path_params["verb"]
     form = await visit.board.form(visit)
+    if verb in {"set", "clear"}:
+        return await _on_key_limit(visit, form, name, verb)
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
     engine = await visit.board.store.engine()
@@ -310,6 +304,23 @@ async def on_limit(visit: Visit) -> Response:
     else:
         raise Problem(404, "not_found", f"There is no action {verb[:40]} for a budget.")
     return view.redirect(visit, visit.url("limits"), flash)
+
+
+async def _on_key_limit(visit: Visit, form: Form, queue: str, verb: str) -> Response:
+    """Let another number of each key of a limit run at once, or give it back to what jobs bring."""
+    check_queue(visit, queue)
+    limit, back = form.get("limit"), visit.url("limits", queue=queue)
+    if verb == "clear":
+        await visit.admin.limits.clear(queue, limit)
+        flash = Flash(f"Limit {limit} of {queue} is again what its jobs bring.")
+    else:
+        n = int(_number("n", form.get("n")))
+        await visit.admin.limits.set(queue, limit, n)
+        undo = (("limit", limit),) if not form.get("before") else (("limit", limit), ("n", form.get("before")))
+        path = f"limits/{quote(queue, safe='')}/{'set' if form.get('before') else 'clear'}"
+        flash = Flash(f"Limit {limit} of {queue} lets {n:,} of each key run at once.", path, undo)
+    visit.board.hub.forget()
+    return view.redirect(visit, back, flash)
 
 
 async def theme(visit: Visit) -> Response:

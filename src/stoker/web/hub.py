@@ -1,8 +1,8 @@
 """What all viewers share: one reading of the store, however many look.
 
 A page takes the shared reading if it is young enough, and so do live streams: while anybody looks, the hub makes one
-store call every two seconds, the census and the rest in turn. When the store does not answer, the last good reading
-stays, with its time.
+store call every two seconds, of what is most overdue. Streams of pages that show more name it as a `Want`, which the
+viewers of the same thing share. When the store does not answer, the last good reading stays, with its time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from stoker.admin.overview import failed_schedules
 from stoker.app import Stoker
-from stoker.engines.base import Engine, Feature, outbox_of
+from stoker.engines.base import Description, Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue
 from stoker.model.derived import ErrorGroup, deliveries
 from stoker.model.errors import StokerError
@@ -41,7 +42,28 @@ LIMIT = 2.0
 RARELY = 30.0
 """Seconds after which schedules, streams and the deaths of the day are read again."""
 
-STEPS = ("census", "queues", "census", "workers")
+OFTEN: Final = {"census": 4.0, "queues": 8.0, "workers": 8.0}
+"""Seconds after which each part of the reading is due again; together they fill every beat."""
+
+WANTED = 6.0
+"""Seconds after which what a live page wants besides is due again."""
+
+
+class Want(NamedTuple):
+    """What a page shows beside the shared reading: what it is, and how it is read, with how many store calls."""
+
+    what: Hashable
+    read: Callable[[Engine], Awaitable[tuple[Any, int]]]
+
+
+@dataclass
+class Kept:
+    """What was read for a want, when, and how many streams show it."""
+
+    want: Want
+    value: Any = None
+    read_at: float = -1e9
+    viewers: int = 0
 
 
 class Reading(NamedTuple):
@@ -74,6 +96,10 @@ class Hub:
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._rarely_at = -1e9
+        self._part_at = dict.fromkeys(OFTEN, -1e9)
+        self._kept: dict[Hashable, Kept] = {}
+        self._owed = 0
+        self.description: Description | None = None
         self.schedules: Sequence[Schedule] = ()
         self.deliveries: Sequence[Delivery] = ()
         self.deaths = Deaths(0, 0)
@@ -89,6 +115,8 @@ class Hub:
     def forget(self) -> None:
         """Read anew for the next page: something was changed."""
         self._read_at = -1e9
+        for kept in self._kept.values():
+            kept.read_at = -1e9
 
     async def reading(self) -> Reading:
         """A reading that is young enough; concurrent pages share one."""
@@ -99,19 +127,45 @@ class Hub:
                 self._take(Reading(census, await engine.queues(), await engine.workers()))
                 self.calls += 3
                 self._read_at = self._clock()
+                self._part_at = dict.fromkeys(OFTEN, self._read_at)
                 if self._clock() - self._rarely_at > RARELY:
                     await self._read_rarely(engine, census)
             assert self._reading is not None
             return self._reading
 
+    async def wanted(self, want: Want) -> Any:
+        """What a page wants besides; what another viewer of the same thing has just read is shared."""
+        kept = self._kept.get(want.what)
+        if kept is None or self._clock() - kept.read_at > YOUNG:
+            kept = Kept(want) if kept is None else kept
+            await self._read_wanted(await self._store.engine(), kept)
+            self._kept = {key: one for key, one in self._kept.items() if one.viewers or self._young(one)}
+            self._kept[want.what] = kept
+        return kept.value
+
+    def known(self, want: Want) -> Any:
+        """What was read for a want of an open stream."""
+        return self._kept[want.what].value
+
+    def _young(self, kept: Kept) -> bool:
+        return self._clock() - kept.read_at <= YOUNG
+
+    async def _read_wanted(self, engine: Engine, kept: Kept) -> int:
+        kept.value, calls = await kept.want.read(engine)
+        kept.read_at = self._clock()
+        self.calls += calls
+        return calls
+
     async def _read_rarely(self, engine: Engine, census: Census) -> None:
         self.schedules = await engine.schedules()
+        if self.description is None:
+            self.description = await engine.describe()
         if Feature.OUTBOX in engine.features:
             self.deliveries = deliveries(await outbox_of(engine).streams(), census.at)
         points = await engine.points(census.at - DAY, census.at, ("failed",))
         hour = sum(one.count for one in points if one.bucket >= census.at - HOUR)
         self.deaths = msgspec.structs.replace(self.deaths, hour=hour, day=sum(one.count for one in points))
-        self.calls += 3
+        self.calls += 4
         self._rarely_at = self._clock()
 
     def tell_errors(self, groups: Sequence[ErrorGroup]) -> None:
@@ -152,15 +206,22 @@ class Hub:
 
     # --- live -------------------------------------------------------------------------------------------------------
 
-    def enter(self) -> None:
-        """One more viewer; the first one starts the beat."""
+    def enter(self, wants: Sequence[Want] = ()) -> None:
+        """One more viewer, of what `wanted` has read for it; the first one starts the beat."""
         self._viewers += 1
+        for want in wants:
+            self._kept.setdefault(want.what, Kept(want)).viewers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._beat(), name="stoker-dashboard")
 
-    def leave(self) -> None:
+    def leave(self, wants: Sequence[Want] = ()) -> None:
         """One viewer less; without any the hub asks nothing."""
         self._viewers -= 1
+        for want in wants:
+            kept = self._kept[want.what]
+            kept.viewers -= 1
+            if not kept.viewers:
+                del self._kept[want.what]
         if not self._viewers and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -188,26 +249,38 @@ class Hub:
             self._task = None
 
     async def _beat(self) -> None:
-        step = 0
         while True:
             await asyncio.sleep(EVERY)
+            if self._owed:  # something took more than one call: leave out as many beats
+                self._owed -= 1
+                continue
             try:
                 async with asyncio.timeout(LIMIT):
-                    await self._refresh(STEPS[step % len(STEPS)])
+                    await self._refresh()
             except (StokerError, TimeoutError) as error:
                 if self.away_since is None:
                     logger.warning("the dashboard cannot read the store: %s Trying again.", type(error).__name__)
                     self.away_since = self._clock()
-            step += 1
             self.generation += 1
             self._news.set()
             self._news.clear()
 
-    async def _refresh(self, part: str) -> None:
+    async def _refresh(self) -> None:
+        """Read what is most overdue."""
         if self._reading is None:
             await self.reading()
             return
+        now = self._clock()
+        parts: list[tuple[float, str | Kept]] = [((now - self._part_at[name]) / OFTEN[name], name) for name in OFTEN]
+        parts += [((now - kept.read_at) / WANTED, kept) for kept in self._kept.values() if kept.viewers]
+        _, part = max(parts, key=lambda one: one[0])
         engine = await self._store.engine()
+        if isinstance(part, Kept):
+            part.read_at = now  # also when it cannot be read: the others come first then
+            self._owed = max(await self._read_wanted(engine, part) - 1, 0)
+            self.away_since = None
+            return
+        self._part_at[part] = now
         self.calls += 1
         if part == "census":
             self._take(self._reading._replace(census=await engine.census()))

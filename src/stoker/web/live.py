@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
-from urllib.parse import urlencode
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from stoker.model.errors import InvalidInput
 from stoker.web import view
-from stoker.web.hub import Reading
-from stoker.web.pages import jobs, lists, overview, queues
+from stoker.web.hub import Want
+from stoker.web.pages import job, jobs, limits, lists, overview, queues, schedules
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
-PAGES: Final[dict[str, tuple[str, Callable[[Visit, Reading], dict[str, Any]]]]] = {
-    "overview": ("overview.html", overview.live_context),
-    "jobs": ("jobs.html", jobs.live_context),
-    "queues": ("queues.html", queues.live_context),
-    "kinds": ("kinds.html", lists.kinds_context),
+Make: TypeAlias = Callable[..., dict[str, Any]]
+
+
+class Live(NamedTuple):
+    """A page with parts that change by themselves: its template, what it is made from, and where it is.
+
+    `make` takes the visit, the shared reading and what was read for each of `wants`, and asks the store nothing.
+    """
+
+    template: str
+    make: Make
+    wants: Callable[[Visit], list[Want]] = lambda _: []
+    path: str = ""
+
+
+PAGES: Final = {
+    "overview": Live("overview.html", overview.live_context),
+    "jobs": Live("jobs.html", jobs.live_context, jobs.wants, "jobs"),
+    "job": Live("job.html", job.live_context, job.wants, "jobs/{id}"),
+    "queues": Live("queues.html", queues.live_context, path="queues"),
+    "kinds": Live("kinds.html", lists.kinds_context, lists.kinds_wants, "kinds"),
+    "workers": Live("workers.html", lists.workers_context, lists.workers_wants, "workers"),
+    "schedules": Live("schedules.html", schedules.live_context, schedules.wants, "schedules"),
+    "limits": Live("limits.html", limits.live_context, limits.wants, "limits"),
 }
-"""Pages with parts that change by themselves: their template and what it is made from, without a store call."""
 
 QUIET = 15.0
 """Seconds after which a stream without news says that it lives."""
@@ -31,31 +49,43 @@ QUIET = 15.0
 
 async def stream(visit: Visit) -> Response:
     """The stream of one page."""
-    board, page = visit.board, visit.parameter("page")
-    if page not in PAGES:
-        raise InvalidInput("page", page, f"must be one of {', '.join(PAGES)}")
+    board = visit.board
+    page, shown = _shown(visit)
     who = visit.who.name
     if board.hub.viewers >= board.limits.streams or board.streams.get(who, 0) >= board.limits.streams_each:
         raise Problem(429, "streams", "Too many live pages are open. This one asks from time to time instead.")
     await board.hub.reading()
-    return StreamingResponse(_events(visit, page), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    return StreamingResponse(_events(shown, page), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-async def _events(visit: Visit, page: str) -> AsyncIterator[str]:
-    board, hub = visit.board, visit.board.hub
-    template, make = PAGES[page]
-    path = visit.url("" if page == "overview" else page)
-    given = [(name, value) for name, value in visit.request.query_params.multi_items() if name != "page"]
-    shown = Visit(
-        board, _as_page(visit.request, path, urlencode(given)), visit.id, visit.root, visit.csrf, visit.identity
-    )
-    who, sent = visit.who.name, dict[str, str]()
+def _shown(visit: Visit) -> tuple[Live, Visit]:
+    """The live page that the address names, and a visit to it."""
+    name = visit.parameter("page")
+    if name not in PAGES:
+        raise InvalidInput("page", name, f"must be one of {', '.join(PAGES)}")
+    page, id_ = PAGES[name], visit.parameter("id")
+    path = visit.url(page.path.format(id=quote(id_, safe="")))
+    given = [(key, value) for key, value in visit.request.query_params.multi_items() if key not in {"page", "id"}]
+    request = _as_page(visit.request, path, urlencode(given), {"id": id_})
+    return page, Visit(visit.board, request, visit.id, visit.root, visit.csrf, visit.identity)
+
+
+async def _parts(shown: Visit, page: Live, wants: Sequence[Want]) -> dict[str, str]:
+    """The parts of a page as they are now."""
+    hub = shown.board.hub
+    found = [await hub.wanted(want) for want in wants]
+    return view.pieces(page.template, page.make(shown, await hub.reading(), *found))
+
+
+async def _events(shown: Visit, page: Live) -> AsyncIterator[str]:
+    board, hub = shown.board, shown.board.hub
+    who, wants = shown.who.name, page.wants(shown)
     board.streams[who] = board.streams.get(who, 0) + 1
-    hub.enter()
+    hub.enter(wants)
     seen, until = hub.generation, time.monotonic() + board.limits.stream_seconds
     try:
         yield "event: hello\ndata: live\n\n"
-        sent = view.pieces(template, make(shown, await hub.reading()))
+        sent = await _parts(shown, page, wants)
         yield _message(sent)  # the store may have changed since the page was made, or while the stream was away
         while time.monotonic() < until:
             now = await hub.news(seen, QUIET)
@@ -66,41 +96,29 @@ async def _events(visit: Visit, page: str) -> AsyncIterator[str]:
             if hub.away_since is not None:
                 yield "event: away\ndata: the store does not answer\n\n"
                 continue
-            pieces = view.pieces(template, make(shown, hub.last))
+            pieces = view.pieces(page.template, page.make(shown, hub.last, *map(hub.known, wants)))
             changed = {name: html for name, html in pieces.items() if sent.get(name) != html}
             sent = pieces
             yield _message(changed) if changed else "event: beat\ndata: 1\n\n"
     finally:
-        hub.leave()
+        hub.leave(wants)
         board.streams[who] -= 1
-        if not board.streams[who]:
-            del board.streams[who]
 
 
-def _as_page(request: Request, path: str, query: str) -> Request:
-    """The request as if it asked for the page, so that its links are the same."""
+def _as_page(request: Request, path: str, query: str, named: dict[str, str]) -> Request:
+    """The request as if it had asked for the page itself, so that links and ranges come out the same."""
     scope = {**request.scope, "path": path, "raw_path": path.encode(), "query_string": query.encode()}
-    return Request(scope)
+    return Request(scope | {"path_params": named})
 
 
 def _message(changed: dict[str, str]) -> str:
-    parts = (
-        f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{html}</hx-partial>' for name, html in changed.items()
-    )
-    lines = "".join(parts).split("\n")
+    """The parts as one message; the page puts each in the place of the element with its id."""
+    lines = "".join(changed.values()).split("\n")
     return "".join(f"data: {line}\n" for line in lines) + "\n"
 
 
 async def pieces(visit: Visit) -> Response:
     """The same parts once, for a page that may have no stream."""
-    page = visit.parameter("page")
-    if page not in PAGES:
-        raise InvalidInput("page", page, f"must be one of {', '.join(PAGES)}")
-    template, make = PAGES[page]
-    path = visit.url("" if page == "overview" else page)
-    given = [(name, value) for name, value in visit.request.query_params.multi_items() if name != "page"]
-    shown = Visit(
-        visit.board, _as_page(visit.request, path, urlencode(given)), visit.id, visit.root, visit.csrf, visit.identity
-    )
-    found = view.pieces(template, make(shown, await visit.board.hub.reading()))
+    page, shown = _shown(visit)
+    found = await _parts(shown, page, page.wants(shown))
     return Response("".join(found.values()), media_type="text/html; charset=utf-8")

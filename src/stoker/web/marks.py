@@ -31,10 +31,10 @@ def status(name: str, look: str = "st") -> Markup:
     return Markup('<span class="{} st-{}">{}{}</span>').format(look, name, icon(name), name)
 
 
-def gauge(value: float, top: float, *, calm: bool = False) -> Markup:
-    """How much of a whole is used; full is amber unless `calm`."""
+def gauge(value: float, top: float, *, calm: bool = False, look: str = "done") -> Markup:
+    """How much of a whole is used; full is amber unless `calm`, which has the given look."""
     part = min(100 * value / top, 100) if top else 0
-    look = "gauge done" if calm else "gauge full" if part >= 95 else "gauge"
+    look = f"gauge {look}" if calm else "gauge full" if part >= 95 else "gauge"
     return Markup(
         '<svg class="{}" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{:,.0f} of {:,.0f}">'
         '<rect width="{:.1f}" height="6"/></svg>'

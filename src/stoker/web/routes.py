@@ -9,7 +9,20 @@ from starlette.responses import Response
 from stoker.web import actions, assets, live, tokens, view
 from stoker.web.api import document, endpoints
 from stoker.web.board import Way
-from stoker.web.pages import audit, health, job, jobs, lists, operations, outbox, overview, queues, schedules, shared
+from stoker.web.pages import (
+    audit,
+    health,
+    job,
+    jobs,
+    limits,
+    lists,
+    operations,
+    outbox,
+    overview,
+    queues,
+    schedules,
+    shared,
+)
 from stoker.web.problems import TITLES, Problem, details
 from stoker.web.visit import Visit
 
@@ -28,6 +41,8 @@ def ways() -> list[Way]:
         Way("GET", "/pieces", "read", live.pieces),
         Way("GET", "/jobs", "read", jobs.show),
         Way("GET", "/jobs/{id}", "read", job.show),
+        Way("GET", "/jobs/{id}/edit", "operate", job.edit),
+        Way("GET", "/jobs/{id}/move", "operate", job.move),
         Way("POST", "/jobs/{id}/{verb}", "operate", actions.on_job, "action"),
         Way("GET", "/operations/new", "operate", operations.preview),
         Way("POST", "/operations/new", "operate", operations.preview_selection, "action"),
@@ -41,9 +56,12 @@ def ways() -> list[Way]:
         Way("GET", "/kinds", "read", lists.kinds),
         Way("GET", "/workers", "read", lists.workers),
         Way("GET", "/schedules", "read", schedules.show),
+        Way("GET", "/new-schedule", "operate", schedules.new),
+        Way("POST", "/new-schedule", "operate", schedules.create, "action"),
+        Way("GET", "/new-schedule/fires", "read", schedules.preview),
         Way("GET", "/schedules/{name}", "read", schedules.one),
         Way("POST", "/schedules/{name}/{verb}", "operate", actions.on_schedule, "action"),
-        Way("GET", "/limits", "read", lists.limits),
+        Way("GET", "/limits", "read", limits.show),
         Way("POST", "/limits/{name}/{verb}", "operate", actions.on_limit, "action"),
         Way("GET", "/outbox", "read", outbox.show),
         Way("GET", "/outbox/{stream}/{consumer}", "read", outbox.cursors),

@@ -105,6 +105,7 @@ def common(visit: Visit, page: str, title: str, found: list[Finding] | None = No
         "theme": theme if theme in {"light", "dark"} else "",
         "flash": _flash(visit),
         "store": board.store.root(),
+        "version": "" if board.hub.description is None else board.hub.description.version,
         "live_url": "",
     }
 
@@ -133,6 +134,11 @@ def pieces(template: str, context: dict[str, Any]) -> dict[str, str]:
     found = environment().get_template(template)
     scope = found.new_context(_with_parts(context))
     return {name: "".join(block(scope)).strip() for name, block in found.blocks.items() if name.startswith("live_")}
+
+
+def part(template: str, context: dict[str, Any]) -> Response:
+    """A part of a page by itself."""
+    return HTMLResponse(environment().get_template(template).render(context))
 
 
 def page(visit: Visit, template: str, context: dict[str, Any], status: int = 200) -> Response:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stoker.admin import Filter, InvalidFilter
+from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.derived import error_groups, error_line
+from stoker.model.derived import error_groups, error_line, scheduled_of
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
-from stoker.model.query import ALLOWED, Cancel, Census, Clone, Delete, Discard, Requeue, RunNow
+from stoker.model.query import ALLOWED, Cancel, Census, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
 from stoker.model.time import SECOND, Instant, instant
 from stoker.model.words import ago, span, until
 from stoker.records import Job
 from stoker.web import view
-from stoker.web.hub import Reading
+from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
@@ -26,6 +27,8 @@ SHOWN = 50
 GROUPS = 20
 LATEST = 1_000
 LONGEST_FILTER = 2_000
+SUGGESTED = 100
+WORDS: Final = ("tenant:", "key:", "error:", "payload:", "finished:1h", "attempts:>=3")
 
 TABS: Final = (
     ("", "All"),
@@ -62,6 +65,8 @@ ACTIONS: Final = (
     ("run-now", "Run now", RunNow, ""),
     ("cancel", "Cancel", Cancel, ""),
     ("discard", "Discard", Discard, ""),
+    ("move", "Move…", Move, ""),
+    ("prioritize", "Prioritize…", Prioritize, ""),
     ("delete", "Delete…", Delete, "danger"),
 )
 
@@ -94,6 +99,8 @@ async def show(visit: Visit) -> Response:
         "actions": _actions(found.jobs),
         "page_number": "after" in visit.request.query_params,
     }
+    if found.jobs and _countable(visit, wanted):
+        context["live_url"] = visit.url("live", page="jobs", q=text, top=found.jobs[0].id)
     return view.page(visit, "jobs.html", context)
 
 
@@ -105,7 +112,7 @@ async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
     query = limited.query(census.at, queues=queues, kinds=census.kinds(), limit=LATEST)
     page = await engine.find(query)
     context = _context(visit, reading, wanted, str(wanted)) | {
-        "groups": error_groups(page.jobs)[:GROUPS],
+        "groups": shared.masked(visit, error_groups(page.jobs)[:GROUPS]),
         "looked": len(page.jobs),
         "found": None,
         "rows": [],
@@ -113,13 +120,44 @@ async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
     return view.page(visit, "jobs-by-error.html", context)
 
 
-def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
-    """What changes by itself: the counts on the tabs."""
+def wants(visit: Visit) -> list[Want]:
+    """The newest jobs of the list, where they can be looked up without reading texts."""
+    text, hub = visit.parameter("q"), visit.board.hub
     try:
-        wanted = Filter.parse(visit.parameter("q"))
+        wanted = Filter.parse(text)
+    except InvalidInput:
+        return []
+    if not _countable(visit, wanted):
+        return []
+
+    async def read(engine: Engine) -> tuple[list[bytes], int]:
+        census = (hub.last or await hub.reading()).census
+        queues = sorted({one.queue for one in census.counts})
+        query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=SHOWN + 1)
+        return [job.id for job in (await engine.find(query)).jobs], 1
+
+    return [Want(("newest", text), read)]
+
+
+def _countable(visit: Visit, wanted: Filter) -> bool:
+    """Does the first page say what is newer than it?"""
+    searches = wanted.text or wanted.payload or wanted.error or wanted.same_error or wanted.id
+    first = not visit.parameter("after") and not visit.parameter("group")
+    return first and wanted.order in {None, "newest"} and not searches
+
+
+def live_context(visit: Visit, reading: Reading, newest: Sequence[bytes] = ()) -> dict[str, Any]:
+    """What changes by itself: the counts on the tabs, and how many jobs are newer than those on the page."""
+    text, top = visit.parameter("q"), visit.parameter("top")
+    try:
+        wanted = Filter.parse(text)
     except InvalidInput:
         wanted = Filter()
-    return _context(visit, reading, wanted, visit.parameter("q")) | {"rows": [], "found": None}
+    try:
+        newer = sum(one > ids.parse(top) for one in newest) if top else len(newest)
+    except ValueError:
+        raise InvalidInput("top", top, "must be the id of a job") from None
+    return _context(visit, reading, wanted, text) | {"rows": [], "found": None, "newer": newer}
 
 
 def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[str, Any]:
@@ -141,8 +179,23 @@ def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[
         "mistake": "",
         "actions": [],
         "older": "",
-        "live_url": visit.url("live", page="jobs", q=text),
+        "newer": 0,
+        "most_newer": SHOWN,
+        "words": _words(reading),
+        "live_url": visit.url(
+            "live", page="jobs", q=text, **{name: visit.parameter(name) for name in ("after", "group")}
+        ),
     }
+
+
+def _words(reading: Reading) -> list[str]:
+    """What the next term of a filter may be, for the field's list of suggestions."""
+    census = reading.census
+    queues = [f"queue:{shared.quoted(name)}" for name in shared.queue_names(reading)[:SUGGESTED]]
+    kinds = [f"kind:{shared.quoted(name)}" for name in census.kinds()[:SUGGESTED]]
+    statuses = [f"is:{name}" for name, _ in TABS if name] + [f"is:{name}" for name in ("pending", "active", "finished")]
+    since = [f"since:{window}" for window in ("15m", "1h", "6h", "24h", "7d")]
+    return [*statuses, *queues, *kinds, *since, "order:oldest", "order:newest", *WORDS]
 
 
 def _with(wanted: Filter, name: str) -> Filter:
@@ -174,8 +227,6 @@ def by_status(wanted: Filter, census: Census) -> dict[Status, int]:
     if any(getattr(wanted, field) != getattr(plain, field) for field in others):
         return {}
     query = wanted.query(census.at, queues=sorted({one.queue for one in census.counts}), kinds=census.kinds())
-    if query.due is not None and query.kinds:
-        return {}
     chosen = [
         one
         for one in census.counts
@@ -183,10 +234,19 @@ def by_status(wanted: Filter, census: Census) -> dict[Status, int]:
     ]
     found = {status: sum(one.n for one in chosen if one.status is status) for status in Status}
     if query.due is not None:
-        names = query.queues or {one.queue for one in census.counts}
-        later = sum(census.scheduled.get(name, 0) for name in names)
+        later = _later(query, census)
+        if later is None:
+            return {}
         found[Status.PENDING] = later if query.due == "later" else found[Status.PENDING] - later
     return found
+
+
+def _later(query: Query, census: Census) -> int | None:
+    """How many of the pending jobs of a question are not due; None where the census does not know."""
+    if not query.kinds:
+        return sum(census.scheduled.get(name, 0) for name in query.queues or {one.queue for one in census.counts})
+    each = [scheduled_of(census, kind, query.queues) for kind in query.kinds]
+    return None if None in each else sum(one or 0 for one in each)
 
 
 def _counts(wanted: Filter, census: Census) -> dict[str, int]:
@@ -196,9 +256,9 @@ def _counts(wanted: Filter, census: Census) -> dict[str, int]:
     except InvalidInput:
         return {}
     found = {status.value: n for status, n in counted.items()}
-    if counted and not wanted.kinds and not wanted.but_kinds:
-        later = by_status(msgspec.structs.replace(whole, views=("scheduled",)), census)[Status.PENDING]
-        found |= {"scheduled": later, "ready": counted[Status.PENDING] - later}
+    later = by_status(msgspec.structs.replace(whole, views=("scheduled",)), census)
+    if counted and later:
+        found |= {"scheduled": later[Status.PENDING], "ready": counted[Status.PENDING] - later[Status.PENDING]}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Kinds, workers, limits: what the census, presences and budgets say, as tables."""
+"""Kinds and workers: what the census and presences say, as tables."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Any
 
 from starlette.responses import Response
 
+from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, live
-from stoker.model.derived import error_line, is_silent
+from stoker.model.derived import error_line, is_silent, scheduled_of
 from stoker.model.job import LEASE, Job, Status
 from stoker.model.query import Query
-from stoker.model.throttle import Rate, level, until_token
-from stoker.model.time import MINUTE, SECOND, Instant
+from stoker.model.time import SECOND, Instant
 from stoker.model.words import clock, count, share, span
 from stoker.web import view
-from stoker.web.hub import Reading
+from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.pages.overview import LONG
 from stoker.web.visit import Visit
+
+COUNTED = 1_000
+"""So many scheduled jobs are counted one by one to tell their kinds apart."""
 
 SQUARES = 64
 """More slots than this are shown as a gauge."""
@@ -28,12 +31,28 @@ SQUARES = 64
 # --- kinds ----------------------------------------------------------------------------------------------------------
 
 
+def kinds_wants(visit: Visit) -> list[Want]:
+    """How many jobs of each kind are not due, where they are few enough to be counted one by one."""
+    hub = visit.board.hub
+
+    async def read(engine: Engine) -> tuple[Counter[str] | None, int]:
+        scheduled = sum((hub.last or await hub.reading()).census.scheduled.values())
+        if not 0 < scheduled <= COUNTED:
+            return None if scheduled else Counter(), 0
+        page = await engine.find(Query(statuses=frozenset({Status.PENDING}), due="later", limit=COUNTED))
+        return Counter(job.kind for job in page.jobs) if page.cursor is None else None, 1
+
+    return [Want("later", read)]
+
+
 async def kinds(visit: Visit) -> Response:
     """Every kind that has jobs or totals."""
-    return view.page(visit, "kinds.html", kinds_context(visit, await visit.board.hub.reading()))
+    reading = await visit.board.hub.reading()
+    later = await visit.board.hub.wanted(kinds_wants(visit)[0])
+    return view.page(visit, "kinds.html", kinds_context(visit, reading, later))
 
 
-def kinds_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+def kinds_context(visit: Visit, reading: Reading, later: Counter[str] | None) -> dict[str, Any]:
     """The table of kinds; most trouble first."""
     census = reading.census
     present = live(reading.presences, census.at)
@@ -46,12 +65,15 @@ def kinds_context(visit: Visit, reading: Reading) -> dict[str, Any]:
         found, total = counts.get(kind, Counter()), census.totals.get(kind)
         ended = 0 if total is None else total.completed + total.failed
         waiting = found["pending"] + found["retrying"] + found["running"]
+        scheduled = scheduled_of(census, kind) if later is None else min(later[kind], found["pending"])
         rows.append(
             {
                 "kind": kind,
                 "quoted": shared.quoted(kind),
                 "error": "" if total is None else error_line(total.last_error),
-                "waiting": found["pending"],
+                "pending": found["pending"],
+                "scheduled": scheduled,
+                "ready": None if scheduled is None else found["pending"] - scheduled,
                 "running": found["running"],
                 "retrying": found["retrying"],
                 "dead": found["dead"],
@@ -73,12 +95,20 @@ def kinds_context(visit: Visit, reading: Reading) -> dict[str, Any]:
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
+async def _running(engine: Engine) -> tuple[list[Job], int]:
+    return list((await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=1_000))).jobs), 1
+
+
+def workers_wants(_: Visit) -> list[Want]:
+    """What runs."""
+    return [Want("running", _running)]
+
+
 async def workers(visit: Visit) -> Response:
     """Every worker by host, with a square per slot."""
     reading = await visit.board.hub.reading()
-    engine = await visit.board.store.engine()
-    page = await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=1_000))
-    return view.page(visit, "workers.html", workers_context(visit, reading, page.jobs))
+    jobs = await visit.board.hub.wanted(workers_wants(visit)[0])
+    return view.page(visit, "workers.html", workers_context(visit, reading, jobs))
 
 
 def workers_context(visit: Visit, reading: Reading, jobs: list[Job]) -> dict[str, Any]:
@@ -101,7 +131,7 @@ def workers_context(visit: Visit, reading: Reading, jobs: list[Job]) -> dict[str
         "sub": f"{where}, {running:,} of {count(slots, 'slot')} busy. Each square is a slot; a full one is a job.",
         "hosts": [_host(name, found) for name, found in hosts.items()],
         "silent": [_silent(one, len(held.get(one.worker, [])), now) for one in silent],
-        "live_url": "",
+        "live_url": visit.url("live", page="workers", host=wanted),
     }
 
 
@@ -150,49 +180,9 @@ def _process(visit: Visit, one: Presence, jobs: list[Job], now: Instant) -> dict
 def _silent(one: Presence, jobs: int, now: Instant) -> dict[str, str]:
     passed = clock(one.seen_at + LEASE, now)
     text = f"was last seen {span((now - one.seen_at) // SECOND * SECOND)} ago."
-    if jobs:
+    if jobs and one.seen_at + LEASE > now:
         go = "goes" if jobs == 1 else "go"
         text += f" If it stays silent its {count(jobs, 'job')} {go} to another worker at {passed}."
+    elif jobs:
+        text += f" The lease of its {count(jobs, 'job')} ran out at {passed}: another worker takes them."
     return {"name": f"{one.host} / {one.pid}", "text": text}
-
-
-# --- limits ---------------------------------------------------------------------------------------------------------
-
-
-async def limits(visit: Visit) -> Response:
-    """Rate budgets and the rates of queues."""
-    reading = await visit.board.hub.reading()
-    engine = await visit.board.store.engine()
-    now = await engine.now()
-    rows = []
-    for budget in await engine.budgets():
-        left, top = level(budget.bucket, now), budget.bucket.rate.capacity
-        wait = until_token(budget.bucket, now)
-        rows.append(_limit(budget.name, "budget", left, top, budget.bucket.rate, wait))
-    for queue in reading.queues:
-        if queue.bucket is not None:
-            left, top = level(queue.bucket, now), queue.bucket.rate.capacity
-            rows.append(_limit(queue.name, "queue", left, top, queue.bucket.rate, until_token(queue.bucket, now)))
-    empty = sum(row["left"] < 1 for row in rows)
-    title = f"{empty} of {count(len(rows), 'rate')} {'is' if empty == 1 else 'are'} used up." if rows else ""
-    context = view.common(visit, "limits", "Limits", shared.found(visit, reading)) | {
-        "now": now,
-        "rows": rows,
-        "sub": title,
-        "live_url": "",
-    }
-    return view.page(visit, "limits.html", context)
-
-
-def _limit(name: str, noun: str, left: float, top: float, rate: Rate, wait: int) -> dict[str, Any]:
-    per = "second" if rate.per == 1 else "minute" if rate.per == MINUTE // SECOND else f"{rate.per:g} s"
-    return {
-        "name": name,
-        "noun": noun,
-        "left": left,
-        "top": top,
-        "refill": f"{rate.n:g} per {per}",
-        "next": "now" if not wait else f"in {span(wait)}",
-        "n": rate.n,
-        "per": rate.per,
-    }

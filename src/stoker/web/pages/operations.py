@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
 from stoker.admin import Bulk, Filter
 from stoker.admin.operations import OperationView
+from stoker.engines.base import Engine
 from stoker.model import ids
+from stoker.model.derived import keys_taken
 from stoker.model.errors import InvalidInput
-from stoker.model.job import Status
-from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
+from stoker.model.job import ACTIVE, Job, Status
+from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
 from stoker.model.words import count, span
 from stoker.web import actions, view
 from stoker.web.board import Form
@@ -27,6 +29,10 @@ MOST = 10_000
 TYPED_ABOVE = 100
 LARGEST_SELECTION = 1_000
 PAGE = 1_000
+KEYED = 2_000
+"""Jobs whose unique keys are looked at."""
+KEYS: Final = frozenset[type[Change]]({Requeue, Clone})
+"""Changes that make a finished job active again, for which its key must be free."""
 
 VERBS: Final[dict[str, tuple[str, type[Change], str, str]]] = {
     "requeue": (
@@ -75,9 +81,10 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
     label, change, follows, keep = VERBS[do]
     reading = await visit.board.hub.reading()
-    statuses, complete = await _count(visit, reading, text, chosen)
     allowed = ALLOWED[change] - ({Status.RUNNING} if change is Delete and not chosen else set())
-    can = sum(n for status, n in statuses.items() if status in allowed)
+    counted = await _count(visit, reading, text, chosen, change)
+    statuses, complete = counted.statuses, counted.complete
+    can = sum(n for status, n in statuses.items() if status in allowed) - counted.taken
     every = sum(statuses.values())
     shown = f"{can:,}" if complete else f"more than {can:,}"
     title = f"{label} {shown}{'' if can == every else f' of {every:,}'} {'job' if every == 1 else 'jobs'}?"
@@ -93,16 +100,15 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         "chips": [(word, value) for word, value, _ in jobs.terms(Filter.parse(text))] if text else [],
         "rows": [(status.value, n, status in allowed) for status, n in sorted(statuses.items()) if n],
         "can": can,
+        "taken": counted.taken,
+        "taken_of": counted.taken_of,
         "every": every,
         "complete": complete,
         "typed": typed,
-        "verbs": [
-            (name, visit.url("operations/new", do=name, q=text)) for name in VERBS if name not in {"move", "prioritize"}
-        ]
-        if text
-        else [],
+        "verbs": [(name, visit.url("operations/new", do=name, q=text)) for name in VERBS] if text else [],
         "verb_names": {name: found[0] for name, found in VERBS.items()},
         "needs": {"move": "queue", "prioritize": "priority"}.get(do, ""),
+        "queue_names": shared.queue_names(reading),
         "notes": _notes(reading, text) if do in {"requeue", "retry", "run-now"} else [],
         "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
@@ -112,31 +118,59 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
     return view.page(visit, "operation-new.html", context)
 
 
-async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str]) -> tuple[Counter[Status], bool]:
+class Counted(NamedTuple):
+    """What an action would meet: jobs by status, and those whose key is taken, if only among so many (`taken_of`)."""
+
+    statuses: Counter[Status]
+    complete: bool
+    taken: int = 0
+    taken_of: int | None = None
+
+
+async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], change: type[Change]) -> Counted:
     engine = await visit.board.store.engine()
-    found: Counter[Status] = Counter()
     if chosen:
         if len(chosen) > LARGEST_SELECTION:
             raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
-        for job in await engine.get([ids.parse(one) for one in chosen]):
-            if job is not None:
-                found[job.status] += 1
-        return found, True
+        there = [job for job in await engine.get([ids.parse(one) for one in chosen]) if job is not None]
+        return await _with_keys(engine, Counted(Counter(job.status for job in there), True), there, True, change)
     wanted = Filter.parse(text)
     census = reading.census
     queues = sorted({one.queue for one in census.counts})
-    query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=PAGE)
-    if counted := jobs.by_status(wanted, census):
-        return Counter(
-            {status: n for status, n in counted.items() if not query.statuses or status in query.statuses}
-        ), True
-    while found.total() < MOST:
+    sample = None
+    if wanted.same_error is not None:
+        [sample] = await engine.get([ids.parse(wanted.same_error)])
+    query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=PAGE, sample=sample)
+    if known := jobs.by_status(wanted, census):
+        statuses = Counter({status: n for status, n in known.items() if not query.statuses or status in query.statuses})
+        looked, whole = await _walked(engine, query, KEYED) if change in KEYS else ([], True)
+        return await _with_keys(engine, Counted(statuses, True), looked, whole, change)
+    looked, whole = await _walked(engine, query, MOST)
+    return await _with_keys(engine, Counted(Counter(job.status for job in looked), whole), looked, whole, change)
+
+
+async def _walked(engine: Engine, query: Query, most: int) -> tuple[list[Job], bool]:
+    """Jobs of a question, up to so many, and whether these are all."""
+    found: list[Job] = []
+    while len(found) < most:
         page = await engine.find(query)
-        found.update(job.status for job in page.jobs)
+        found += page.jobs
         if page.cursor is None:
             return found, True
         query = msgspec.structs.replace(query, cursor=page.cursor)
     return found, False
+
+
+async def _with_keys(engine: Engine, counted: Counted, looked: list[Job], whole: bool, change: type[Change]) -> Counted:
+    """Count the jobs whose unique key another job has."""
+    keyed = [job for job in looked if job.unique is not None and job.status in ALLOWED[change]]
+    if change not in KEYS or not keyed:
+        return counted
+    everywhere = any(job.unique is not None and job.unique.scope == "global" for job in keyed)
+    kinds = frozenset[str]() if everywhere else frozenset(job.kind for job in keyed)
+    active, all_active = await _walked(engine, Query(statuses=ACTIVE, kinds=kinds, limit=PAGE), KEYED)
+    of = None if whole and all_active else len(looked)
+    return counted._replace(taken=keys_taken(keyed, active), taken_of=of)
 
 
 def _notes(reading: Reading, text: str) -> list[tuple[str, str]]:
@@ -184,7 +218,7 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
     engine = await visit.board.store.engine()
     for job in await engine.get([ids.parse(one) for one in chosen]):
         if job is not None:
-            actions.check_queue(visit, job.queue)
+            shared.check_queue(visit, job.queue)
     done = await act(visit, do, chosen, _needs(form, do))
     visit.board.hub.forget()
     return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(actions.told(do, done)))

@@ -71,7 +71,7 @@ async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGro
     engine = await visit.board.store.engine()
     queues = frozenset[str]() if queue is None else frozenset({queue})
     page = await engine.find(Query(statuses=FAILING, queues=queues, limit=LATEST))
-    return error_groups(page.jobs), LATEST
+    return shared.masked(visit, error_groups(page.jobs)), LATEST
 
 
 async def points_json(visit: Visit) -> Response:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from stoker import records
+from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.cron import zone
 from stoker.model.cron_words import in_words
 from stoker.model.errors import InvalidInput, NotFound
-from stoker.model.job import Status
+from stoker.model.job import Draft, Status
 from stoker.model.query import Query
-from stoker.model.schedule import SCHEDULE, Schedule, upcoming
-from stoker.model.time import DAY, Instant, moment
+from stoker.model.schedule import SCHEDULE, Schedule, check, template, upcoming
+from stoker.model.time import DAY, SECOND, Instant, moment
 from stoker.model.words import clock, count, span, until
+from stoker.schedules import parse
 from stoker.web import view
+from stoker.web.board import Form
+from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
+from stoker.web.pages.shared import check_queue
+from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
 MOST_TICKS = 100
@@ -26,31 +35,46 @@ SHOWN_JOBS = 20
 MISFIRES = {"once": "makes up for missed ones once", "skip": "skips what was missed", "all": "makes up for all"}
 
 
+def wants(_: Visit) -> list[Want]:
+    """Every schedule, and what became of the last job of each."""
+
+    async def read(engine: Engine) -> tuple[tuple[list[Schedule], dict[bytes, Status]], int]:
+        found = await engine.schedules()
+        last = [ids.occurrence(one.name, one.last_fire) for one in found if one.last_fire is not None][:1_000]
+        outcomes = {job.id: job.status for job in await engine.get(last) if job is not None} if last else {}
+        return (found, outcomes), 2 if last else 1
+
+    return [Want("schedules", read)]
+
+
 async def show(visit: Visit) -> Response:
     """Every schedule."""
     reading = await visit.board.hub.reading()
-    engine = await visit.board.store.engine()
-    found = await engine.schedules()
-    visit.board.hub.schedules = found
-    last = [ids.occurrence(one.name, one.last_fire) for one in found if one.last_fire is not None]
-    outcomes = {job.id: job.status for job in await engine.get(last[:1_000]) if job is not None}
+    read = await visit.board.hub.wanted(wants(visit)[0])
+    visit.board.hub.schedules = read[0]
+    return view.page(visit, "schedules.html", live_context(visit, reading, read))
+
+
+def live_context(
+    visit: Visit, reading: Reading, read: tuple[Sequence[Schedule], dict[bytes, Status]]
+) -> dict[str, Any]:
+    """The table of schedules."""
+    found, outcomes = read
     now = reading.census.at
     rows = [row(visit, one, now, outcomes) for one in found]
     soon = min(
         (one for one in found if one.enabled and one.next_fire), key=lambda one: one.next_fire or 0, default=None
     )
-    sub = f"{count(len(found), 'schedule')}."
-    if soon is not None and soon.next_fire is not None:
-        sub += f" Next: {soon.name} {until(soon.next_fire, now)}."
     hours = [f"{moment(now + DAY * part // 4):%H:%M}" for part in range(1, 5)]
-    context = view.common(visit, "schedules", "Schedules", shared.found(visit, reading)) | {
+    return view.common(visit, "schedules", "Schedules", shared.found(visit, reading)) | {
         "now": now,
         "rows": rows,
-        "sub": sub,
+        "sub": f"{count(len(found), 'schedule')}.",
+        "soon": None if soon is None or soon.next_fire is None else (soon.name, until(soon.next_fire, now)),
         "hours": ["now", *hours],
-        "live_url": "",
+        "may": visit.may("operate"),
+        "live_url": visit.url("live", page="schedules"),
     }
-    return view.page(visit, "schedules.html", context)
 
 
 def row(visit: Visit, one: Schedule, now: Instant, outcomes: dict[bytes, Status]) -> dict[str, Any]:
@@ -110,29 +134,34 @@ def ticks(one: Schedule, now: Instant) -> list[float] | None:
 
 async def one(visit: Visit) -> Response:
     """One schedule: what it is, its next fires, its last jobs, and a form."""
+    return await page(visit)
+
+
+async def page(visit: Visit, mistake: str = "", given: Form | None = None) -> Response:
+    """The page of a schedule, with what was typed into its form where that was refused or is tried."""
     found = await named(visit)
     reading = await visit.board.hub.reading()
     engine = await visit.board.store.engine()
     now = reading.census.at
-    page = await engine.find(Query(kinds=frozenset({found.template.kind}), limit=200))
-    own = [job for job in page.jobs if _made_by(job.metadata, job.options.metadata, found.name)][:SHOWN_JOBS]
-    try:
-        place = zone(found.tz)
-        fires = [(moment(at).astimezone(place), at) for at in upcoming(found, now, 5)]
-    except InvalidInput:
-        fires = []
+    made = await engine.find(Query(kinds=frozenset({found.template.kind}), limit=200))
+    own = [job for job in made.jobs if _made_by(job.metadata, job.options.metadata, found.name)][:SHOWN_JOBS]
+    fields = _typed(found) if given is None else _fields(given)
     context = view.common(visit, "schedules", found.name, shared.found(visit, reading)) | {
         "now": now,
         "s": row(visit, found, now, {}),
         "schedule": found,
         "misfire": MISFIRES[found.misfire],
         "grace": span(found.grace),
-        "fires": [(f"{there:%a %d %b %Y %H:%M:%S} {found.tz}", at) for there, at in fires],
         "rows": [jobs.row(visit, records.job(job), now) for job in own],
         "declared": found.name in visit.board.jobs.declared_schedules,
+        "f": fields,
+        "fires": fires(fields, now),
+        "mistake": mistake,
+        "misfires": MISFIRES,
+        "preview_url": visit.url("new-schedule/fires"),
         "live_url": "",
     }
-    return view.page(visit, "schedule.html", context)
+    return view.page(visit, "schedule.html", context, 422 if mistake else 200)
 
 
 async def named(visit: Visit) -> Schedule:
@@ -147,3 +176,147 @@ async def named(visit: Visit) -> Schedule:
 
 def _made_by(metadata: dict[str, str], given: dict[str, str] | None, name: str) -> bool:
     return {**(given or {}), **metadata}.get(SCHEDULE) == name
+
+
+# --- the form -------------------------------------------------------------------------------------------------------
+
+FIELDS: Final = ("name", "kind", "queue", "payload", "cron", "tz", "misfire", "grace", "overlap", "jitter")
+
+
+def _fields(form: Form) -> dict[str, str]:
+    return {name: form.get(name).strip() for name in FIELDS}
+
+
+def _typed(found: Schedule | None) -> dict[str, str]:
+    """What the form of a schedule begins with; that of a new one with None."""
+    fields = dict.fromkeys(FIELDS, "") | {
+        "tz": "UTC",
+        "misfire": "once",
+        "overlap": "allow",
+        "grace": "60",
+        "jitter": "0",
+    }
+    if found is None:
+        return fields
+    return fields | {
+        "cron": found.expression,
+        "tz": found.tz,
+        "misfire": found.misfire,
+        "overlap": found.overlap,
+        "grace": f"{found.grace / SECOND:g}",
+        "jitter": f"{found.jitter / SECOND:g}",
+    }
+
+
+def options(fields: dict[str, str]) -> dict[str, Any]:
+    """The fields as the options of a schedule; raises `InvalidInput` naming what is wrong."""
+    cron = fields["cron"]
+    given: dict[str, Any] = {}
+    if cron.startswith("@every "):
+        given["every"] = number("every", cron.removeprefix("@every ").removesuffix("s"))
+    else:
+        given |= {"cron": cron, "tz": fields["tz"] or "UTC"}
+    for name in ("misfire", "overlap"):
+        if fields[name]:
+            given[name] = fields[name]
+    for name in ("grace", "jitter"):
+        if fields[name]:
+            given[name] = number(name, fields[name])
+    return given
+
+
+def number(field: str, text: str) -> float:
+    """A finite number of a form; raises `InvalidInput`."""
+    try:
+        found = float(text.replace(",", ""))
+    except ValueError:
+        raise InvalidInput(field, text, "must be a number") from None
+    if not math.isfinite(found):
+        raise InvalidInput(field, text, "must be a finite number")
+    return found
+
+
+def fires(fields: dict[str, str], now: Instant) -> dict[str, Any]:
+    """The next five fires of what the form says, in its zone and UTC, or why there are none."""
+    if not fields["cron"]:
+        return {"words": "", "at": [], "mistake": "Give an expression, as in 0 9 * * mon-fri or @every 90s."}
+    try:
+        given = options(fields)
+        parsed = parse(given)
+        tz = parsed.get("tz", "UTC")
+        tried = Schedule(
+            name="preview", expression=parsed["expression"], tz=tz, template=template(Draft(b"0" * 16, "preview"))
+        )
+        check(tried, now)
+        there = [(moment(at).astimezone(zone(tz)), at) for at in upcoming(tried, now, 5)]
+    except InvalidInput as error:
+        return {"words": "", "at": [], "mistake": str(error).removesuffix(" Nothing was stored.")}
+    return {
+        "words": in_words(tried.expression),
+        "at": [(f"{local:%a %d %b %Y %H:%M:%S} {tz}", at) for local, at in there],
+        "mistake": "" if there else "It never fires.",
+    }
+
+
+async def preview(visit: Visit) -> Response:
+    """The next fires of what is typed, as a part of the page."""
+    fields = dict.fromkeys(FIELDS, "") | {name: visit.parameter(name).strip() for name in ("cron", "tz")}
+    reading = await visit.board.hub.reading()
+    return view.part("_fires.html", {"fires": fires(fields, reading.census.at)})
+
+
+async def new(visit: Visit) -> Response:
+    """The form of a new schedule."""
+    return await new_page(visit)
+
+
+async def new_page(visit: Visit, mistake: str = "", given: Form | None = None) -> Response:
+    """The form of a new schedule, with what was typed where that was refused or is tried."""
+    reading = await visit.board.hub.reading()
+    fields = _typed(None) if given is None else _fields(given)
+    app = visit.board.jobs
+    context = view.common(visit, "schedules", "New schedule", shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "f": fields,
+        "fires": fires(fields, reading.census.at),
+        "mistake": mistake,
+        "misfires": MISFIRES,
+        "kinds": sorted({*app.tasks, *app.declared})[:200],
+        "queue_names": shared.queue_names(reading),
+        "preview_url": visit.url("new-schedule/fires"),
+        "live_url": "",
+    }
+    return view.page(visit, "schedule-new.html", context, 422 if mistake else 200)
+
+
+async def create(visit: Visit) -> Response:
+    """Store a new schedule."""
+    form = await visit.board.form(visit)
+    if form.get("preview"):
+        return await new_page(visit, given=form)
+    fields = _fields(form)
+    try:
+        payload = json.loads(fields["payload"]) if fields["payload"] else None
+    except ValueError as error:
+        return await new_page(visit, f"The payload is no JSON: {error}.", form)
+    try:
+        if not isinstance(payload, dict | None):
+            raise InvalidInput("payload", fields["payload"], "must be an object with the arguments by name")
+        draft = visit.board.jobs.draft(fields["kind"], payload, queue=fields["queue"] or None)
+        check_queue(visit, draft.queue)
+        stored = await visit.admin.schedules.create(fields["name"], draft, **options(fields))
+    except (InvalidInput, NotFound) as error:
+        return await new_page(visit, str(error), form)
+    visit.board.hub.forget()
+    flash = Flash(f"Stored {stored.name}. Every worker fires it from now on.")
+    return view.redirect(visit, visit.url(f"schedules/{quote(stored.name, safe='')}"), flash)
+
+
+async def save(visit: Visit, form: Form, before: Schedule) -> Flash:
+    """Change what the form of a schedule says; raises `InvalidInput` and changes nothing where it cannot be."""
+    typed = _typed(before)
+    fields = typed | {name: form.get(name).strip() for name in typed if form.get(name)}
+    await visit.admin.schedules.edit(before.name, **options(fields))
+    undo = tuple((name, value) for name, value in typed.items() if value)
+    told = f"Changed {before.name}. Deployments leave it alone from now on."
+    return Flash(told, f"schedules/{quote(before.name, safe='')}/edit", undo)

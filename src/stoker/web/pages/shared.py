@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from stoker.admin.history import RECENT
 from stoker.admin.queues import QueueView, views
+from stoker.model.control import live
+from stoker.model.derived import ErrorGroup
 from stoker.model.findings import Finding, Situation, findings
 from stoker.model.time import SECOND, Instant, instant
 from stoker.records import Job
 from stoker.web.hub import Reading
+from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
 BUTTONS = {
@@ -28,6 +33,23 @@ def quoted(name: str) -> str:
     """A name as a value of a filter."""
     plain = all(letter not in ' ,"\t\n' for letter in name)
     return name if plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def queue_names(reading: Reading) -> list[str]:
+    """Every queue that has jobs, was tuned or is served, by name."""
+    served = {name for one in live(reading.presences, reading.census.at) for name in one.queues}
+    return sorted({*(one.queue for one in reading.census.counts), *(one.name for one in reading.queues), *served})
+
+
+def check_queue(visit: Visit, queue: str) -> None:
+    """Refuse a change in a queue that this visitor does not reach."""
+    if not visit.who.reaches(queue):
+        raise Problem(403, "queue", f"{visit.who.name} may not change anything in queue {queue}. Nothing was changed.")
+
+
+def masked(visit: Visit, groups: list[ErrorGroup]) -> list[ErrorGroup]:
+    """Groups of errors as visitors may read them."""
+    return [replace(one, error=visit.board.redact.text(one.error)) for one in groups]
 
 
 def found(visit: Visit, reading: Reading) -> list[Finding]:

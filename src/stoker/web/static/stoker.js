@@ -184,23 +184,63 @@
     say(held ? "Held" : "Live");
   }
   live?.addEventListener("click", hold);
-  // What is hovered, focused, ticked or open stays as it is.
-  const busy = (node) => node.matches(":hover, :focus-within") || node.querySelector("details[open]");
+  // A row that is hovered, focused, ticked or open stays as it is; the others change in place and keep their order.
+  const still = (row) => row.matches(":hover, :focus-within, .sel") || row.querySelector("details[open] form, input:checked");
+  const owed = new Map();
+  function morph(old, fresh) {
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) return old.replaceWith(fresh), true;
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+      return true;
+    }
+    if (old.dataset.row && old.matches("tr, li") && still(old)) return old.outerHTML === fresh.outerHTML;
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && !["open", "hidden"].includes(name)) old.removeAttribute(name);
+    }
+    for (const { name, value } of [...fresh.attributes]) {
+      if (old.getAttribute(name) !== value && !["open", "hidden"].includes(name)) old.setAttribute(name, value);
+    }
+    return [...fresh.children].some((child) => child.dataset.row) ? rowsOf(old, fresh) : childrenOf(old, fresh);
+  }
+  function childrenOf(old, fresh) {
+    const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
+    let whole = true;
+    after.forEach((child, n) => (n < before.length ? (whole = morph(before[n], child) && whole) : old.append(child)));
+    for (const child of before.slice(after.length)) child.remove();
+    return whole;
+  }
+  function rowsOf(old, fresh) {
+    const known = new Map([...old.children].map((child) => [child.dataset.row, child]));
+    let whole = true;
+    for (const child of [...fresh.children]) {
+      const there = known.get(child.dataset.row);
+      known.delete(child.dataset.row);
+      if (there) whole = morph(there, child) && whole;
+      else old.append(child);
+    }
+    for (const gone of known.values()) gone.remove();
+    return whole;
+  }
+  function take(part) {
+    const old = document.getElementById(part.id);
+    if (!old) return;
+    const copy = part.cloneNode(true);
+    if (morph(old, part)) owed.delete(copy.id);
+    else owed.set(copy.id, copy); // once nothing in it is held
+    for (const node of all("[hidden][data-copy]", document.getElementById(copy.id) ?? document)) node.hidden = false;
+    if (localStorage.getItem("stoker-zone") === "local") showZone();
+  }
+  const partsOf = (html) => all("[id^=live_]", new DOMParser().parseFromString(html, "text/html"));
   if (stream) {
     stream.addEventListener("htmx:sse:before:message", (event) => {
       heard = Date.now();
       const { message } = event.detail;
       if (message.event === "away") return say("Reconnecting", "stale");
       if (message.event) return held ? undefined : say("Live");
-      if (held) return event.preventDefault();
+      event.preventDefault();
+      if (held) return;
       say("Live");
-      const parts = new DOMParser().parseFromString(message.data, "text/html");
-      const fresh = [...parts.querySelectorAll("hx-partial")].filter((part) => {
-        const old = one(part.getAttribute("hx-target"));
-        return old && !busy(old);
-      });
-      message.data = fresh.map((part) => part.outerHTML).join("");
-      if (!fresh.length) event.preventDefault();
+      for (const part of partsOf(message.data)) take(part);
     });
     stream.addEventListener("htmx:sse:error", () => say("Reconnecting", "stale"));
     stream.addEventListener("htmx:response:error", () => poll());
@@ -208,6 +248,9 @@
     setInterval(() => {
       if (!document.hidden && !polling && Date.now() - heard > 20000) say("Reconnecting", "stale");
     }, 5000);
+    setInterval(() => {
+      if (!held) for (const part of [...owed.values()]) take(part);
+    }, 1000);
     addEventListener("pagehide", () => stream.remove());
     const title = document.title;
     new MutationObserver(() => {
@@ -223,14 +266,23 @@
     polling = setInterval(async () => {
       if (held || document.hidden) return;
       const answer = await fetch(url);
-      if (!answer.ok) return;
-      const parts = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const node of parts.querySelectorAll("[id^=live_]")) {
-        const old = document.getElementById(node.id);
-        if (old && !busy(old)) old.replaceWith(node);
-      }
+      if (answer.ok) for (const part of partsOf(await answer.text())) take(part);
     }, 15000);
   }
+
+  // --- the next fires of what is typed into the form of a schedule ----------------------------------------------------
+  const planned = one("form[data-preview]");
+  let asked = 0;
+  planned?.addEventListener("input", (event) => {
+    if (!["cron", "tz"].includes(event.target.name)) return;
+    clearTimeout(asked);
+    asked = setTimeout(async () => {
+      const typed = new URLSearchParams({ cron: planned.cron.value, tz: planned.tz.value });
+      const answer = await fetch(`${planned.dataset.preview}?${typed}`);
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#fires");
+      if (answer.ok && found) morph(one("#fires"), found);
+    }, 250);
+  });
   const nav = one(".nav");
   const current = nav?.querySelector("[aria-current]");
   if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2;

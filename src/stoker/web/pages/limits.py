@@ -1,0 +1,131 @@
+"""Limits: rate budgets, rates of queues, and the keys whose places are all taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from stoker.engines.base import Engine
+from stoker.model import ids
+from stoker.model.control import Budget
+from stoker.model.subqueues import SubqueueView
+from stoker.model.throttle import Rate, level, until_token
+from stoker.model.time import MINUTE, SECOND, Instant
+from stoker.model.words import count, span
+from stoker.web import view
+from stoker.web.hub import Reading, Want
+from stoker.web.pages import shared
+from stoker.web.visit import Visit
+
+LOOKED_AT = 4
+"""Queues whose keys are read when none is named."""
+SHOWN = 100
+
+
+class Taken(NamedTuple):
+    """Budgets and keys at one instant; `after` is the last name where more may follow."""
+
+    at: Instant
+    budgets: Sequence[Budget]
+    keys: Sequence[SubqueueView]
+    after: str | None
+
+
+def wants(visit: Visit) -> list[Want]:
+    """Budgets, and the keys of the queue that the address names, else of the busiest ones."""
+    last, wanted, after = visit.board.hub.last, visit.parameter("queue"), visit.parameter("after") or None
+    names = [wanted] if wanted else [] if last is None else _busiest(last)
+
+    async def read(engine: Engine) -> tuple[Taken, int]:
+        keys: list[SubqueueView] = []
+        for name in names:
+            keys += await engine.subqueues(name, after=after, limit=SHOWN)
+        more = keys[-1].name if wanted and len(keys) == SHOWN else None
+        return Taken(await engine.now(), await engine.budgets(), keys, more), len(names) + 2
+
+    return [Want(("limits", tuple(names), after), read)]
+
+
+def _busiest(reading: Reading) -> list[str]:
+    """Queues that have settings about keys first, then those with the most active jobs."""
+    divided = {one.name for one in reading.queues if one.fair or one.limits}
+    active = {name: _active(reading, name) for name in shared.queue_names(reading)}
+    chosen = sorted(
+        (name for name in active if active[name]), key=lambda name: (name not in divided, -active[name], name)
+    )
+    return chosen[:LOOKED_AT]
+
+
+def _active(reading: Reading, queue: str) -> int:
+    sums = reading.census.by_status(queue)
+    return sum(n for status, n in sums.items() if status.value in {"pending", "running", "retrying"})
+
+
+async def show(visit: Visit) -> Response:
+    """The page of limits."""
+    reading = await visit.board.hub.reading()
+    taken = await visit.board.hub.wanted(wants(visit)[0])
+    return view.page(visit, "limits.html", live_context(visit, reading, taken))
+
+
+def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]:
+    """The two tables."""
+    now, wanted = taken.at, visit.parameter("queue")
+    rows = [_rate(one.name, "budget", one.bucket, now) for one in taken.budgets]
+    rows += [_rate(one.name, "queue", one.bucket, now) for one in reading.queues if one.bucket is not None]
+    empty = sum(row["left"] < 1 for row in rows)
+    full = [one for one in taken.keys if one.full]
+    shown = taken.keys if wanted else full
+    said = [f"{empty} of {count(len(rows), 'rate')} used up"] if rows else []
+    if full:
+        said.append(f"{count(len(full), 'key')} at {'its' if len(full) == 1 else 'their'} limit")
+    names = [name for name in shared.queue_names(reading) if name == wanted or _active(reading, name)]
+    return view.common(visit, "limits", "Limits", shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "rows": rows,
+        "sub": ", ".join(said) + "." if said else "",
+        "keys": [_key(visit, one, now) for one in sorted(shown, key=lambda one: (not one.full, one.queue, one.name))],
+        "free": len(taken.keys) - len(full),
+        "wanted": wanted,
+        "queues": [(name, visit.url("limits", queue=name)) for name in names[:50]],
+        "more": visit.url("limits", queue=wanted, after=taken.after) if taken.after else "",
+        "live_url": visit.url("live", page="limits", queue=wanted, after=visit.parameter("after")),
+    }
+
+
+def _rate(name: str, noun: str, bucket: Any, now: Instant) -> dict[str, Any]:
+    rate: Rate = bucket.rate
+    wait = until_token(bucket, now)
+    per = "second" if rate.per == 1 else "minute" if rate.per == MINUTE // SECOND else f"{rate.per:g} s"
+    return {
+        "name": name,
+        "noun": noun,
+        "left": level(bucket, now),
+        "top": rate.capacity,
+        "refill": f"{rate.n:g} per {per}",
+        "next": "now" if not wait else f"in {span(wait)}",
+        "n": rate.n,
+        "per": rate.per,
+    }
+
+
+def _key(visit: Visit, one: SubqueueView, now: Instant) -> dict[str, Any]:
+    kept = [ids.text(holder) for holder in one.holders]
+    return {
+        "row": f"{one.queue} {one.name}",
+        "name": f"{one.limit} = {one.key}" if one.key is not None else one.limit or f"tenant {one.name}",
+        "limit": one.limit,
+        "queue": one.queue,
+        "path": quote(one.queue, safe=""),
+        "quoted": shared.quoted(one.queue),
+        "running": one.running,
+        "most": one.most,
+        "pinned": one.pinned,
+        "holders": [(id_[-4:], visit.url(f"jobs/{id_}")) for id_ in kept],
+        "others": max(one.running - len(kept), 0),
+        "waits": "" if one.due is None else f"{span(now - one.due)}" if one.due <= now else "not due yet",
+        "may": visit.may("operate", one.queue),
+    }
