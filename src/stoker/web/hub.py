@@ -12,14 +12,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from stoker.admin.overview import failed_schedules
 from stoker.app import Stoker
-from stoker.engines.base import Description, Engine, Feature, outbox_of
+from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue
 from stoker.model.derived import ErrorGroup, deliveries
 from stoker.model.errors import StokerError
@@ -48,6 +48,9 @@ OFTEN: Final = {"census": 4.0, "queues": 8.0, "workers": 8.0}
 WANTED = 6.0
 """Seconds after which what a live page wants besides is due again."""
 
+MOST_OWED = 4
+"""Beats that are left out at most for pages that open; each saves a store call."""
+
 
 class Want(NamedTuple):
     """What a page shows beside the shared reading: what it is, and how it is read, with how many store calls."""
@@ -64,6 +67,7 @@ class Kept:
     value: Any = None
     read_at: float = -1e9
     viewers: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Reading(NamedTuple):
@@ -98,8 +102,8 @@ class Hub:
         self._rarely_at = -1e9
         self._part_at = dict.fromkeys(OFTEN, -1e9)
         self._kept: dict[Hashable, Kept] = {}
-        self._owed = 0
-        self.description: Description | None = None
+        self.owed = 0
+        self.version = ""
         self.schedules: Sequence[Schedule] = ()
         self.deliveries: Sequence[Delivery] = ()
         self.deaths = Deaths(0, 0)
@@ -133,14 +137,19 @@ class Hub:
             assert self._reading is not None
             return self._reading
 
-    async def wanted(self, want: Want) -> Any:
-        """What a page wants besides; what another viewer of the same thing has just read is shared."""
-        kept = self._kept.get(want.what)
-        if kept is None or self._clock() - kept.read_at > YOUNG:
-            kept = Kept(want) if kept is None else kept
-            await self._read_wanted(await self._store.engine(), kept)
-            self._kept = {key: one for key, one in self._kept.items() if one.viewers or self._young(one)}
-            self._kept[want.what] = kept
+    async def wanted(self, want: Want, *, live: bool = False) -> Any:
+        """What a page wants besides; what another viewer of the same thing has just read is shared.
+
+        What a live page makes the hub read is saved by leaving out beats.
+        """
+        kept = self._kept.setdefault(want.what, Kept(want))
+        async with kept.lock:
+            if not self._young(kept):
+                calls = await self._read_wanted(await self._store.engine(), kept)
+                self.owed = min(self.owed + calls, MOST_OWED) if live else self.owed
+        self._kept = {
+            key: one for key, one in self._kept.items() if one.viewers or one.lock.locked() or self._young(one)
+        }
         return kept.value
 
     def known(self, want: Want) -> Any:
@@ -158,14 +167,12 @@ class Hub:
 
     async def _read_rarely(self, engine: Engine, census: Census) -> None:
         self.schedules = await engine.schedules()
-        if self.description is None:
-            self.description = await engine.describe()
         if Feature.OUTBOX in engine.features:
             self.deliveries = deliveries(await outbox_of(engine).streams(), census.at)
         points = await engine.points(census.at - DAY, census.at, ("failed",))
         hour = sum(one.count for one in points if one.bucket >= census.at - HOUR)
         self.deaths = msgspec.structs.replace(self.deaths, hour=hour, day=sum(one.count for one in points))
-        self.calls += 4
+        self.calls += 3
         self._rarely_at = self._clock()
 
     def tell_errors(self, groups: Sequence[ErrorGroup]) -> None:
@@ -251,12 +258,12 @@ class Hub:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(EVERY)
-            if self._owed:  # something took more than one call: leave out as many beats
-                self._owed -= 1
-                continue
             try:
                 async with asyncio.timeout(LIMIT):
-                    await self._refresh()
+                    if self.owed:  # something took more than one call: leave out as many beats
+                        self.owed -= 1
+                    else:
+                        await self._refresh()
             except (StokerError, TimeoutError) as error:
                 if self.away_since is None:
                     logger.warning("the dashboard cannot read the store: %s Trying again.", type(error).__name__)
@@ -277,7 +284,8 @@ class Hub:
         engine = await self._store.engine()
         if isinstance(part, Kept):
             part.read_at = now  # also when it cannot be read: the others come first then
-            self._owed = max(await self._read_wanted(engine, part) - 1, 0)
+            async with part.lock:
+                self.owed += max(await self._read_wanted(engine, part) - 1, 0)
             self.away_since = None
             return
         self._part_at[part] = now

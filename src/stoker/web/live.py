@@ -73,7 +73,7 @@ def _shown(visit: Visit) -> tuple[Live, Visit]:
 async def _parts(shown: Visit, page: Live, wants: Sequence[Want]) -> dict[str, str]:
     """The parts of a page as they are now."""
     hub = shown.board.hub
-    found = [await hub.wanted(want) for want in wants]
+    found = [await hub.wanted(want, live=True) for want in wants]
     return view.pieces(page.template, page.make(shown, await hub.reading(), *found))
 
 

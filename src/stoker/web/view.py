@@ -105,7 +105,7 @@ def common(visit: Visit, page: str, title: str, found: list[Finding] | None = No
         "theme": theme if theme in {"light", "dark"} else "",
         "flash": _flash(visit),
         "store": board.store.root(),
-        "version": "" if board.hub.description is None else board.hub.description.version,
+        "version": board.hub.version,
         "live_url": "",
     }
 

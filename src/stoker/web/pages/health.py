@@ -22,6 +22,7 @@ async def show(visit: Visit) -> Response:
     engine = await board.store.engine()
     checks = await visit.admin.health.check()
     description = await engine.describe()
+    board.hub.version = description.version
     found = shared.found(visit, reading)
     bad = sum(one.verdict is Grade.WRONG for one in checks) + sum(one.tone == "bad" for one in found)
     warn = sum(one.verdict is Grade.WARNING for one in checks) + sum(one.tone == "warn" for one in found)
