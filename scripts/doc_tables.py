@@ -194,7 +194,8 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 def api_table() -> str:
     """The calls of the REST API."""
-    from stoker.web.api.endpoints import ENDPOINTS, ROOT
+    from stoker.web.api.endpoint import ROOT
+    from stoker.web.api.endpoints import ENDPOINTS
 
     rows = ["| Call | Takes | Answers | Role | |", "|---|---|---|---|---|"]
     for one in ENDPOINTS:

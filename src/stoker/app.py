@@ -7,6 +7,7 @@ operators and the dashboard are made from an app (`Worker(jobs)`); the app knows
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import inspect
 import logging
@@ -433,6 +434,14 @@ class Stoker(Registry):
     def new_engine(self) -> Engine:
         """Make another engine on the same store, not opened, for another event loop."""
         return self._pool.root().for_loop()
+
+    def with_engine(self, engine: Engine) -> Stoker:
+        """The same app over another engine on its store: with its tasks, schedules and listeners."""
+        twin = copy.copy(self)
+        twin._pool = EnginePool(engine.for_loop, engine)  # noqa: SLF001 - it is one of us
+        if self.timeline is not None:
+            twin.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk)
+        return twin
 
     async def open(self) -> None:
         """Open the store for this loop; enqueueing does so by itself."""

@@ -68,7 +68,7 @@ async def on_job(visit: Visit) -> Response:
         undo = (("next", back),)
         flash = Flash(f"Discarded {before.kind}. It is off the dead list and kept.", f"{path}/restore", undo)
     elif verb == "restore":
-        flash = Flash(await _restored(visit, id_, before.kind))
+        flash = Flash(await restored(visit, id_, before.kind))
     elif verb == "delete":
         done = await admin.jobs.delete(id_)
         stays = bool(done.cancel_requested)
@@ -95,7 +95,7 @@ async def on_job(visit: Visit) -> Response:
     return view.redirect(visit, back, flash)
 
 
-async def _restored(visit: Visit, id_: str, kind: str) -> str:
+async def restored(visit: Visit, id_: str, kind: str) -> str:
     """Undo the last cancel or discard of a job, as the audit log has it."""
     entries = await visit.admin.audit.list(3_600, target=f"job {id_}", limit=20)
     entry = next((one for one in entries if one.deed.former), None)

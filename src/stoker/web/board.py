@@ -74,6 +74,7 @@ class Limits:
     streams_each: int = 10
     stream_seconds: float = 300
     enqueued_per_minute: int = 6_000
+    waiting_per_queue: int = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,7 @@ class Dashboard:
             self._hosts = LOOPBACK_NAMES | (self._hosts or frozenset())
         # Connections of its own, whose reads the store stops: a flood of pages must not take those that the app around
         # it enqueues with, nor keep the store from its workers.
-        self.store = Stoker(jobs.root().for_loop(read_limit=self.limits.seconds), mint=jobs.mint)
-        self.store.listeners = jobs.listeners
+        self.store = jobs.with_engine(jobs.root().for_loop(read_limit=self.limits.seconds))
         self.hub = Hub(self.store)
         self._requests = 0
         self.minute: Flow | None = None

@@ -7,7 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.web import actions, assets, live, tokens, view
-from stoker.web.api import document, endpoints
+from stoker.web.api import document
+from stoker.web.api.endpoint import ROOT
+from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.board import Way
 from stoker.web.pages import (
     audit,
@@ -69,8 +71,8 @@ def ways() -> list[Way]:
         Way("POST", "/outbox/{stream}/{consumer}/{verb}", "operate", outbox.steer, "action"),
         Way("GET", "/health", "read", health.show),
         Way("GET", "/audit", "read", audit.show),
-        Way("GET", f"{endpoints.ROOT}/openapi.json", "read", document.serve, "api"),
-        *(one.way() for one in endpoints.ENDPOINTS),
+        Way("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
+        *(one.way() for one in ENDPOINTS),
     ]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from stoker.web.api.endpoints import ENDPOINTS, ROOT, Endpoint, refuse_parameters
+from stoker.web.api.endpoint import ROOT, Endpoint, refuse_parameters
+from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.problems import TITLES, ProblemDetails
 from stoker.web.visit import Visit
 
@@ -18,8 +19,12 @@ ALWAYS = (400, 401, 403, 404, 405, 413, 415, 421, 422, 429, 500, 503)
 
 PLACES: dict[str, dict[str, Any]] = {
     "id": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[0-9A-Za-z-]+$"},
-    "name": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$"},
+    **{
+        name: {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$"}
+        for name in ("name", "stream", "consumer", "limit")
+    },
 }
+"""The parts of an address."""
 
 
 @cache
@@ -62,6 +67,7 @@ def _ref(kind: type) -> dict[str, str]:
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     places = re.findall(r"{(\w+)}", endpoint.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": PLACES[name]} for name in places]
+    refusals = ALWAYS if endpoint.method == "GET" else (*ALWAYS, 409)
     found: dict[str, Any] = {
         "operationId": _name(endpoint),
         "summary": endpoint.summary,
@@ -72,7 +78,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
                 "description": (endpoint.answer.__doc__ or "").partition("\n")[0],
                 "content": {"application/json": {"schema": _ref(endpoint.answer)}},
             },
-            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in (*ALWAYS, *endpoint.errors)},
+            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in refusals},
         },
     }
     if endpoint.given is not None and endpoint.method == "GET":

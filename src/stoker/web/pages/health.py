@@ -35,13 +35,6 @@ async def show(visit: Visit) -> Response:
         ("Size", size(description.size)),
         *((name, str(value)) for name, value in description.facts.items()),
     ]
-    notes = []
-    if isinstance(board.auth, Open):
-        notes.append("Everybody on this machine may use this dashboard: auth=Open().")
-    if travels_open(visit.request):
-        notes.append("This page came without TLS: whoever is on the way can read tokens and payloads.")
-    if board.read_only:
-        notes.append("This dashboard is read-only.")
     context = view.common(visit, "health", _title(bad, warn), found) | {
         "now": reading.census.at,
         "findings": [shared.issue(visit, one) for one in found],
@@ -50,10 +43,22 @@ async def show(visit: Visit) -> Response:
         "checked": len(checks),
         "facts": facts,
         "calls": [(name, measured("", name, 0, spans)) for name, spans in timed if spans],
-        "notes": notes,
+        "notes": notes(visit),
         "live_url": "",
     }
     return view.page(visit, "health.html", context)
+
+
+def notes(visit: Visit) -> list[str]:
+    """What is to be said about this dashboard itself."""
+    board, found = visit.board, []
+    if isinstance(board.auth, Open):
+        found.append("Everybody on this machine may use this dashboard: auth=Open().")
+    if travels_open(visit.request):
+        found.append("This page came without TLS: whoever is on the way can read tokens and payloads.")
+    if board.read_only:
+        found.append("This dashboard is read-only.")
+    return found
 
 
 def _title(bad: int, warn: int) -> str:

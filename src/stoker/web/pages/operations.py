@@ -242,6 +242,13 @@ async def begin(visit: Visit, do: str, wanted: Filter, needs: dict[str, Any]) ->
     return begun
 
 
+async def go_on(visit: Visit, id_: str) -> OperationView:
+    """Go on with an operation that was stopped, failed or interrupted; the dashboard keeps the task that walks it."""
+    resumed = await visit.admin.operations.resume(id_)
+    visit.board.walking = [*visit.board.walking[-99:], visit.admin]
+    return resumed
+
+
 async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, Any]) -> Bulk:
     """Do it to these jobs, in one or a few steps."""
     jobs_ = visit.admin.jobs
@@ -325,7 +332,6 @@ async def steer(visit: Visit) -> Response:
         await visit.admin.operations.stop(id_)
         return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It stops after the jobs it is at."))
     if verb == "resume":
-        await visit.admin.operations.resume(id_)
-        visit.board.walking = [*visit.board.walking[-99:], visit.admin]
+        await go_on(visit, id_)
         return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It goes on from where it came to."))
     raise Problem(404, "not_found", f"There is no action {verb[:40]} for an operation.")

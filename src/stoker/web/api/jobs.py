@@ -1,0 +1,442 @@
+"""Jobs: enqueue, find, read, explain, reveal and change them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from stoker import records
+from stoker.admin import Bulk
+from stoker.admin.details import EventView, GroupView, group_view
+from stoker.model import ids
+from stoker.model.errors import NotFound
+from stoker.model.job import Job
+from stoker.model.origin import origin
+from stoker.web import actions
+from stoker.web.api import types as t
+from stoker.web.api.endpoint import Do, Noun, place
+from stoker.web.pages import job as job_page
+from stoker.web.pages import operations as pages
+from stoker.web.pages import shared
+from stoker.web.problems import Problem
+from stoker.web.visit import Visit
+
+api = Noun("jobs")
+
+
+# --- what is sent ---------------------------------------------------------------------------------------------------
+
+
+class JobsQuery(t.Strict):
+    """Which jobs."""
+
+    q: t.FilterText = ""
+    limit: t.Limit = 50
+    after: t.Cursor | None = None
+
+
+class NewJob(t.Strict):
+    """A job to enqueue. With the same `id` it is stored once, however often it is sent."""
+
+    kind: t.Name
+    payload: dict[str, Any] | None = None
+    id: t.Uuid | None = None
+    queue: t.Name | None = None
+    priority: t.Priority | None = None
+    delay: t.Seconds | None = None
+    attempts: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    tenant: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    unique: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+
+
+class EditBody(t.Strict):
+    """What a waiting or dead job is to have instead; what is left out stays. A dead job has no time."""
+
+    payload: Raw | UnsetType = UNSET
+    priority: t.Priority | UnsetType = UNSET
+    at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    attempts: Annotated[int, Meta(ge=1, le=1_000)] | UnsetType = UNSET
+
+
+class CancelBody(t.Strict):
+    """How to cancel. `force` takes a running job away from its worker."""
+
+    reason: t.Reason | None = None
+    force: bool = False
+
+
+class MoveBody(t.Strict):
+    """Where to."""
+
+    queue: t.Name
+
+
+class PriorityBody(t.Strict):
+    """Lower runs first."""
+
+    priority: t.Priority
+
+
+class RevealBody(t.Strict):
+    """What to show; written to the audit log."""
+
+    part: Literal["payload", "result"] = "payload"
+
+
+Action: TypeAlias = Literal["requeue", "retry", "cancel", "discard", "delete", "run-now", "move", "prioritize"]
+
+
+class Acting(t.Strict):
+    """An action and what it needs: `queue` to move, `priority` to prioritize; `reason` and `force` are of a cancel."""
+
+    action: Action
+    queue: t.Name | None = None
+    priority: t.Priority | None = None
+    reason: t.Reason | None = None
+    force: bool = False
+
+
+class BulkBody(Acting, kw_only=True):
+    """An action on these jobs."""
+
+    ids: Annotated[list[t.Uuid], Meta(min_length=1, max_length=1_000)]
+
+
+# --- what is answered -----------------------------------------------------------------------------------------------
+
+
+class JobSummary(Struct, kw_only=True):
+    """A job in a list. `status` splits pending into ready and scheduled."""
+
+    id: str
+    kind: str
+    queue: str
+    status: str
+    priority: int
+    attempts: int
+    allowed: int
+    created_at: datetime
+    scheduled_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    tenant: str | None
+    key: str | None
+    worker: str | None
+    progress: float | None
+    last_error: str | None
+
+
+class JobList(Struct, kw_only=True):
+    """A page of jobs; `after` goes on behind it, null at the end. `scanned` jobs were looked at."""
+
+    jobs: list[JobSummary]
+    after: str | None
+    scanned: int
+
+
+class Failed(Struct, kw_only=True):
+    """A run that failed."""
+
+    at: datetime
+    attempt: int
+    error: str
+
+
+class JobRecord(JobSummary, kw_only=True):
+    """Everything about a job but its payload and result, which are revealed by themselves."""
+
+    principal: str | None
+    correlation: str | None
+    cancel_requested: bool
+    expires_at: datetime | None
+    successor: str | None
+    group: str | None
+    payload_bytes: int
+    result_bytes: int | None
+    history: list[Failed]
+    log: list[str]
+    metadata: dict[str, str]
+
+
+class Events(Struct, kw_only=True):
+    """What happened to a job, oldest first, as far as events are kept."""
+
+    events: list[EventView]
+
+
+class GateView(Struct, kw_only=True):
+    """A reason why a job does not run."""
+
+    reason: str
+    detail: str
+    remedy: str
+
+
+class Why(Struct, kw_only=True):
+    """The gates that are shut for a job; the first one decides."""
+
+    gates: list[GateView]
+    beside: list[str]
+
+
+class Revealed(Struct, kw_only=True):
+    """The text of a payload or result; secrets are masked unless the role is admin."""
+
+    part: str
+    text: str
+
+
+class Stored(Struct, kw_only=True):
+    """What became of a new job: inserted, or existing with the id of the one that is there."""
+
+    id: str
+    stored: str
+
+
+class TallyView(Struct, kw_only=True):
+    """What an action did, job by job, summed up."""
+
+    changed: int
+    cancel_requested: int
+    missing: int
+    blocked: int
+    refused: dict[str, int]
+    created: list[str]
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+@api.get("/jobs")
+async def find(visit: Visit, given: JobsQuery) -> JobList:
+    """Find jobs by a filter."""
+    reading = await visit.board.hub.reading()
+    found = await visit.admin.jobs.find(given.q, limit=given.limit, cursor=given.after)
+    rows = [JobSummary(**_summary(job, reading.census.at)) for job in found.jobs]
+    return JobList(jobs=rows, after=found.cursor, scanned=found.scanned)
+
+
+@api.post("/jobs", status=201)
+async def enqueue(visit: Visit, given: NewJob) -> Stored:
+    """Enqueue a job."""
+    board = visit.board
+    options = {
+        name: value
+        for name in ("queue", "priority", "delay", "attempts", "tenant", "unique")
+        if (value := getattr(given, name)) is not None
+    }
+    draft = board.jobs.draft(given.kind, given.payload, **options)
+    actions.check_queue(visit, draft.queue)
+    await _check_quotas(visit, draft.queue)
+    if given.id is not None:
+        draft = msgspec.structs.replace(draft, id=ids.parse(given.id))
+    [receipt] = await board.store.insert_drafts([draft])
+    return Stored(id=ids.text(receipt.id), stored=receipt.stored.value)
+
+
+async def _check_quotas(visit: Visit, queue: str) -> None:
+    """Refuse more jobs in a minute than one identity may enqueue, and more in a queue than may wait there."""
+    board, name, now = visit.board, visit.who.name, time.monotonic()
+    most = board.limits.waiting_per_queue
+    if (await board.hub.reading()).census.ready(queue) >= most:
+        raise Problem(429, "queue_full", f"Queue {queue} has {most:,} jobs that wait. Nothing was stored.")
+    minute = int(now // 60)
+    when, used = board.enqueued.get(name, (minute, 0))
+    used = used + 1 if when == minute else 1
+    if used > board.limits.enqueued_per_minute:
+        problem = Problem(429, "quota", f"{name} may enqueue {board.limits.enqueued_per_minute:,} jobs a minute.")
+        problem.headers["retry-after"] = str(60 - int(now % 60))
+        raise problem
+    board.enqueued[name] = (minute, used)
+
+
+@api.post("/jobs/bulk")
+async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
+    """Act on the jobs of a list."""
+    engine = await visit.board.store.engine()
+    for job in await engine.get([ids.parse(one) for one in given.ids]):
+        if job is not None:
+            actions.check_queue(visit, job.queue)
+    done = await visit.admin.jobs.act(given.action, given.ids, needs(visit, given))
+    visit.board.hub.forget()
+    return _tally(done)
+
+
+def needs(visit: Visit, given: Acting) -> dict[str, Any]:
+    """What an action needs, of what was sent; a field of another action is refused."""
+    wanted = {"move": ("queue",), "prioritize": ("priority",), "cancel": ("reason", "force")}.get(given.action, ())
+    for name in ("queue", "priority", "reason", "force"):
+        if name not in wanted and getattr(given, name) not in (None, False):
+            raise Problem(422, "invalid", f"{name} does not belong to {given.action}. Nothing was changed.", field=name)
+        if name in wanted and name in {"queue", "priority"} and getattr(given, name) is None:
+            raise Problem(422, "invalid", f"{given.action} needs {name}. Nothing was changed.", field=name)
+    if given.queue is not None:
+        actions.check_queue(visit, given.queue)
+    return {name: getattr(given, name) for name in wanted}
+
+
+@api.get("/jobs/{id}")
+async def read(visit: Visit) -> JobRecord:
+    """Read a job."""
+    reading = await visit.board.hub.reading()
+    raw = await job_page.stored(visit)
+    job = records.job(visit.board.redact.job(raw))
+    whose = origin(job.payload)
+    return JobRecord(
+        **_summary(job, reading.census.at),
+        principal=whose.principal,
+        correlation=whose.correlation,
+        cancel_requested=job.cancel_requested,
+        expires_at=job.expires_at,
+        successor=job.successor,
+        group=job.group,
+        payload_bytes=len(raw.payload),
+        result_bytes=None if raw.result is None else len(raw.result),
+        history=[Failed(at=one.at, attempt=one.attempt, error=one.error) for one in job.history],
+        log=list(job.log),
+        metadata=job.metadata,
+    )
+
+
+def _summary(job: records.Job, now: int) -> dict[str, Any]:
+    same = ("id", "kind", "queue", "priority", "attempts", "created_at", "scheduled_at", "started_at", "finished_at")
+    more = ("tenant", "worker", "progress", "last_error")
+    return {name: getattr(job, name) for name in (*same, *more)} | {
+        "status": shared.shown_status(job, now),
+        "allowed": job.base + job.budget,
+        "key": None if job.unique is None else job.unique.key,
+    }
+
+
+@api.patch("/jobs/{id}")
+async def edit(visit: Visit, given: EditBody) -> TallyView:
+    """Change what a job was enqueued with."""
+    job = await _reached(visit)
+    fields = {name: value for name in given.__struct_fields__ if not t.unset(value := getattr(given, name))}
+    if "payload" in fields:
+        fields["payload"] = bytes(fields["payload"])
+    done = await visit.admin.jobs.edit(ids.text(job.id), **fields)
+    visit.board.hub.forget()
+    return _tally(done)
+
+
+@api.delete("/jobs/{id}")
+async def delete(visit: Visit) -> TallyView:
+    """Delete a job."""
+    return await _act(visit, "delete", {})
+
+
+@api.get("/jobs/{id}/events")
+async def events(visit: Visit) -> Events:
+    """Read what happened to a job."""
+    job = await job_page.stored(visit)
+    return Events(events=(await visit.admin.jobs.get(ids.text(job.id))).events)
+
+
+@api.get("/jobs/{id}/explain")
+async def explain(visit: Visit) -> Why:
+    """Say why a job does not run."""
+    job = await job_page.stored(visit)
+    found = await visit.admin.jobs.explain(ids.text(job.id))
+    gates = [
+        GateView(reason=gate.reason.value, detail=gate.detail, remedy=gate.remedy)
+        for gate in (found.first, *found.gates)
+    ]
+    return Why(gates=gates, beside=list(found.beside))
+
+
+@api.post("/jobs/{id}/reveal")
+async def reveal(visit: Visit, given: RevealBody) -> Revealed:
+    """Show a payload or result."""
+    job = await job_page.stored(visit)
+    raw = job.result if given.part == "result" else job.payload
+    if raw is None:
+        raise NotFound(f"The job has no {given.part}.")
+    await visit.admin.audit.write("jobs.reveal", f"job {ids.text(job.id)}")
+    return Revealed(part=given.part, text=job_page.visible(visit, raw).decode(errors="replace"))
+
+
+def _plain(verb: str, words: str) -> Do:
+    async def act(visit: Visit, given: t.NoBody) -> TallyView:  # noqa: ARG001 - nothing is said in it
+        return await _act(visit, verb, {})
+
+    act.__doc__ = words
+    return act
+
+
+for _verb, _words in (
+    ("requeue", "Run a job again."),
+    ("retry", "Enqueue a copy of a dead job."),
+    ("run-now", "Make a job due now."),
+    ("discard", "Take a job off the dead list."),
+):
+    api.post(f"/jobs/{{id}}/{_verb}")(_plain(_verb, _words))
+
+
+@api.post("/jobs/{id}/restore")
+async def restore(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
+    """Undo a cancel or a discard."""
+    job = await _reached(visit)
+    await actions.restored(visit, ids.text(job.id), job.kind)
+    visit.board.hub.forget()
+    return t.Done()
+
+
+@api.post("/jobs/{id}/cancel")
+async def cancel(visit: Visit, given: CancelBody) -> TallyView:
+    """Cancel a job."""
+    return await _act(visit, "cancel", {"reason": given.reason, "force": given.force})
+
+
+@api.post("/jobs/{id}/move")
+async def move(visit: Visit, given: MoveBody) -> TallyView:
+    """Put a job into another queue."""
+    actions.check_queue(visit, given.queue)
+    return await _act(visit, "move", {"queue": given.queue})
+
+
+@api.post("/jobs/{id}/prioritize")
+async def prioritize(visit: Visit, given: PriorityBody) -> TallyView:
+    """Give a job another priority."""
+    return await _act(visit, "prioritize", {"priority": given.priority})
+
+
+@api.get("/groups/{id}")
+async def group(visit: Visit) -> GroupView:
+    """Read a group of jobs."""
+    try:
+        wanted = ids.parse(place(visit, "id"))
+    except ValueError:
+        raise NotFound("No group has this id.") from None
+    [found] = await (await visit.board.store.engine()).groups([wanted])
+    if found is None:
+        raise NotFound("No group has this id. It may have expired.")
+    return group_view(found)
+
+
+async def _act(visit: Visit, verb: str, given: dict[str, Any]) -> TallyView:
+    job = await _reached(visit)
+    done = await pages.act(visit, verb, ids.text(job.id), given)
+    visit.board.hub.forget()
+    return _tally(done)
+
+
+async def _reached(visit: Visit) -> Job:
+    job = await job_page.stored(visit)
+    actions.check_queue(visit, job.queue)
+    return job
+
+
+def _tally(done: Bulk) -> TallyView:
+    return TallyView(
+        changed=done.changed,
+        cancel_requested=done.cancel_requested,
+        missing=done.missing,
+        blocked=done.blocked,
+        refused={status.value: n for status, n in done.refused.items()},
+        created=done.created,
+    )

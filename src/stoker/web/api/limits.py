@@ -1,0 +1,65 @@
+"""Budgets: read, tune and drain them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from stoker.admin.limits import BudgetView
+from stoker.model.throttle import Rate
+from stoker.web.api import types as t
+from stoker.web.api.endpoint import Noun, needs_everything, place
+from stoker.web.api.queues import rate_view
+from stoker.web.visit import Visit
+
+api = Noun("limits")
+
+
+class BudgetRecord(Struct, kw_only=True):
+    """A budget: its rate, what is left of it, and how many seconds until the next whole token."""
+
+    name: str
+    n: float
+    per: float
+    left: float
+    next_token: float
+
+
+class Budgets(Struct, kw_only=True):
+    """Every budget, by name."""
+
+    budgets: list[BudgetRecord]
+
+
+@api.get("/limits")
+async def listed(visit: Visit) -> Budgets:
+    """List budgets."""
+    return Budgets(budgets=[_record(one) for one in await visit.admin.limits.list()])
+
+
+@api.get("/limits/{name}")
+async def read(visit: Visit) -> BudgetRecord:
+    """Read a budget."""
+    return _record(await visit.admin.limits.get(place(visit, "name")))
+
+
+@api.put("/limits/{name}")
+async def tune(visit: Visit, given: t.RateBody) -> BudgetRecord:
+    """Set the rate of a budget; a new one is full."""
+    needs_everything(visit)
+    name = place(visit, "name")
+    await visit.admin.limits.tune(name, Rate(given.n, per=given.per))
+    return _record(await visit.admin.limits.get(name))
+
+
+@api.post("/limits/{name}/drain")
+async def drain(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
+    """Empty a budget."""
+    needs_everything(visit)
+    await visit.admin.limits.drain(place(visit, "name"))
+    return t.Done()
+
+
+def _record(one: BudgetView) -> BudgetRecord:
+    rate = rate_view(one.rate)
+    wait = one.next_token.total_seconds()
+    return BudgetRecord(name=one.name, n=rate.n, per=rate.per, left=one.tokens, next_token=wait)

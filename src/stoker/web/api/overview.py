@@ -1,0 +1,219 @@
+"""The store as a whole: what needs a person, counts, points, errors, lists in pages, the check-up, the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from stoker.admin.snapshot import AWAY, LISTS, Snapshot
+from stoker.model.audit import AuditEntry
+from stoker.model.findings import verdict
+from stoker.model.health.check import Check
+from stoker.model.time import SECOND, moment
+from stoker.web import charts
+from stoker.web.api import types as t
+from stoker.web.api.endpoint import Noun
+from stoker.web.pages import audit as audit_page
+from stoker.web.pages import health as health_page
+from stoker.web.pages import shared
+from stoker.web.problems import Problem
+from stoker.web.visit import Visit
+
+api = Noun("overview")
+
+Page = Annotated[int, Meta(ge=1, le=10_000)]
+Who = Annotated[str, Meta(min_length=1, max_length=1_000)]
+
+
+class SeriesQuery(t.Strict):
+    """Which points."""
+
+    range: Literal["1h", "6h", "24h", "7d", "30d"] = "1h"
+    queue: t.Name | None = None
+
+
+class FailuresQuery(t.Strict):
+    """Of which queue or kind."""
+
+    queue: t.Name | None = None
+    kind: t.Name | None = None
+
+
+class SnapshotQuery(t.Strict):
+    """Which page of each list, and how many jobs a page has."""
+
+    enqueued: Page = 1
+    running: Page = 1
+    retrying: Page = 1
+    completed: Page = 1
+    failed: Page = 1
+    per_page: Annotated[int, Meta(ge=1, le=100)] = 25
+
+
+class AuditQuery(t.Strict):
+    """Which entries; an action that ends in a dot means all that begin so."""
+
+    since: Literal["1h", "24h", "7d", "30d", "90d"] = "7d"
+    who: Who | None = None
+    action: Who | None = None
+    target: Who | None = None
+    limit: t.Limit = 100
+
+
+class FindingView(Struct, kw_only=True):
+    """A sentence about what needs a person."""
+
+    tone: str
+    about: str
+    name: str
+    text: str
+
+
+class OverviewRecord(Struct, kw_only=True):
+    """The first page: its title, what needs a person, and jobs by status."""
+
+    verdict: str
+    findings: list[FindingView]
+    counts: dict[str, int]
+    at: datetime
+
+
+class PointsRecord(Struct, kw_only=True):
+    """Per minute: jobs enqueued, completed and dead; seconds from enqueue to done. Null where nothing ended."""
+
+    at: list[datetime]
+    enqueued: list[float | None]
+    completed: list[float | None]
+    failed: list[float | None]
+    p50: list[float | None]
+    p95: list[float | None]
+    p99: list[float | None]
+
+
+class FailureGroup(Struct, kw_only=True):
+    """Jobs of one kind with the same error; `sample` is the newest of them."""
+
+    kind: str
+    error: str
+    count: int
+    first: datetime
+    last: datetime
+    sample: str
+    queues: list[str]
+
+
+class FailuresRecord(Struct, kw_only=True):
+    """Dead and retrying jobs by kind and error, the largest group first; `looked_at` jobs were read."""
+
+    groups: list[FailureGroup]
+    looked_at: int
+    since: datetime | None
+
+
+class HealthRecord(Struct, kw_only=True):
+    """The check-up of the store, and what is to be said about this dashboard."""
+
+    checks: list[Check]
+    notes: list[str]
+
+
+class AuditRecord(Struct, kw_only=True):
+    """Who changed what, when, through what and why."""
+
+    at: datetime
+    who: str
+    way: str
+    action: str
+    target: str
+    count: int
+    reason: str | None
+    request: str | None
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class AuditRecords(Struct, kw_only=True):
+    """Entries of the audit log, the latest first."""
+
+    entries: list[AuditRecord]
+
+
+@api.get("/overview")
+async def overview(visit: Visit) -> OverviewRecord:
+    """Read what needs a person, and jobs by status."""
+    reading = await visit.board.hub.reading()
+    found = shared.found(visit, reading)
+    counts = {status.value: n for status, n in reading.census.by_status().items()}
+    later = sum(reading.census.scheduled.values())
+    told = [FindingView(tone=one.tone, about=one.noun, name=one.name, text=str(one)) for one in found]
+    return OverviewRecord(
+        verdict=verdict(found),
+        findings=told,
+        counts=counts | {"scheduled": later, "ready": counts["pending"] - later},
+        at=moment(reading.census.at),
+    )
+
+
+@api.get("/points")
+async def points(visit: Visit, given: SeriesQuery) -> PointsRecord:
+    """Read what went in and out, minute by minute."""
+    reading = await visit.board.hub.reading()
+    drawn = charts.range_of(visit, reading.census.at)
+    engine = await visit.board.store.engine()
+    read = await engine.points(drawn.since, drawn.until, charts.METRICS, given.queue)
+    found = charts.series(read, drawn)
+    values = {name: getattr(found, name) for name in PointsRecord.__struct_fields__ if name != "at"}
+    return PointsRecord(at=[moment(at // SECOND * SECOND) for at in found.at], **values)
+
+
+@api.get("/failures")
+async def failures(visit: Visit, given: FailuresQuery) -> FailuresRecord:
+    """Read which errors jobs died of or are retried for."""
+    found = await visit.admin.history.failures(queue=given.queue, kind=given.kind)
+    groups = [
+        FailureGroup(
+            kind=one.kind,
+            error=one.error,
+            count=one.count,
+            first=moment(one.first),
+            last=moment(one.last),
+            sample=one.sample,
+            queues=list(one.queues),
+        )
+        for one in found.groups
+    ]
+    return FailuresRecord(groups=groups, looked_at=found.looked_at, since=found.since)
+
+
+@api.get("/snapshot")
+async def snapshot(visit: Visit, given: SnapshotQuery) -> Snapshot:
+    """Read five lists of jobs in numbered pages, and the schedules."""
+    pages = {name: int(getattr(given, name)) for name in LISTS}
+    found = await visit.admin.snapshot(pages, given.per_page)
+    if found.problem is not None:
+        raise Problem(503, "store_unavailable", AWAY)
+    return found
+
+
+@api.get("/health")
+async def health(visit: Visit) -> HealthRecord:
+    """Check the store up."""
+    return HealthRecord(checks=await visit.admin.health.check(), notes=health_page.notes(visit))
+
+
+@api.get("/audit")
+async def audit(visit: Visit, given: AuditQuery) -> AuditRecords:
+    """Read who changed what."""
+    window = audit_page.WINDOWS[given.since] / SECOND
+    found = await visit.admin.audit.list(
+        window, who=given.who, action=given.action, target=given.target, limit=given.limit
+    )
+    return AuditRecords(entries=[_entry(one) for one in found])
+
+
+def _entry(one: AuditEntry) -> AuditRecord:
+    by = {name: getattr(one.by, name) for name in ("who", "way", "reason", "request")}
+    deed = {name: getattr(one.deed, name) for name in ("action", "target", "count", "before", "after")}
+    return AuditRecord(at=moment(one.at), **by, **deed)

@@ -1,0 +1,234 @@
+"""The outbox: streams with their consumers, and letters that wait for a decision."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from stoker.engines.base import Feature
+from stoker.model.errors import NotFound
+from stoker.model.outbox.letters import LetterStatus
+from stoker.outbox.letters import Letter
+from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
+from stoker.web.api import types as t
+from stoker.web.api.endpoint import Noun, needs_everything, place
+from stoker.web.problems import Problem
+from stoker.web.visit import Visit
+
+api = Noun("streams")
+
+Key = Annotated[str, Meta(min_length=1, max_length=1_000)]
+Chosen = Annotated[list[t.Uuid], Meta(min_length=1, max_length=1_000)]
+
+
+class ReleaseBody(t.Strict):
+    """Which parked key."""
+
+    key: Key
+
+
+class SeekBody(t.Strict):
+    """Where to: the oldest message that is kept, behind the newest, or a moment (`at`). One of the two is given."""
+
+    to: Literal["beginning", "end"] | None = None
+    at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class LettersQuery(t.Strict):
+    """Which letters."""
+
+    consumer: t.Name | None = None
+    status: LetterStatus | None = None
+    key: Key | None = None
+    type: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    limit: t.Limit = 50
+    after: Annotated[str, Meta(max_length=400)] | None = None
+
+
+class LettersBody(t.Strict):
+    """Which letters: those of these ids, of one consumer or of all."""
+
+    ids: Chosen
+    consumer: t.Name | None = None
+
+
+class ConsumerRecord(Struct, kw_only=True):
+    """A consumer of a stream: what waits for it, and its partitions."""
+
+    name: str
+    paused: bool
+    waiting: int
+    oldest: datetime | None
+    failures: int
+    parked: int
+    partitions: list[PartitionState]
+
+
+class StreamRecord(Struct, kw_only=True):
+    """A stream: how many messages were ever appended, how many seconds they are kept, its consumers."""
+
+    name: str
+    partitions: int
+    keep: float
+    messages: int
+    consumers: list[ConsumerRecord]
+
+
+class Streams(Struct, kw_only=True):
+    """Every stream, by name. `offered`: this store can have streams."""
+
+    streams: list[StreamRecord]
+    offered: bool
+
+
+class LetterRecord(Struct, kw_only=True):
+    """A message that could not be delivered, and why; its payload is not in the list."""
+
+    id: str
+    stream: str
+    consumer: str
+    partition: int
+    number: int
+    key: str
+    type: str
+    created: datetime
+    reason: str
+    attempts: int
+    failed: datetime
+    status: str
+    due: bool
+    ended: datetime | None
+
+
+class LetterList(Struct, kw_only=True):
+    """Letters, latest failure first; `after` goes on behind them, null at the end."""
+
+    letters: list[LetterRecord]
+    after: str | None
+
+
+class Changed(Struct, kw_only=True):
+    """How many were changed."""
+
+    changed: int
+
+
+@api.get("/streams")
+async def listed(visit: Visit) -> Streams:
+    """List streams."""
+    if Feature.OUTBOX not in visit.board.store.root().features:
+        return Streams(streams=[], offered=False)
+    return Streams(streams=[_record(one) for one in await visit.admin.outbox.list()], offered=True)
+
+
+@api.get("/streams/{stream}")
+async def read(visit: Visit) -> StreamRecord:
+    """Read a stream."""
+    return _record(await _stream(visit).state())
+
+
+@api.post("/streams/{stream}/consumers/{consumer}/pause")
+async def pause(visit: Visit, given: t.NoBody) -> ConsumerRecord:  # noqa: ARG001 - nothing is said in it
+    """Pause a consumer."""
+    await _changed(visit).pause(place(visit, "consumer"))
+    return await _after(visit)
+
+
+@api.post("/streams/{stream}/consumers/{consumer}/resume")
+async def resume(visit: Visit, given: t.NoBody) -> ConsumerRecord:  # noqa: ARG001 - nothing is said in it
+    """Resume a consumer."""
+    await _changed(visit).resume(place(visit, "consumer"))
+    return await _after(visit)
+
+
+@api.post("/streams/{stream}/consumers/{consumer}/release")
+async def release(visit: Visit, given: ReleaseBody) -> ConsumerRecord:
+    """Release a parked key."""
+    await _changed(visit).release(given.key, consumer=place(visit, "consumer"))
+    return await _after(visit)
+
+
+@api.post("/streams/{stream}/consumers/{consumer}/seek")
+async def seek(visit: Visit, given: SeekBody) -> ConsumerRecord:
+    """Move a consumer to another place of its stream."""
+    where = given.to or given.at
+    if where is None or None not in (given.to, given.at):
+        raise Problem(422, "invalid", "Give one of to and at. Nothing was changed.", field="to")
+    await _changed(visit).seek(place(visit, "consumer"), where)
+    return await _after(visit)
+
+
+@api.delete("/streams/{stream}/consumers/{consumer}", role="admin")
+async def drop(visit: Visit) -> t.Done:
+    """Forget a consumer with its position and letters."""
+    await _changed(visit).drop(place(visit, "consumer"))
+    return t.Done()
+
+
+@api.get("/streams/{stream}/letters")
+async def letters(visit: Visit, given: LettersQuery) -> LetterList:
+    """List the letters of a stream."""
+    handle = _stream(visit)
+    await handle.state()
+    page = await handle.letters(
+        consumer=given.consumer,
+        status=given.status,
+        key=given.key,
+        type=given.type,
+        limit=given.limit,
+        before=given.after,
+    )
+    return LetterList(letters=[_letter(one) for one in page.letters], after=page.next)
+
+
+@api.post("/streams/{stream}/letters/replay")
+async def replay(visit: Visit, given: LettersBody) -> Changed:
+    """Deliver letters again."""
+    return Changed(changed=await _changed(visit).replay(given.ids, consumer=given.consumer))
+
+
+@api.post("/streams/{stream}/letters/discard")
+async def discard(visit: Visit, given: LettersBody) -> Changed:
+    """Give letters up; they stay listed."""
+    return Changed(changed=await _changed(visit).discard(given.ids, consumer=given.consumer))
+
+
+def _stream(visit: Visit) -> StreamHandle:
+    if Feature.OUTBOX not in visit.board.store.root().features:
+        raise NotFound("This store has no streams.")
+    return visit.admin.outbox.stream(place(visit, "stream"))
+
+
+def _changed(visit: Visit) -> StreamHandle:
+    needs_everything(visit)
+    visit.board.hub.forget()
+    return _stream(visit)
+
+
+async def _after(visit: Visit) -> ConsumerRecord:
+    state = await _stream(visit).state()
+    found = next((one for one in state.consumers if one.name == place(visit, "consumer")), None)
+    if found is None:
+        raise Problem(409, "changed", "It was done, and the consumer was dropped meanwhile.")
+    return _consumer(found)
+
+
+def _record(one: StreamState) -> StreamRecord:
+    return StreamRecord(
+        name=one.name,
+        partitions=one.partitions,
+        keep=one.keep.total_seconds(),
+        messages=one.messages,
+        consumers=[_consumer(found) for found in one.consumers],
+    )
+
+
+def _consumer(one: ConsumerState) -> ConsumerRecord:
+    same = {name: getattr(one, name) for name in ConsumerRecord.__struct_fields__ if name != "partitions"}
+    return ConsumerRecord(**same, partitions=list(one.partitions))
+
+
+def _letter(one: Letter) -> LetterRecord:
+    return LetterRecord(**{name: getattr(one, name) for name in LetterRecord.__struct_fields__})

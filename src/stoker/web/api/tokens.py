@@ -1,0 +1,89 @@
+"""Access tokens: make, list and revoke them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from stoker.admin.tokens import TokensAdmin
+from stoker.model.access import Role
+from stoker.model.time import moment
+from stoker.model.tokens import AccessToken
+from stoker.web.api import types as t
+from stoker.web.api.endpoint import Noun, needs_everything, place
+from stoker.web.visit import Visit
+
+api = Noun("tokens")
+
+
+class NewToken(t.Strict):
+    """A token: its name, what it may do, the queues it is limited to, and after how many seconds it expires."""
+
+    name: t.Name
+    role: Role = "read"
+    queues: Annotated[tuple[t.Name, ...], Meta(max_length=100)] = ()
+    expires: t.Lasting | None = None
+
+
+class NewSecret(Struct, kw_only=True):
+    """The token itself, which cannot be read again."""
+
+    name: str
+    secret: str
+
+
+class TokenRecord(Struct, kw_only=True):
+    """A token without its secret, which is not stored."""
+
+    name: str
+    role: str
+    queues: list[str]
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+
+
+class TokenList(Struct, kw_only=True):
+    """Every token, also those that expired or were revoked, by name."""
+
+    tokens: list[TokenRecord]
+
+
+@api.get("/tokens", role="admin")
+async def listed(visit: Visit) -> TokenList:
+    """List tokens."""
+    return TokenList(tokens=[_record(one) for one in await TokensAdmin(visit.board.store).list()])
+
+
+@api.post("/tokens", role="admin", status=201)
+async def create(visit: Visit, given: NewToken) -> NewSecret:
+    """Make a token."""
+    needs_everything(visit)
+    secret = await TokensAdmin(visit.board.store).create(
+        given.name, given.role, queues=given.queues, expires=given.expires
+    )
+    await visit.admin.audit.write("tokens.create", f"token {given.name}")
+    return NewSecret(name=given.name, secret=secret)
+
+
+@api.delete("/tokens/{name}", role="admin")
+async def revoke(visit: Visit) -> t.Done:
+    """Revoke a token; dashboards notice within seconds."""
+    needs_everything(visit)
+    name = place(visit, "name")
+    await TokensAdmin(visit.board.store).revoke(name)
+    await visit.admin.audit.write("tokens.revoke", f"token {name}")
+    return t.Done()
+
+
+def _record(one: AccessToken) -> TokenRecord:
+    return TokenRecord(
+        name=one.name,
+        role=one.role,
+        queues=list(one.queues),
+        created=moment(one.created),
+        expires=None if one.expires is None else moment(one.expires),
+        revoked=None if one.revoked is None else moment(one.revoked),
+    )
