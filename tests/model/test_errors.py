@@ -59,6 +59,7 @@ def test_what_the_store_says_has_a_branch_of_its_own() -> None:
         "EngineError",
         "EngineUnavailable",
         "EngineBusy",
+        "EngineSlow",
         "EngineFull",
         "EngineReadOnly",
         "EngineClosed",
