@@ -85,11 +85,40 @@ async def test_an_unknown_id_is_not_found(admin: Admin, app: Stoker) -> None:
 @pytest.mark.spec("ADMIN-04")
 async def test_a_preview_counts_and_changes_nothing(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
-        await enqueue(app)
-    monkeypatch.setattr(pages, "PAGE", 3)
+        await enqueue(app, tenant="acme")
+    monkeypatch.setattr(module, "LARGEST_PAGE", 3)
+    assert await admin.jobs.preview("is:ready tenant:acme") == (7, True)
+    monkeypatch.setattr(module, "MOST_COUNTED", 5)
+    assert await admin.jobs.preview("is:ready tenant:acme") == (6, False)
     assert await admin.jobs.preview("is:ready") == (7, True)
-    monkeypatch.setattr(module, "PREVIEW", 5)
-    assert await admin.jobs.preview("is:ready") == (6, False)
+    assert await admin.jobs.preview(UNKNOWN) == (0, True)
+
+
+@pytest.mark.spec("ADMIN-34")
+async def test_a_page_says_how_many_there_are(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From counters where they know, else by a walk that ends; a page that has all of them needs neither."""
+    jobs = [await enqueue(app, tenant="acme", queue=queue) for queue in ("mail", "mail", "mail", "bulk")]
+    await enqueue(app, "resize", queue="mail", delay=60)
+    assert (await admin.jobs.find("queue:mail", limit=1)).total is None
+
+    async def total(filter_: str, limit: int = 1) -> tuple[int | None, bool]:
+        first = await admin.jobs.find(filter_, limit=limit, total=True)
+        if first.cursor is not None:
+            second = await admin.jobs.find(filter_, limit=limit, cursor=first.cursor, total=True)
+            assert (second.total, second.complete) == (first.total, first.complete)
+        return first.total, first.complete
+
+    assert await total("queue:mail") == (4, True)
+    assert await total("is:ready") == (4, True)
+    assert await total("is:scheduled queue:mail") == (1, True)
+    assert await total("is:pending kind:send queue:mail") == (3, True)
+    assert await total("is:dead", 5) == (0, True)
+    assert await total(jobs[0]) == (1, True)
+    assert await total("tenant:acme") == (4, True)
+    monkeypatch.setattr(module, "LARGEST_PAGE", 2)
+    monkeypatch.setattr(module, "MOST_COUNTED", 2)
+    assert await total("tenant:acme") == (2, False)
+    assert await total("tenant:acme", 9) == (4, True)
 
 
 # --- one job ---

@@ -363,3 +363,9 @@ def test_a_discard_is_undone_by_its_entry(url: str) -> None:
     assert call("jobs", "restore", entry["id"]).stdout == "restore: 0 jobs; 2 refused\n"
     assert "has no entry" in call("jobs", "restore", "0" * 24, code=3).output
     assert "stoker audit" in call("jobs", "restore", "that one", code=2).output
+
+
+@pytest.mark.spec("ADMIN-34")
+def test_jobs_are_counted(url: str) -> None:
+    assert call("jobs", "list", "is:dead", "--count").stdout == "2\n"
+    assert rows("jobs", "list", "error:address", "--count") == [{"jobs": 2, "complete": True}]

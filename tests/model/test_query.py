@@ -37,6 +37,7 @@ from stoker.model.query import (
     Totals,
     allows,
     bounded,
+    counted,
     cursor_at,
     history_of,
     matches,
@@ -409,3 +410,39 @@ def test_the_same_error_is_the_normalized_first_line() -> None:
     assert matches(job(status=Status.DEAD, last_error="no user 81"), query, 0)
     assert not matches(job(status=Status.DEAD, last_error="no such host"), query, 0)
     assert not matches(job(), query, 0)
+
+
+@pytest.mark.spec("ADMIN-34")
+def test_counters_know_how_many_jobs_a_plain_question_means() -> None:
+    census = Census(
+        at=9,
+        counts=(
+            Count("mail", "send", Status.PENDING, 5),
+            Count("mail", "text", Status.PENDING, 2),
+            Count("bulk", "send", Status.DEAD, 3),
+        ),
+        scheduled={"mail": 4},
+    )
+    mail, send, pending = frozenset({"mail"}), frozenset({"send"}), frozenset({Status.PENDING})
+    asked: list[dict[str, Any]] = [
+        {},
+        {"queues": mail},
+        {"kinds": send},
+        {"statuses": pending, "kinds": send, "limit": 3, "cursor": b"c" * 16},
+    ]
+    assert [counted(Query(**one), census) for one in asked] == [10, 7, 8, 5]
+    times: list[dict[str, Any]] = [
+        {"due": "later"},
+        {"due": "now", "queues": mail},
+        {"due": "now", "queues": frozenset({"bulk"})},
+    ]
+    assert [counted(Query(**one), census) for one in times] == [4, 3, 0]
+    assert counted(Query(order="finished"), census) == 3
+    unknown: list[dict[str, Any]] = [
+        {"due": "now", "kinds": send},
+        {"tenant": "acme"},
+        {"since": 5},
+        {"text": "x"},
+        {"attempts_from": 1},
+    ]
+    assert [counted(Query(**one), census) for one in unknown] == [None] * 5

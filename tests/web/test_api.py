@@ -63,6 +63,9 @@ async def test_lists_go_on_behind_their_cursor(app: Stoker, client: Client) -> N
     rest = (await client.get(f"/api/v1/jobs?limit=3&after={first['after']}")).json()
     assert [job["id"] for job in first["jobs"] + rest["jobs"]] == made[::-1]
     assert rest["after"] is None
+    assert (first["total"], rest["complete"]) == (None, True)
+    counted = (await client.get("/api/v1/jobs?limit=3&total=true")).json()
+    assert (counted["total"], counted["complete"]) == (5, True)
 
 
 @pytest.mark.spec("REST-04")

@@ -21,6 +21,7 @@ from stoker.model.filter import Filter
 from stoker.model.job import Status
 from stoker.model.query import (
     Cancel,
+    Census,
     Change,
     Clone,
     Delete,
@@ -137,10 +138,19 @@ def _change(action: str, given: Given) -> Change:
 
 
 async def query_of(
-    engine: Engine, filter_: Filter, limit: int, cursor: str | None, now: Instant | None = None
+    engine: Engine,
+    filter_: Filter,
+    limit: int,
+    cursor: str | None,
+    now: Instant | None = None,
+    *,
+    census: Census | None = None,
 ) -> Query:
-    """The question that a filter asks: its names are those that have jobs now, its times count from `now`."""
-    census = await engine.census()
+    """The question that a filter asks: its names are those that have jobs now, its times count from `now`.
+
+    `census`: one that was read before.
+    """
+    census = await engine.census() if census is None else census
     queues = sorted({count.queue for count in census.counts})
     after = None if cursor is None else read_cursor(cursor)
     sample = None

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Raw
 
 from stoker import records
-from stoker.admin import bulk
 from stoker.admin.asking import Asking
 from stoker.admin.audit import AuditAdmin, audited
 from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
@@ -35,20 +34,27 @@ from stoker.model.explain import Explanation, explain
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
 from stoker.model.query import (
+    LARGEST_PAGE,
+    LONGEST_WALK,
+    Census,
     Change,
     Edit,
     Former,
     Query,
     Restore,
     Selection,
+    counted,
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN
 from stoker.model.time import SECOND, Seconds, instant, span
 from stoker.options import CallOptions
 
-PREVIEW = 10_000
-"""A preview counts up to here."""
+MOST_COUNTED = 10_000
+"""Up to here jobs are counted where no counter knows their number."""
+
+PREVIEW_WALK = 100 * LONGEST_WALK
+"""Records that a preview reads at most; a list reads no more than one page may."""
 
 TAIL = 10_000
 """Events that one look of a tail reads."""
@@ -63,11 +69,16 @@ Target: TypeAlias = str | Sequence[str] | Filter
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Jobs in the requested order. `cursor` goes on behind them, None at the end; `scanned` records were read."""
+    """Jobs in the requested order. `cursor` goes on behind them, None at the end; `scanned` records were read.
+
+    `total` is how many jobs the filter means, on all pages, if it was asked for; at least so many if not `complete`.
+    """
 
     jobs: list[records.Job]
     cursor: str | None
     scanned: int
+    total: int | None = None
+    complete: bool = True
 
 
 Progress: TypeAlias = Callable[[Bulk], bool | None]
@@ -93,16 +104,29 @@ class JobsAdmin:
         await audited(self._asking, "jobs.reveal", f"job {found.job.id}")
         return found
 
-    async def find(self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None) -> JobPage:
-        """One page of the jobs that a filter means, newest first unless it says `order:oldest`."""
+    async def find(
+        self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None, total: bool = False
+    ) -> JobPage:
+        """One page of the jobs that a filter means, newest first unless it says `order:oldest`.
+
+        `total` counts them too. Of a filter with statuses, queues and kinds alone counters know it; others are walked
+        over, up to 10,000 records.
+        """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._app.engine()
         if filter_.id is not None:
-            found = await engine.get([ids.parse(filter_.id)])
-            return JobPage([self._asking.job(one) for one in found if one is not None], None, len(found))
-        page = await engine.find(await query_of(engine, filter_, limit, cursor))
+            found = [one for one in await engine.get([ids.parse(filter_.id)]) if one is not None]
+            return JobPage([self._asking.job(one) for one in found], None, 1, len(found) if total else None)
+        census = await engine.census()
+        query = await query_of(engine, filter_, limit, cursor, census=census)
+        page = await engine.find(query)
         after = None if page.cursor is None else write_cursor(page.cursor)
-        return JobPage([self._asking.job(one) for one in page.jobs], after, page.scanned)
+        jobs = [self._asking.job(one) for one in page.jobs]
+        if not total:
+            return JobPage(jobs, after, page.scanned)
+        if cursor is None and after is None:
+            return JobPage(jobs, after, page.scanned, len(jobs))
+        return JobPage(jobs, after, page.scanned, *await _total(engine, query, census))
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
@@ -128,18 +152,17 @@ class JobsAdmin:
         return explain(seen, queue, presences, census, **known)
 
     async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
-        """How many jobs a filter means now: counted up to 10,000, and whether that is all of them."""
+        """How many jobs a filter means now, and whether these are all.
+
+        What no counter knows is walked over, up to 10,000 jobs.
+        """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._app.engine()
-        query = await query_of(engine, filter_, bulk.PAGE, None)
-        count = 0
-        while count < PREVIEW:
-            page = await engine.find(query)
-            count += len(page.jobs)
-            if page.cursor is None:
-                return count, True
-            query = msgspec.structs.replace(query, cursor=page.cursor)
-        return count, False
+        if filter_.id is not None:
+            [found] = await engine.get([ids.parse(filter_.id)])
+            return int(found is not None), True
+        census = await engine.census()
+        return await _total(engine, await query_of(engine, filter_, 1, None, census=census), census, PREVIEW_WALK)
 
     async def tail(self, filter_: Filter | str = "", *, every: Seconds = 1.0) -> AsyncGenerator[EventView, None]:
         """Events as they are stored, of the jobs whose queue and kind a filter names; ends when its caller stops.
@@ -303,6 +326,22 @@ class JobsAdmin:
             await walk.step()
             if walk.ended or _stops(progress, walk.bulk):
                 return walk.bulk
+
+
+async def _total(engine: Engine, query: Query, census: Census, walk: int = LONGEST_WALK) -> tuple[int, bool]:
+    """How many jobs a query means, and whether these are all."""
+    known = counted(query, census)
+    if known is not None:
+        return known, True
+    query = msgspec.structs.replace(query, cursor=None, limit=LARGEST_PAGE)
+    count = scanned = 0
+    while count < MOST_COUNTED and scanned < walk:
+        page = await engine.find(query)
+        count, scanned = count + len(page.jobs), scanned + page.scanned
+        if page.cursor is None:
+            return count, True
+        query = msgspec.structs.replace(query, cursor=page.cursor)
+    return count, False
 
 
 _OF_EVENTS = ("queues", "but_queues", "kinds", "but_kinds")

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from stoker.admin import Bulk, Filter, Operators
 from stoker.admin.details import EventView, JobDetail
+from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.groups import NearestGroup
 from stoker.cli.operations import tally
@@ -47,27 +48,38 @@ def jobs() -> None:
 @jobs.command("list", epilog=FILTER_HELP)
 @click.argument("terms", metavar="[FILTER]...", nargs=-1)
 @click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many jobs.")
+@click.option("--count", is_flag=True, help="Only how many there are: exact, or 10,000+.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
 @on_store
-def list_(terms: tuple[str, ...], limit: int, as_json: bool, path: str | None, url: str | None) -> None:
-    """List jobs, newest first."""
-    found = ask(path, url, lambda admin: _listed(admin, " ".join(terms), limit))
+def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: str | None, url: str | None) -> None:
+    """List jobs, newest first. On a terminal the last line says how many there are in all."""
+    if count:
+        page = ask(path, url, lambda admin: admin.jobs.find(" ".join(terms), limit=1, total=True))
+        said(_total(page), as_json, jobs=page.total, complete=page.complete)
+        return
+    found, first = ask(path, url, lambda admin: _listed(admin, " ".join(terms), limit))
     if as_json:
         for job in found:
             click.echo(json.dumps(as_object(job)))
-    else:
-        show(COLUMNS, [_row(job) for job in found])
+        return
+    show(COLUMNS, [_row(job) for job in found])
+    if first.total is not None and len(found) != first.total:
+        click.echo(f"{len(found):,} of {_total(first)} jobs")
 
 
-async def _listed(admin: Operators, terms: str, limit: int) -> list[Job]:
-    found: list[Job] = []
-    cursor: str | None = None
-    while True:
-        page = await admin.jobs.find(terms, limit=min(limit - len(found), LARGEST_PAGE), cursor=cursor)
+async def _listed(admin: Operators, terms: str, limit: int) -> tuple[list[Job], JobPage]:
+    """The jobs, and the first page; on a terminal it has the total."""
+    size = min(limit, LARGEST_PAGE)
+    page = first = await admin.jobs.find(terms, limit=size, total=sys.stdout.isatty())
+    found = list(page.jobs)
+    while page.cursor is not None and len(found) < limit:
+        page = await admin.jobs.find(terms, limit=min(limit - len(found), LARGEST_PAGE), cursor=page.cursor)
         found += page.jobs
-        cursor = page.cursor
-        if cursor is None or len(found) >= limit:
-            return found
+    return found, first
+
+
+def _total(page: JobPage) -> str:
+    return f"{page.total:,}" if page.complete else f"{page.total:,}+"
 
 
 def _row(job: Job) -> tuple[Any, ...]:

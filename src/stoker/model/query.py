@@ -443,6 +443,25 @@ class Census(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sorted({count.kind for count in self.counts if queue is None or count.queue == queue})
 
 
+def counted(query: Query, census: Census) -> int | None:
+    """How many jobs a query means, if the counters know: it asks for statuses, queues, kinds and due alone."""
+    plain = Query(statuses=query.statuses, queues=query.queues, kinds=query.kinds, due=query.due, order=query.order)
+    if msgspec.structs.replace(query, limit=plain.limit, cursor=None) != plain or (query.due and query.kinds):
+        return None
+    chosen = [
+        count
+        for count in census.counts
+        if count.status in query.wanted
+        and (not query.queues or count.queue in query.queues)
+        and (not query.kinds or count.kind in query.kinds)
+    ]
+    total = sum(count.n for count in chosen)
+    if query.due is None:
+        return total
+    later = sum(n for queue, n in census.scheduled.items() if not query.queues or queue in query.queues)
+    return later if query.due == "later" else total - later
+
+
 class Sweep(enum.StrEnum):
     """What an `expire` removes, in this order; each sweep is a step of its own."""
 

@@ -37,6 +37,7 @@ class JobsQuery(t.Strict):
     q: t.FilterText = ""
     limit: t.Limit = 50
     after: t.Cursor | None = None
+    total: bool = False
 
 
 class NewJob(t.Strict):
@@ -131,11 +132,16 @@ class JobSummary(Struct, kw_only=True):
 
 
 class JobList(Struct, kw_only=True):
-    """A page of jobs; `after` goes on behind it, null at the end. `scanned` jobs were looked at."""
+    """A page of jobs; `after` goes on behind it, null at the end. `scanned` jobs were looked at.
+
+    `total`, if it was asked for, is how many jobs match on all pages: at least so many unless `complete`.
+    """
 
     jobs: list[JobSummary]
     after: str | None
     scanned: int
+    total: int | None = None
+    complete: bool = True
 
 
 class Failed(Struct, kw_only=True):
@@ -215,9 +221,10 @@ class TallyView(Struct, kw_only=True):
 async def find(visit: Visit, given: JobsQuery) -> JobList:
     """Find jobs by a filter."""
     reading = await visit.board.hub.reading()
-    found = await visit.admin.jobs.find(given.q, limit=given.limit, cursor=given.after)
+    found = await visit.admin.jobs.find(given.q, limit=given.limit, cursor=given.after, total=given.total)
     rows = [JobSummary(**_summary(job, reading.census.at)) for job in found.jobs]
-    return JobList(jobs=rows, after=found.cursor, scanned=found.scanned)
+    counted: dict[str, Any] = {"total": found.total, "complete": found.complete}
+    return JobList(jobs=rows, after=found.cursor, scanned=found.scanned, **counted)
 
 
 @api.post("/jobs", status=201)

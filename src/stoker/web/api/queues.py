@@ -249,7 +249,7 @@ async def kinds(visit: Visit) -> Kinds:
         by[one.status.value] = by.get(one.status.value, 0) + one.n
     redact = visit.board.redact
     found = []
-    for kind in sorted({*jobs, *census.totals}):
+    for kind in sorted({*jobs, *census.totals, *visit.board.jobs.tasks}):
         total = census.totals.get(kind)
         error = None if total is None or total.last_error is None else redact.text(total.last_error)
         counts = {name: 0 if total is None else getattr(total, name) for name in ("enqueued", "completed", "failed")}
