@@ -45,6 +45,7 @@ from stoker.model.outcome import Reject, Retry, gravest
 from stoker.model.time import SECOND, Instant
 from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
+from stoker.outbox.failed_turns import FailedTurns
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import message
 from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
@@ -88,6 +89,7 @@ class Lanes:
         self._asking = asyncio.Lock()
         self._idle = handler.rules.pace.idle / SECOND
         self._failures = 0
+        self._failed_turns = FailedTurns()
         self.loop = asyncio.get_running_loop()
         self._abandoned: set[asyncio.Task[BaseException | None]] = set()
 
@@ -252,15 +254,16 @@ class Lanes:
                 first_line(first.reason),
             )
         if advance.ending is Ending.RETRY and advance.report is not None:
-            failures = advance.failures
-            known = failures not in (1, 10, 100, 1_000) or turn.given_back
+            untold = None if turn.given_back else self._failed_turns.failed(self.clock())
             logger.log(
-                logging.DEBUG if known else logging.WARNING,
-                "%r could not deliver in partition %d, failures in a row: %d; next try in %.1f s: %s",
+                logging.DEBUG if untold is None else logging.WARNING,
+                "%r could not deliver in partition %d, failures in a row: %d; next try in %.1f s; its messages wait. "
+                "Other turns of the consumer that failed since the last warning: %d. %s",
                 self,
                 advance.partition,
-                failures,
+                advance.failures,
                 advance.after / SECOND,
+                untold or 0,
                 first_line(advance.report),
             )
 

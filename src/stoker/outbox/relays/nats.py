@@ -50,13 +50,28 @@ class ToNats:
     async def open(self) -> None:
         """Connect. A connection that is lost is not kept: the next publish makes another."""
         import nats
+        from nats.errors import NoServersError
+
+        causes: list[Exception] = []
+
+        async def note(error: Exception) -> None:
+            causes[:] = [error]
+            logger.debug("NATS: %r", error)
 
         async with self._connecting:
             if self._client is None or not self._client.is_connected:
                 await self._disconnect()
-                self._client = await nats.connect(
-                    self._url, allow_reconnect=False, connect_timeout=math.ceil(self._timeout), error_cb=_note
-                )
+                try:
+                    self._client = await nats.connect(
+                        self._url,
+                        allow_reconnect=False,
+                        max_reconnect_attempts=1,  # the library goes on trying for minutes otherwise
+                        reconnect_time_wait=0,
+                        connect_timeout=math.ceil(self._timeout),
+                        error_cb=note,
+                    )
+                except NoServersError as error:
+                    raise StokerError(f"NATS does not answer: {causes[0] if causes else error}") from error
                 self._stream = self._client.jetstream(timeout=self._timeout)
 
     async def publish(self, messages: Sequence[Message[Any]]) -> None:
@@ -87,7 +102,3 @@ class ToNats:
         client, self._client, self._stream = self._client, None, None
         if client is not None and not client.is_closed:
             await client.close()
-
-
-async def _note(error: Exception) -> None:
-    logger.debug("NATS: %r", error)
