@@ -154,6 +154,9 @@ def test_a_holder_keeps_its_slot_until_it_ends_moves_or_is_replaced() -> None:
         assert after is None or slot_of(after) is None
     dead = ended(running, Status.DEAD)
     assert not keeps_slot(dead.requeue(NOW))
+    canceled = waiting.cancel("no", NOW, Queue(name="default"))
+    assert not keeps_slot(canceled.requeue(NOW))
+    assert not keeps_slot(canceled.restore(waiting.as_former(canceled)))
     assert not keeps_slot(record(SLOT))
     assert ended(record(SLOT).claimed("w", NOW), Status.RETRYING).move("other").settled is Status.RETRYING
 

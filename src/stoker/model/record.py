@@ -229,6 +229,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             progress=None,
             cancel_requested=False,
             cancel_requested_at=None,
+            settled=self._without_slot(),
         )
 
     def clone(self, job: JobId, now: Instant) -> Self:
@@ -313,6 +314,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             expires_at=None,
             cancel_requested=False,
             cancel_requested_at=None,
+            settled=self._without_slot(),
         )
 
     def supersede(self, now: Instant, queue: Queue) -> Self:
@@ -344,9 +346,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def _without_slot(self) -> Status | None:
-        """What `settled` is once a waiting job gives up the slot it kept: `subqueues.keeps_slot` reads it there."""
+        """What `settled` is once a waiting job gave up the slot it kept: `subqueues.keeps_slot` reads it there."""
         slot = self.options.limit
-        return None if slot is not None and slot.hold == "retrying" else self.settled
+        return None if slot is not None and slot.hold == "retrying" and self.settled in WAITING else self.settled
 
     # --- what leaves the store ----------------------------------------------------------------------------------
 

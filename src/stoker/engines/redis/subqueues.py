@@ -174,7 +174,8 @@ async def repin(store: Store, queue: str) -> None:
     shard = store.shard(queue)
     after: str | None = None
     while names := await page(store, shard, queue, after, REPINNED_AT_ONCE):
-        await store.run(_REPIN, shard, (queue, *names), queues=(queue,), divided=True)
+        many = after is not None or len(names) == REPINNED_AT_ONCE
+        await store.run(_REPIN, shard, (queue, "1" if many else "", *names), queues=(queue,), divided=True)
         after = names[-1]
     if after is not None:
         await store.wake([queue])

@@ -35,6 +35,7 @@ from stoker.model.query import (
     Query,
     Repair,
     Requeue,
+    Restore,
     Retention,
     RunNow,
     Selection,
@@ -729,3 +730,21 @@ async def test_a_requeued_holder_waits_for_its_turn(store: Store) -> None:
     assert await store.claim(n=9) == []
     await store.finish(other, Done())
     assert ids(await store.claim(n=9)) == jobs[:1]
+
+
+@pytest.mark.spec("HOLD-12")
+@pytest.mark.parametrize("restored", [True, False])
+async def test_a_canceled_holder_that_comes_back_waits_for_its_turn(store: Store, restored: bool) -> None:
+    """The slot it kept went to another job when it was canceled."""
+    jobs = await store.insert(held(store), held(store))
+    await store.finish(await store.take(), Snoozed(SECOND))
+    tally = await store.engine.alter(Selection(tuple(jobs[:1])), Cancel())
+    other = await store.take()
+    assert other.id == jobs[1]
+    await alter(store, Restore(tally.former) if restored else Requeue(), jobs[0])
+    store.pass_time(SECOND)
+    assert await store.claim(n=9) == []
+    assert await running(store) == {"api/a": 1}
+    await store.finish(other, Done())
+    assert ids(await store.claim(n=9)) == jobs[:1]
+    assert await running(store) == {"api/a": 1}

@@ -221,6 +221,7 @@ claim_lines = function(q, queue, n, worker, mine, jobs)
   while true do
     local most = $MOST_LOOKS$ - looks
     if most == 0 then return true end
+    see_heads(q)
     local found = look_again(q, 2 * count_before + 1, most)
     looks = looks + found
     local plan = is_fair(q) and in_turn(q, wait, n - (#jobs - start)) or in_order(q, wait, n - (#jobs - start))

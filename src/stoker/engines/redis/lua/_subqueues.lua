@@ -1,7 +1,7 @@
 -- Subqueues (model.subqueues; FORMAT.md). A script changes states in `known`, and `write_states` writes them.
 -- A line is a part of `aside`: the subqueue's name, a zero byte, and a waiting entry.
 -- A script may have 200 local names: hence the block.
-local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, is_fair, before,
+local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, see_heads, is_fair, before,
   touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked
 do
 local queues, queue_list = {}, {}
@@ -33,7 +33,7 @@ local function until_full(b)
 end
 
 -- --- states --------------------------------------------------------------------------------------------------------
-local NUMBER, PINNED, NEXT, AT, SINCE, HEAD, BUCKET = 1, 2, 4, 8, 16, 32, 64
+local NUMBER, PINNED, NEXT, AT, SINCE, HEAD, BUCKET, UNSEEN = 1, 2, 4, 8, 16, 32, 64, 128
 
 is_full = function(s)
   local most = s.pinned or s.number
@@ -55,17 +55,19 @@ local function read_subqueue(s, raw)
   if has(HEAD) then s.head, place = sub(raw, place, place + 25), place + 26 end
   if has(BUCKET) then
     local b = {}
-    b.n, b.per, b.burst, b.tokens, b.at = parse('>ddddI8', raw, place)
+    b.n, b.per, b.burst, b.tokens, b.at, place = parse('>ddddI8', raw, place)
     s.bucket = b
   end
+  if has(UNSEEN) then s.unseen = parse('>I8', raw, place) end
 end
 
 local function write_subqueue(s)
   local flags = (s.number and NUMBER or 0) + (s.pinned and PINNED or 0) + (s.next and NEXT or 0) + (s.at and AT or 0)
-    + (s.since and SINCE or 0) + (s.head and HEAD or 0) + (s.bucket and BUCKET or 0)
+    + (s.since and SINCE or 0) + (s.head and HEAD or 0) + (s.bucket and BUCKET or 0) + (s.unseen and UNSEEN or 0)
   local b = s.bucket
   return pack('>BI4I4I4I8I8I8I8', flags, s.number or 0, s.pinned or 0, s.running, s.next or 0, s.at or 0, s.turn,
     s.since or 0) .. (s.head or '') .. (b and pack('>ddddI8', b.n, b.per, b.burst, b.tokens, b.at) or '')
+    .. (s.unseen and pack('>I8', s.unseen) or '')
 end
 
 -- Where a state stands in `order`: by head and by turn while it is open, by when to look at it, by since when it is full.
@@ -155,10 +157,22 @@ write_states = function()
   end
 end
 
--- How many claims the subqueues of a queue have served.
+-- How many claims the subqueues of a queue have served. `looks` counts the claims that found new heads (below).
 claims_of = function(q)
-  if not q.claims then q.claims = tonumber(call('HGET', QUEUES, q.name .. '/claims') or '0') end
+  if not q.claims then
+    local row = call('HMGET', QUEUES, q.name .. '/claims', q.name .. '/looks', q.name .. '/unseen')
+    q.claims, q.looks, q.unseen = tonumber(row[1] or '0'), tonumber(row[2] or '0'), row[3] and true or false
+  end
   return q.claims
+end
+
+-- A claim has seen all heads.
+see_heads = function(q)
+  claims_of(q)
+  if not q.unseen then return end
+  q.looks, q.unseen = q.looks + 1, false
+  call('HDEL', QUEUES, q.name .. '/unseen')
+  call('HSET', QUEUES, q.name .. '/looks', int(q.looks))
 end
 
 is_fair = function(q)
@@ -183,7 +197,13 @@ local function note_since(s)
   if not is_full(s) then s.since = nil elseif not s.since then s.since = now end
 end
 
-touch = function(s, when)
+-- To be looked at again. One that a job has left, before any claim saw it, has no place in the round yet.
+touch = function(q, s, when)
+  if when == 0 and s.unseen then
+    claims_of(q)
+    if s.unseen == q.looks and q.unseen then s.at, s.turn = nil, 0 end
+    s.unseen = nil
+  end
   if not s.next or s.next > when then s.next = when end
 end
 
@@ -213,21 +233,28 @@ local function number_it(q, s, slot, fresh)
 end
 
 -- A job joins a line (model.subqueues.made, renumbered and touched). If nothing else is to be looked at, the new head is
--- known without a look.
+-- known without a look; until the next claim it is `unseen`.
 join = function(q, name, slot, head, due, anew)
   local s = changing(q, state_of_line(q, name))
   if is_gone(s) then
-    s.number, s.pinned, s.bucket, s.at, s.turn, s.since = nil, nil, nil, nil, 0, nil
+    s.number, s.pinned, s.bucket, s.at, s.turn, s.since, s.unseen = nil, nil, nil, nil, 0, nil, nil
     number_it(q, s, slot, true)
   elseif anew then
     number_it(q, s, slot, false)
   end
   if due <= now and not s.bucket and not (s.next and s.next <= now) then
     if not s.head or before(head, s.head) then s.head = head end
-    if not s.at then s.at, s.turn = now, 2 * claims_of(q) + 1 end
+    if not s.at then
+      s.at, s.turn = now, 2 * claims_of(q) + 1
+      s.unseen = q.looks
+      if not q.unseen then
+        q.unseen = true
+        call('HSET', QUEUES, q.name .. '/unseen', '1')
+      end
+    end
     note_since(s)
   else
-    touch(s, math.max(due, now))
+    touch(q, s, math.max(due, now))
   end
 end
 
@@ -273,7 +300,7 @@ leave_line = function(q, name, entry)
     call('ZADD', q.aside, '0', left)
     call('ZADD', q.dues, int(parse('>I8', entry, 3)), left)
   end
-  touch(changing(q, state_of_line(q, name)), 0)
+  touch(q, changing(q, state_of_line(q, name)), 0)
   return true
 end
 
@@ -297,6 +324,7 @@ end
 
 -- model.subqueues.looked
 looked = function(s, first, later, turn)
+  s.unseen = nil
   local b = s.bucket
   if b then
     local token = until_token(b)
@@ -306,7 +334,8 @@ looked = function(s, first, later, turn)
   if not first then
     s.head, s.next, s.at, s.turn = nil, later, nil, 0
   else
-    if not s.at then s.at, s.turn = math.min(s.next or now, now), turn end
+    -- What a job has left (0) joins anew.
+    if not s.at then s.at, s.turn = s.next and s.next > 0 and math.min(s.next, now) or now, turn end
     s.head, s.next = first, later
   end
   note_since(s)

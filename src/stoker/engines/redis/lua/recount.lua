@@ -6,7 +6,7 @@ local s = state_of_line(q, ARGV[3])
 if s.raw ~= ARGV[4] then return 0 end
 changing(q, s).running = tonumber(ARGV[5])
 s.since = nil
-touch(s, 0)
+touch(q, s, 0)
 write_states()
 wake(1)
 tick()

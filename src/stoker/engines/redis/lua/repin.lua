@@ -1,8 +1,8 @@
 -- with: _lots, _waiting, _subqueues
--- Apply the numbers that an operator set (model.subqueues.repinned) and look at each subqueue at once, so that no claim
--- has to look at all of them. ARGV: now, queue, names of subqueues.
+-- Apply the numbers that an operator set (model.subqueues.repinned). ARGV: now, queue, '1' to look at each subqueue now,
+-- so that no claim has to look at all of them, names of subqueues.
 local q, names = divided_queue(ARGV[2], 22), {}
-for i = 3, #ARGV do names[#names + 1] = ARGV[i] end
+for i = 4, #ARGV do names[#names + 1] = ARGV[i] end
 local stored = call('HGET', QUEUES, q.name .. '/limits')
 local pins, known = stored and cjson.decode(stored) or {}, states_of(q, names)
 for _, name in ipairs(names) do
@@ -10,9 +10,11 @@ for _, name in ipairs(names) do
   local pinned = s.limited and pins[string.match(name, '^[^/]*')] or nil
   if s.raw and pinned ~= s.pinned then
     changing(q, s).pinned = pinned
-    touch(s, 0)
-    local first, later = look(q, name)
-    looked(s, first, later, 2 * claims_of(q) + 1)
+    touch(q, s, 0)
+    if ARGV[3] ~= '' then
+      local first, later = look(q, name)
+      looked(s, first, later, 2 * claims_of(q) + 1)
+    end
   end
 end
 write_states()
