@@ -91,10 +91,11 @@ async def produce(url: str, path: str, first: int, n: int, keys: int, seed: int)
 
         # A transaction on SQLite holds up every other write, those of this process too.
         most_open = 3 if Feature.BESIDE_TRANSACTIONS in engine.features else 1
+        often = 0.05 if Feature.OWN_TRANSACTION in engine.features else 0
         stored = 0
         open_: list[asyncio.Task[int]] = []
         for number in range(first, first + n):
-            if chance.random() < 0.05:
+            if chance.random() < often:
                 open_.append(asyncio.create_task(in_transaction(number)))
                 if len(open_) == most_open:
                     stored += sum([await one for one in open_])

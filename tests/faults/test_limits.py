@@ -13,22 +13,32 @@ from tests.faults.zygote import Zygote
 
 pytestmark = pytest.mark.timeout(3_600)
 
-ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
+ENGINES = [
+    *(pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres", "redis")),
+    pytest.param("redis-cluster", marks=[pytest.mark.engine("redis-cluster"), pytest.mark.variant]),
+]
 
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    found = Zygote("tests.faults.limits", "stoker.engines.sqlite", "stoker.engines.postgres")
+    found = Zygote("tests.faults.limits", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis")
     yield found
     found.close()
 
 
 @pytest.fixture(params=ENGINES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'jobs.db'}"
-    base = request.getfixturevalue("postgres_url")
-    return f"{base}{'&' if '?' in base else '?'}schema={request.getfixturevalue('postgres_schema')}"
+    of = request.getfixturevalue
+    match request.param:
+        case "sqlite":
+            return f"sqlite:///{tmp_path / 'jobs.db'}"
+        case "postgres":
+            base = of("postgres_url")
+            return f"{base}{'&' if '?' in base else '?'}schema={of('postgres_schema')}"
+        case "redis":
+            return f"{of('redis_url')}?prefix={of('redis_prefix')}"
+        case _:
+            return f"{of('redis_cluster_url')}?prefix={of('redis_cluster_prefix')}"
 
 
 @pytest.mark.spec("LIMIT-43")
