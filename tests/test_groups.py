@@ -12,7 +12,7 @@ from stoker import groups as face
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
-from stoker.model.events import EventType, Window
+from stoker.model.events import EventType, Transition, Window
 from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept
 from stoker.model.job import Status
 from stoker.model.outcome import Reject
@@ -388,3 +388,28 @@ async def test_a_closing_and_its_callbacks_are_events_once(jobs: Stoker) -> None
     assert (ids.text(closed.job), closed.queue) == (group.id, "default")
     enqueued = [event for event in found if event.type is EventType.ENQUEUED]
     assert sorted(event.kind for event in enqueued) == ["report", *["work"] * 5]
+
+
+@pytest.mark.spec("GROUP-31")
+@pytest.mark.parametrize("by", ["cancel", "seal"])
+async def test_whoever_closes_a_group_emits_it_with_its_callbacks(by: str) -> None:
+    """No worker runs: an operator cancels the last member, or a block ends whose members are gone."""
+    engine = MemoryEngine()
+    jobs = Stoker(engine)
+    seen: list[Transition] = []
+    jobs.listener(seen.append)
+    tasks = Tasks(jobs)
+    callbacks = {"then": tasks.report.draft(), "on_failure": tasks.report.draft("failure")}
+    if by == "cancel":
+        await (await jobs.group([tasks.work.draft()], **callbacks)).cancel()
+    else:
+        async with jobs.group(None, **callbacks):
+            pass
+    [stored] = [one for one in seen if (one.kind, one.after) == ("report", Status.PENDING)]
+    assert stored.job == ids.text(callbacks["on_failure" if by == "cancel" else "then"].id)
+    await jobs.close()
+    await engine.open()
+    found = await engine.events(Window(since=0, until=await engine.now() + DAY))
+    assert [event.type for event in found].count(EventType.GROUP_CLOSED) == 1
+    assert [ids.text(event.job) for event in found if event.kind == "report"] == [stored.job]
+    await engine.close()

@@ -33,8 +33,8 @@ from stoker.hooks import FailedRun, Listener, Listeners, Middleware, PlainMiddle
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
-from stoker.model.events import Event, Transition, of_alter, transition_to_pending, transitions_of_alter
-from stoker.model.groups import Group, new_group
+from stoker.model.events import Event, Transition, of_alter, of_closing, transition_to_pending, transitions_of_alter
+from stoker.model.groups import Closing, Group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Stored, check_name, portions
 from stoker.model.query import Change, Tally
@@ -98,6 +98,7 @@ class Stoker(Registry):
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
         self._pool = _engine_pool(_address(url), options)
+        self._pool.added = self._watch_closings
         self._tenant_scope = tenant_scope
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
         self.listeners: Listeners[Transition] = Listeners(listeners)
@@ -372,6 +373,19 @@ class Stoker(Registry):
             for draft, receipt in zip(drafts, receipts, strict=True):
                 if receipt.stored is Stored.INSERTED:
                     self.listeners.emit(transition_to_pending(draft))
+
+    def _watch_closings(self, member: LoopEngine) -> None:
+        member.engine.watch_closings(lambda closing: self._emit_closing(member, closing))
+
+    def _emit_closing(self, member: LoopEngine, closing: Closing) -> None:
+        """Emit a group that this process has closed to the timeline, and its callbacks also to the listeners."""
+        if self.timeline is not None:
+            for event in of_closing(closing, wall()):
+                self.timeline.add(event)
+            member.flush_soon(self.timeline, self._pace.event_flush / SECOND)
+        if self.listeners:
+            for draft in closing.stored:
+                self.listeners.emit(transition_to_pending(draft))
 
     @contextmanager
     def _naming_the_holder(self) -> Iterator[None]:

@@ -83,6 +83,8 @@ class EnginePool:
     """The engines of one app, by loop."""
 
     def __init__(self, make: Callable[[], Engine], given: Engine | None = None) -> None:
+        self.added: Callable[[LoopEngine], None] = lambda _: None
+        """Called with the engine of each loop before it is used."""
         self._make = make
         self._given = given
         self._root = given
@@ -150,6 +152,7 @@ class EnginePool:
                 self._by_loop = {key: other for key, other in self._by_loop.items() if not other.loop.is_closed()}
                 engine, self._spare = self._spare or self.root().for_loop(), None
                 member = self._by_loop[id(loop)] = LoopEngine(loop, engine)
+                self.added(member)
             return member
 
     def _after_fork(self) -> None:

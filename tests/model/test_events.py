@@ -26,7 +26,7 @@ from stoker.model.events import (
     transition_to_running,
     transitions_of_alter,
 )
-from stoker.model.groups import new_group
+from stoker.model.groups import Closing, new_group
 from stoker.model.job import Claim, Draft, Options, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED, conclude
 from stoker.model.outcome import Snoozed
@@ -151,11 +151,11 @@ def test_occurrences_that_made_no_job_are_one_event() -> None:
 def test_a_group_that_closed_is_an_event_and_so_are_the_callbacks_that_it_stored() -> None:
     plain, keyed = Draft(b"1" * 16, "then", queue="mail"), Draft(b"2" * 16, "tidy", unique=Unique("k"))
     group = new_group(b"g" * 16, then=plain, on_finish=keyed, sealed=True).made(5).close(9, 100)
-    closed = Event(9, EventType.GROUP_CLOSED, b"g" * 16, "default", "group", duration=4)
-    then = Event(9, EventType.ENQUEUED, plain.id, "mail", "then")
-    tidy = Event(9, EventType.ENQUEUED, keyed.id, "default", "tidy")
-    assert of_closing(group, ()) == [closed, then]
-    assert of_closing(group, {keyed.id}) == [closed, then, tidy]
+    closed = Event(20, EventType.GROUP_CLOSED, b"g" * 16, "default", "group", duration=4)
+    then = Event(20, EventType.ENQUEUED, plain.id, "mail", "then")
+    tidy = Event(20, EventType.ENQUEUED, keyed.id, "default", "tidy")
+    assert of_closing(Closing(group, (plain,)), 20) == [closed, then]
+    assert of_closing(Closing(group, (plain, keyed)), 20) == [closed, then, tidy]
 
 
 def former(job: int, status: Status, started: int | None = None) -> Former:

@@ -23,7 +23,7 @@ from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
-from stoker.model.groups import Group, Swept
+from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
@@ -277,6 +277,13 @@ class Groups(Protocol):
 
         An abandoned group fails, whatever its members do. Returns False, and changes nothing, when there is no such
         group or it was sealed before.
+        """
+        ...
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        """Call `emit` for each group that a call of this engine closes: once, after the commit, on the engine's loop.
+
+        Other engines on the store are not told. Called again, it replaces the one before.
         """
         ...
 

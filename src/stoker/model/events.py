@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stoker.model.groups import Group
+from stoker.model.groups import Closing
 from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import TOLD
@@ -141,13 +141,13 @@ def of_missed(first: JobId, queue: str, kind: str, missed: int, at: Instant) -> 
     return [Event(at, EventType.SCHEDULE_MISSED, first, queue, kind, missed)] if missed else []
 
 
-def of_closing(group: Group, stored: Collection[JobId]) -> list[Event]:
-    """The events of a closing and of its callbacks; `stored` names those with a unique key that exist."""
+def of_closing(closing: Closing, at: Instant) -> list[Event]:
+    """The events of a closing and of the callbacks that it stored."""
+    group = closing.group
     assert group.closed_at is not None, "an open group has not closed"
-    at, queue = group.closed_at, group.queue or DEFAULT_QUEUE
-    closed = Event(at, EventType.GROUP_CLOSED, group.id, queue, "group", duration=max(0, at - group.created_at))
-    callbacks = [draft for draft in group.callbacks if draft.unique is None or draft.id in stored]
-    return [closed, *(Event(at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind) for draft in callbacks)]
+    took = max(0, group.closed_at - group.created_at)
+    closed = Event(at, EventType.GROUP_CLOSED, group.id, group.queue or DEFAULT_QUEUE, "group", duration=took)
+    return [closed, *(Event(at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind) for draft in closing.stored)]
 
 
 def of_repair(repair: Repair, event: JobId, at: Instant) -> Event:

@@ -136,6 +136,17 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, closed_at=now, expires_at=now + keep)
 
 
+class Closing(msgspec.Struct, frozen=True):
+    """A group that has closed, and the callbacks that were stored by it: not those whose key was held."""
+
+    group: Group
+    stored: tuple[Draft, ...] = ()
+
+
+def ignore(closing: Closing) -> None:
+    """Do nothing with a closing: what an engine does that no app watches."""
+
+
 class Callbacks(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a group stores when it closes, as engines keep it."""
 

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from stoker.event_buffer import EventBuffer
 from stoker.hooks import Listeners
 from stoker.model.errors import StokerError
-from stoker.model.events import Transition, of_closing, transition_of, transition_to_pending, transition_to_running
-from stoker.model.ids import JobId, derived
-from stoker.model.job import PLAIN, Claim, Settlement, Verdict
+from stoker.model.events import Transition, transition_of, transition_to_pending, transition_to_running
+from stoker.model.ids import JobId
+from stoker.model.job import Claim, Settlement, Verdict
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
 
 logger = logging.getLogger("stoker.worker")
-
-MOST_GROUPS = 1_000
-"""Groups that one flush looks at."""
-
-MOST_KEPT = 10_000
-"""Groups that wait for a look; the closing of more is missing from the timeline."""
-
-MOST_LOOKS = 5
-"""So often a group is looked at after a member ended here: by then it is closed, or another member will end."""
 
 
 class Publisher:
@@ -36,8 +26,6 @@ class Publisher:
         self._engine = engine
         self._timeline = timeline
         self._listeners = listeners
-        self._groups: dict[JobId, int] = {}
-        """Groups of which members ended here, and how often they were found open since."""
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """Publish that jobs begin to run."""
@@ -48,28 +36,9 @@ class Publisher:
                 self._listeners.emit(transition_to_running(claim))
 
     async def flush(self) -> None:
-        """Write buffered events to the timeline, and those of groups that closed."""
+        """Write buffered events to the timeline."""
         if self._timeline is not None:
             await self._timeline.flush(self._engine)
-            await self._record_closings()
-
-    async def _record_closings(self) -> None:
-        """Record groups that closed. Whichever process sees it writes it; the store keeps one chunk of an id."""
-        looked = dict(islice(self._groups.items(), MOST_GROUPS))
-        if not looked:
-            return
-        now = await self._engine.now()
-        for group, found in zip(looked, await self._engine.groups(list(looked)), strict=True):
-            times = self._groups.pop(group) + 1
-            if found is None:
-                continue
-            if found.closed_at is None:
-                if times < MOST_LOOKS:
-                    self._groups[group] = times
-                continue
-            keyed = [draft.id for draft in found.callbacks if draft.unique is not None]
-            stored = {job.id for job in await self._engine.get(keyed) if job is not None} if keyed else ()
-            await self._engine.record(of_closing(found, stored), now=now, chunk=derived(group, "closed"))
 
     async def stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
         """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
@@ -99,9 +68,6 @@ class Publisher:
         """Publish what applied to timeline and listeners; `stored`: the follow-ups with a unique key that exist."""
         if self._timeline is not None and claims:
             self._timeline.settled(claims, settlements, verdicts, stored)
-            for claim in claims:
-                if claim.options is not PLAIN and claim.options.group is not None and len(self._groups) < MOST_KEPT:
-                    self._groups[claim.options.group] = 0
         if self._listeners:
             for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
                 if verdict is Verdict.APPLIED:

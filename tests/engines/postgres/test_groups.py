@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import psycopg
@@ -216,3 +217,24 @@ async def test_old_changes_are_added_up(engine: PostgresEngine, postgres_url: st
         await end(engine, claims[2:])
         await closed(engine, group)
         assert admin.execute(changes).fetchone() == (0,)
+
+
+@pytest.mark.spec("GROUP-29")
+async def test_a_group_closes_no_earlier_than_its_last_member_ended(
+    postgres_url: str, postgres_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction that closes may have begun before the one that ended the last member."""
+    now = 1_800_000_000_000_000
+    early = PostgresEngine(postgres_url, schema=postgres_schema, clock=lambda: now)
+    late = PostgresEngine(postgres_url, schema=postgres_schema, clock=lambda: now + 7)
+    monkeypatch.setattr(Looks, "add", lambda *_: None)
+    async with AsyncExitStack() as stack:
+        for one in (early, late):
+            await one.open()
+            stack.push_async_callback(one.close)
+        group = await make(early, 1)
+        await late.renew("w", [], first=True)
+        [claim] = await late.claim(DEMAND)
+        await late.settle([conclude(claim, Done())])
+        assert await early.sweep_groups() == Swept(closed=1)
+        assert (await read(early, group)).closed_at == now + 7

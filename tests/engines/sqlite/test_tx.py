@@ -17,6 +17,7 @@ from stoker.engines.sql.user_handles.handles import drive
 from stoker.engines.sqlite.engine import SqliteEngine
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import Duplicate, EngineBusy, EngineRefused
+from stoker.model.groups import Closing, into_group, new_group
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
@@ -105,6 +106,29 @@ async def test_a_settlement_counts_once_the_user_commits(engine: SqliteEngine, p
             assert job is not None and job.status == Status.RUNNING
             await maybe(getattr(handle, ending)())
         assert await statuses(engine) == {status: 1}
+
+
+@pytest.mark.spec("GROUP-32")
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_closing_in_a_users_transaction_is_reported_by_a_sweep(
+    engine: SqliteEngine, path: Path, *, commits: bool
+) -> None:
+    """A user's connection does not report its commit: the next sweep looks whether the group is closed."""
+    reported: list[Closing] = []
+    engine.watch_closings(reported.append)
+    group, then = mint(), draft(queue="after")
+    await engine.insert(into_group(group, [draft()]), group=new_group(group, then=then, sealed=True))
+    await engine.renew("w1", [], first=True)
+    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    with closing(sqlite3.connect(path)) as user:
+        await engine.settle([conclude(claim, Done())], tx=user)
+        await engine.sweep_groups()
+        assert reported == []
+        (user.commit if commits else user.rollback)()
+    await engine.sweep_groups()
+    await engine.sweep_groups()
+    assert [one.group.id for one in reported] == [group] * commits
+    assert [one.stored[0].id for one in reported] == [then.id] * commits
 
 
 @pytest.mark.spec("SQLITE-70")

@@ -10,7 +10,7 @@ canceled, lets the next one try.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 from stoker.engines.call_times import CallTimes
@@ -18,7 +18,7 @@ from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.waiters import Waiter
 from stoker.model.errors import EngineClosed, EngineFull
-from stoker.model.groups import Group
+from stoker.model.groups import Closing, Group, ignore
 from stoker.model.job import Draft, Receipt
 
 
@@ -41,7 +41,7 @@ class Door:
 class Access:
     """A store call that reads or writes. It belongs to one engine, so to one loop: its calls never overlap."""
 
-    __slots__ = ("_active", "_call_times", "_door", "_since", "_store", "_write")
+    __slots__ = ("_active", "_call_times", "_door", "_since", "_store", "_write", "emit")
 
     def __init__(self, store: Store, call_times: CallTimes, door: Door, *, write: bool) -> None:
         self._store = store
@@ -50,6 +50,8 @@ class Access:
         self._write = write
         self._since = 0
         self._active = 0
+        self.emit: Callable[[Closing], None] = ignore
+        """Called with each group that a call has closed."""
 
     def __enter__(self) -> Store:
         self._door.check()
@@ -59,11 +61,15 @@ class Access:
         return self._store
 
     def __exit__(self, *_: object) -> None:
+        closings: list[Closing] = []
         try:
             if self._write:
                 self._store.conclude(self._active)
+                closings, self._store.closings = self._store.closings, []
         finally:
             self._store.lock.release()
+            for closing in closings:
+                self.emit(closing)
             self._call_times.add((perf_counter_ns() - self._since) // 1_000, "access", write=self._write)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import platform
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import ClassVar, Literal, Self
@@ -28,7 +28,7 @@ from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, latest, of_alte
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineFull, InvalidInput, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
-from stoker.model.groups import Group, Swept
+from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import MOST_COUNTED, Counted, Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -357,6 +357,9 @@ class MemoryEngine(Documents):
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         with self._write as store:
             return store.run(groups.seal, group, abandoned=abandoned)
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._write.emit = emit
 
     async def sweep_groups(self, limit: int = 1_000) -> Swept:
         with self._write as store:

@@ -28,7 +28,7 @@ from stoker.engines.shared.ends import Ends, Interest
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
-from stoker.model.groups import Group
+from stoker.model.groups import Closing, Group
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import KEEP_DONE
@@ -90,6 +90,8 @@ class Store:
         self.attending: dict[Ends, asyncio.AbstractEventLoop] = {}
         self.waiting_for_room: deque[Waiter] = deque()
         self._woken: set[str] = set()
+        self.closings: list[Closing] = []
+        """Groups that the current call has closed."""
         self._sorted: list[JobId] | None = None
 
     def now(self) -> Instant:
@@ -155,10 +157,9 @@ class Store:
         """Count what the unit changes about groups; a group that closes stores its callbacks."""
         while unit.group_changes:
             self.load(unit, Wanted(groups=frozenset(unit.group_changes)))
-            callbacks = careful.count_groups(unit, lambda queue: self.queue(queue).keep_done, self.keep_done)
-            self.load(unit, careful.wanted_by_drafts(callbacks))
-            for draft in callbacks:
-                careful.insert_followup(unit, draft)
+            closed = careful.count_groups(unit, lambda queue: self.queue(queue).keep_done, self.keep_done)
+            self.load(unit, careful.wanted_by_drafts(careful.callbacks_of(closed)))
+            unit.closings += careful.store_callbacks(unit, closed)
 
     def apply(self, unit: UnitOfWork) -> int:
         """Write a unit of work; returns how many events were removed with jobs."""
@@ -197,6 +198,7 @@ class Store:
         self.groups.update(unit.changed_groups)
         self.closed_groups.extend(group.id for group in unit.changed_groups.values() if group.closed_at is not None)
         self._woken |= unit.woken
+        self.closings += unit.closings
         for job in unit.deleted:
             self.event_log.remember(job, unit.now)
         return sum(self.event_log.remove(job) for job in unit.forgotten)

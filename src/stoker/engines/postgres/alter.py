@@ -24,6 +24,8 @@ async def alter(store: Store, selection: Selection, change: Change, by: By | Non
         return Tally()
     wanted = Cancel(legible(change.reason), change.force) if isinstance(change, Cancel) else change
     tell = partial(of_alter, selection, wanted)
-    return await store.write(
+    tally = await store.write(
         lambda unit: audit.audited(unit, careful.alter(unit, selection, wanted), by, tell), lane="desk"
     )
+    await store.looks.look_now()
+    return tally

@@ -53,7 +53,7 @@ from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_letters, of_steer
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
-from stoker.model.groups import Group, Swept
+from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -269,6 +269,9 @@ class PostgresEngine(Documents):
     @timed(write=True)
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         return await groups.seal(self._store, group, abandoned=abandoned)
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._store.looks.emit_closing = emit
 
     @timed(write=True)
     async def sweep_groups(self, limit: int = 1_000) -> Swept:

@@ -2,10 +2,10 @@
 
 A settlement appends one row per group, so settlements of one group do not wait for each other. In it nothing can be
 known about the group: two transactions that end the last two members do not see each other. So the engine looks after
-the commit, merged over a few milliseconds: a group that seems complete is locked, its rows are added up in a statement
-that begins when the lock is held, and if it is complete it closes and stores its callbacks in that transaction. A sweep
-looks too, so that a process killed between commit and look costs a second and never a callback; it also adds up old
-rows.
+the commit, at once after an operator's change and a seal, else merged over a few milliseconds: a group that seems
+complete is locked, its rows are added up in a statement that begins when the lock is held, and if it is complete it
+closes and stores its callbacks in that transaction. A sweep looks too, so that a process killed between commit and look
+costs a second and never a callback; it also adds up old rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,24 @@ import msgspec
 
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
-from stoker.engines.shared.careful import insert_followup
+from stoker.engines.shared.careful import callbacks_of, store_callbacks
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import EngineError
-from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Group, GroupChange, Swept, unpack_callbacks
+from stoker.model.groups import (
+    ABANDONED_AFTER,
+    MOST_KNOWN,
+    Closing,
+    Group,
+    GroupChange,
+    Swept,
+    ignore,
+    unpack_callbacks,
+)
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
 from stoker.model.lifecycle import KEEP_DONE
-from stoker.model.time import SECOND, Span
+from stoker.model.time import SECOND, Instant, Span
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -99,13 +108,14 @@ async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
     if not await store.once("write", _SEAL, (group, abandoned)):
         return False
     store.looks.add((group,))
+    await store.looks.look_now()
     return True
 
 
 class Looks:
     """The groups that commits of this engine have changed, to be looked at soon. Lives on the engine's loop.
 
-    `inserted` is called with the drafts that a closing stored.
+    `inserted` is called with the drafts that a closing stored, `emit_closing` with each group that closed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -113,6 +123,7 @@ class Looks:
         self._groups: set[JobId] = set()
         self._task: asyncio.Task[None] | None = None
         self.inserted: Callable[[Sequence[Draft]], None] = lambda _: None
+        self.emit_closing: Callable[[Closing], None] = ignore
 
     def add(self, groups: Iterable[JobId]) -> None:
         """Look at these soon, together with those of other commits."""
@@ -123,6 +134,11 @@ class Looks:
     async def _run(self) -> None:
         while self._groups:
             await asyncio.sleep(MERGED)
+            await self._look()
+
+    async def look_now(self) -> None:
+        """Look at what was added, without waiting for other commits."""
+        if self._groups:
             await self._look()
 
     async def _look(self) -> None:
@@ -150,13 +166,17 @@ class Looks:
         A group whose callback waits for another transaction's key stays open until a later sweep.
         """
         try:
-            swept, drafts = await self._store.write(lambda unit: _fold(unit, groups), lane="keyed", lock_wait=LOCK_WAIT)
+            swept, closings = await self._store.write(
+                lambda unit: _fold(unit, groups), lane="keyed", lock_wait=LOCK_WAIT
+            )
         except Locked:
             if len(groups) == 1:
                 return Swept()
             parts = [await self.fold([group]) for group in groups]
             return Swept(abandoned=sum(one.abandoned for one in parts), closed=sum(one.closed for one in parts))
-        self.inserted(drafts)
+        self.inserted([draft for closing in closings for draft in closing.stored])
+        for closing in closings:
+            self.emit_closing(closing)
         return swept
 
     async def close(self) -> None:
@@ -169,45 +189,51 @@ class Looks:
             await self._look()
 
 
-def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Draft]]]:
-    """Do so; returns also what closing stored."""
+def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Closing]]]:
+    """Do so; returns also the groups that closed."""
     locked = {row[0]: read(row) for row in (yield _LOCK, (sorted(groups),))}
     counted = (yield from _counted(locked)) if locked else {}
-    yield from unit.load_queues({group.queue for group in counted.values() if group.queue is not None})
-    callbacks: list[Draft] = []
-    abandoned = closed = 0
-    for id_, group in counted.items():
+    yield from unit.load_queues({group.queue for group, _ in counted.values() if group.queue is not None})
+    closed: list[Group] = []
+    abandoned = late = 0
+    for id_, (group, latest) in counted.items():
         if not group.sealed and group.touched_at < unit.now - ABANDONED_AFTER:
             group = group.seal(abandoned=True)
             abandoned += 1
         if group.complete:
-            group = group.close(unit.now, KEEP_DONE if group.queue is None else unit.queue(group.queue).keep_done)
-            callbacks += group.callbacks
-            closed += locked[id_].sealed
+            # A member may have ended while this transaction waited for the lock.
+            group = group.close(
+                max(unit.now, latest), KEEP_DONE if group.queue is None else unit.queue(group.queue).keep_done
+            )
+            closed.append(group)
+            late += locked[id_].sealed
         if group != locked[id_]:
             yield _WRITE, _row(group)
+    callbacks = callbacks_of(closed)
     if callbacks:
-        yield from decided(
-            unit,
-            lambda: unit.load_drafts(callbacks, joins=False),
-            lambda: [insert_followup(unit, draft) for draft in callbacks],
+        closings = yield from decided(
+            unit, lambda: unit.load_drafts(callbacks, joins=False), lambda: store_callbacks(unit, closed)
         )
-    return Swept(abandoned=abandoned, closed=closed), callbacks
+    else:
+        closings = [Closing(group) for group in closed]
+    return Swept(abandoned=abandoned, closed=late), closings
 
 
-def _counted(locked: dict[JobId, Group]) -> Steps[dict[JobId, Group]]:
-    """Take the changes of locked groups; returns the groups after them."""
+def _counted(locked: dict[JobId, Group]) -> Steps[dict[JobId, tuple[Group, Instant]]]:
+    """Take the changes of locked groups; returns the groups after them, and when the last of these happened."""
     changes = {id_: GroupChange() for id_ in locked}
     touched = {id_: group.touched_at for id_, group in locked.items()}
+    latest = dict(touched)
     rows: list[Row] = yield _TAKE_CHANGES, (list(locked),)
     for id_, _, total, done, dead, canceled, queue, members, at in sorted(rows, key=itemgetter(1)):
         changes[id_].add(GroupChange(total, done, dead, canceled, list(members or ()), queue))
+        latest[id_] = max(latest[id_], at)
         if members:
             touched[id_] = max(touched[id_], at)
     for id_, change in changes.items():
         if change.members:
             yield _KNOWN, (id_, change.members, MOST_KNOWN)
-    return {id_: group.counted(changes[id_], touched[id_]) for id_, group in locked.items()}
+    return {id_: (group.counted(changes[id_], touched[id_]), latest[id_]) for id_, group in locked.items()}
 
 
 def _row(group: Group) -> Row:

@@ -6,7 +6,7 @@ refuses a server that may evict keys.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, ClassVar, Self, cast
@@ -47,7 +47,7 @@ from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
-from stoker.model.groups import Group, Swept
+from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -295,6 +295,9 @@ class RedisEngine(Documents):
     @timed(write=True)
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         return await groups.seal(self._store, group, abandoned=abandoned)
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._store.emit_closing = emit
 
     @timed(write=True)
     async def sweep_groups(self, limit: int = 1_000) -> Swept:

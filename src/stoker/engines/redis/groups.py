@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from binascii import a2b_base64
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import EngineRefused, GroupClosed, NotFound, StokerError
 from stoker.model.groups import (
     ABANDONED_AFTER,
+    Closing,
     Group,
     Swept,
     pack_callbacks,
@@ -28,7 +29,7 @@ from stoker.model.groups import (
     unpack_members,
 )
 from stoker.model.ids import JobId, text
-from stoker.model.job import Draft, links
+from stoker.model.job import Draft, Stored, links
 from stoker.model.time import MINUTE
 
 if TYPE_CHECKING:
@@ -122,30 +123,36 @@ async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-async def close(store: Store, shard: Shard, closed: Sequence[tuple[bytes, bytes, bytes]]) -> None:
+Completed: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+"""A group that a script has closed, as `_groups.lua` names it."""
+
+
+async def close(store: Store, shard: Shard, closed: Sequence[Completed]) -> None:
     """Store the callbacks of groups that a script has closed: all in one step, unless they need the model's rules."""
     from stoker.engines.redis.insert import insert_callbacks
 
-    callbacks = {
-        key.decode(): msgspec.structs.replace(_CLOSED, abandoned=not done, **_callbacks(stored)).callbacks
-        for key, stored, done in closed
-    }
-    drafts = [draft for group in callbacks.values() for draft in group]
+    found = {one[0].decode(): _closed(*one) for one in closed}
+    calling = {key: group for key, group in found.items() if group.callbacks}
+    drafts = careful.callbacks_of(calling.values())
     plain = all(draft.unique is None and store.shard(draft.queue) is shard for draft in drafts)
-    if not plain or not await insert_callbacks(store, shard, drafts, list(callbacks)):
-        for key in callbacks:
+    if calling and (not plain or not await insert_callbacks(store, shard, drafts, list(calling))):
+        for key in calling:
             await close_one(store, shard, key)
+            del found[key]
+    for group in found.values():
+        store.emit_closing(Closing(group, group.callbacks))
 
 
 async def close_one(store: Store, shard: Shard, key: str) -> bool:
-    """Store the callbacks of a closed group by the rules, unless that is done."""
+    """Store the callbacks of a closed group by the rules, unless that is done, and emit the closing."""
     from stoker.engines.redis.cluster.followups import allowed, store_elsewhere
 
     group = await _read(store, key)
     if group is None or await store.connection.call("HGET", key, "p") is None:
         return False
     callbacks = await allowed(store, group.callbacks, group.id)
-    await store_elsewhere(store, shard, callbacks)
+    elsewhere = await store_elsewhere(store, shard, callbacks)
+    stored: list[Draft] = []
     here = [draft for draft in callbacks if store.shard(draft.queue) is shard]
 
     async def change(unit: Unit) -> bool:
@@ -155,15 +162,26 @@ async def close_one(store: Store, shard: Shard, key: str) -> bool:
         unit.expect_hash(key, "p", b"1")
         unit.write("HDEL", key, "p")
         unit.write("ZADD", shard.key(GROUPS), group.expires_at, key)
-        for draft in here:
-            careful.insert_followup(unit, draft)
+        stored[:] = [draft for draft in here if careful.insert_followup(unit, draft).stored is Stored.INSERTED]
         return True
 
-    return await store.work(shard, change, repeat=True)
+    if not await store.work(shard, change, repeat=True):
+        return False
+    store.emit_closing(Closing(group, tuple(draft for draft in callbacks if draft in stored or draft in elsewhere)))
+    return True
 
 
-_CLOSED = Group(id=bytes(16), sealed=True, closed_at=0)
-"""A group of which only the callbacks and whether all members are done matter."""
+def _closed(key: bytes, callbacks: bytes, done: bytes, at: bytes, queue: bytes, now: bytes) -> Group:
+    """Return a group that a script has closed, without its numbers."""
+    return Group(
+        id=_id_of(key.decode()),
+        sealed=True,
+        abandoned=not done,
+        queue=queue.decode() or None,
+        created_at=int(at),
+        closed_at=int(now),
+        **_callbacks(callbacks),
+    )
 
 
 def _callbacks(stored: bytes) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.wakeup import Hub
 from stoker.engines.shared.ends import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineUnavailable
+from stoker.model.groups import Closing, ignore
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status, salvaged
 from stoker.model.record import Record
@@ -76,6 +77,7 @@ class Store:
         """Queues that have or had subqueues: scripts about them are called in the form that knows these."""
         self._latest: Instant = 0
         self.counted_as = ""
+        self.emit_closing: Callable[[Closing], None] = ignore
         self.notes: OrderedDict[tuple[JobId, int], bytes] = OrderedDict()
 
     # --- life and time ------------------------------------------------------------------------------------------
@@ -236,8 +238,8 @@ class Store:
         unit.completed = closed[0] if closed else []
         return bool(written)
 
-    async def close_groups(self, shard: Shard, closed: Sequence[tuple[bytes, bytes, bytes]]) -> None:
-        """Store the callbacks of groups that a script has closed; what cannot be stored now is left to a sweep."""
+    async def close_groups(self, shard: Shard, closed: Sequence[groups.Completed]) -> None:
+        """Emit groups that a script has closed, and store their callbacks; a sweep does so where that fails now."""
         if not closed:
             return
         try:

@@ -43,7 +43,7 @@ class Unit(UnitOfWork):
         self.shard = shard
         self.rows: dict[JobId, StoredJob] = {}
         """The loaded jobs as stored."""
-        self.completed: list[tuple[bytes, bytes, bytes]] = []
+        self.completed: list[groups.Completed] = []
         """The groups that the commit has closed and that have callbacks, as the script names them."""
         self._stored_groups: dict[JobId, Group | None] = {}
         self.lined = False

@@ -15,7 +15,7 @@ import msgspec
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
-from stoker.model.groups import Group
+from stoker.model.groups import Closing, Group
 from stoker.model.ids import JobId, text
 from stoker.model.job import Draft, Note, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import accepts
@@ -206,12 +206,12 @@ def set_aside(unit: UnitOfWork, record: Record, why: str, *, started: bool) -> N
     unit.last_errors[aside.kind] = aside.last_error
 
 
-def count_groups(unit: UnitOfWork, keep_of: Callable[[str], Span], keep_done: Span) -> list[Draft]:
-    """Count what the unit changed about groups and close those that are complete; returns what that stores.
+def count_groups(unit: UnitOfWork, keep_of: Callable[[str], Span], keep_done: Span) -> list[Group]:
+    """Count what the unit changed about groups and close those that are complete; returns these.
 
     `keep_of` is the retention of a queue, `keep_done` that of a group without members.
     """
-    callbacks: list[Draft] = []
+    closed: list[Group] = []
     changes, unit.group_changes = unit.group_changes, {}
     for group, change in changes.items():
         stored = unit.group(group)
@@ -220,9 +220,22 @@ def count_groups(unit: UnitOfWork, keep_of: Callable[[str], Span], keep_done: Sp
         counted = stored.counted(change, unit.now)
         if counted.complete:
             counted = counted.close(unit.now, keep_done if counted.queue is None else keep_of(counted.queue))
-            callbacks += counted.callbacks
+            closed.append(counted)
         unit.store_group(counted)
-    return callbacks
+    return closed
+
+
+def store_callbacks(unit: UnitOfWork, closed: Iterable[Group]) -> list[Closing]:
+    """Store the callbacks of groups that close; the unit holds what `wanted_by_drafts` names."""
+    return [
+        Closing(group, tuple(one for one in group.callbacks if insert_followup(unit, one).stored is Stored.INSERTED))
+        for group in closed
+    ]
+
+
+def callbacks_of(closed: Iterable[Group]) -> list[Draft]:
+    """Return what groups store that close."""
+    return [draft for group in closed for draft in group.callbacks]
 
 
 # --- altering ---------------------------------------------------------------------------------------------------

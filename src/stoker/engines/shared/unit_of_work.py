@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
-from stoker.model.groups import Group, GroupChange, changes
+from stoker.model.groups import Closing, Group, GroupChange, changes
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Status
 from stoker.model.record import WAITING, Record, Total
@@ -57,10 +57,12 @@ class UnitOfWork:
     def __init__(self, now: Instant) -> None:
         self.now = now
         self.woken: set[str] = set()
+        self.closings: list[Closing] = []
+        """Groups that close when, and only if, the unit is written."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was loaded and written, not what is to be woken."""
+        """Forget what was loaded and written, not what is to be woken and told."""
         self.totals: Counter[tuple[str, str, Total]] = Counter()
         """By queue and kind: what happened in this unit."""
         self.last_errors: dict[str, str | None] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_alter, of_le
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
-from stoker.model.groups import Group, Swept
+from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -177,6 +177,8 @@ class SqliteEngine(Documents):
             raise
         self._store.keep(await own.end(keep=True), resources)
         self._store.notify(own.woken)
+        for closing in own.closings:
+            self._store.emit_closing(closing)
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
         migrate = schema.plan if plan_only else schema.migrate
@@ -329,8 +331,12 @@ class SqliteEngine(Documents):
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         return await self._store.write(lambda unit: groups.seal(unit, group, abandoned=abandoned), strict=True)
 
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._store.emit_closing = emit
+
     @timed(write=True)
     async def sweep_groups(self, limit: int = 1_000) -> Swept:
+        await self._store.emit_joined()
         if not await self._store.read(groups.to_sweep):
             return Swept()
         return await self._store.write(lambda unit: groups.sweep(unit, limit), strict=True)

@@ -6,7 +6,7 @@ callbacks and the ids of its members are in another table, read when it closes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +17,7 @@ from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.statements import sql
 from stoker.model.groups import (
     ABANDONED_AFTER,
+    Closing,
     Group,
     GroupChange,
     Swept,
@@ -103,35 +104,37 @@ def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange
     for group in made:
         yield _MAKE, (group.id, group.sealed, group.abandoned, group.created_at)
         yield _JOBS_MAKE, (group.id, pack_callbacks(group), b"")
-    callbacks: list[Draft] = []
+    closed: list[Group] = []
     for id_, change in changes.items():
-        callbacks += yield from _count(unit, id_, change)
+        if (group_ := (yield from _count(unit, id_, change))) is not None:
+            closed.append(group_)
+    callbacks = careful.callbacks_of(closed)
     if callbacks:
         yield from unit.load(careful.wanted_by_drafts(callbacks))
-        for draft in callbacks:
-            careful.insert_followup(unit, draft)
+    unit.closings += careful.store_callbacks(unit, closed)
+    if callbacks:
         yield from unit.write()
 
 
-def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[tuple[Draft, ...]]:
-    """Count what became of a group's members; returns what its closing stores."""
+def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[Group | None]:
+    """Count what became of a group's members; returns the group if that closes it."""
     qid = None if change.queue is None else (yield from unit.qid(change.queue))
     touched = unit.now if change.members else None
     rows = yield _COUNT, (group, change.total, change.done, change.dead, change.canceled, qid, touched)
     if not rows:
-        return ()
+        return None
     counted = yield from _read(rows[0])
     if change.members:
         [(_, before)] = yield _JOBS, (group,)
         members = known_members(unpack_members(before), counted.total - change.total, change.members)
         yield _MEMBERS, (group, pack_members(members))
     if not counted.complete:
-        return ()
+        return None
     keep = KEEP_DONE if rows[0][7] is None else (yield from unit.queue_of(rows[0][7])).queue.keep_done
     closed = counted.close(unit.now, keep)
     yield _CLOSE, (group, closed.closed_at, closed.expires_at)
     [(callbacks, _)] = yield _JOBS, (group,)
-    return msgspec.structs.replace(closed, **msgspec.structs.asdict(unpack_callbacks(callbacks))).callbacks
+    return msgspec.structs.replace(closed, **msgspec.structs.asdict(unpack_callbacks(callbacks)))
 
 
 def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Steps[None]:
@@ -139,6 +142,16 @@ def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Steps[Non
     wanted = careful.wanted_by_drafts(drafts, group)
     yield from unit.load(Wanted(groups=wanted.groups))
     careful.admit(unit, drafts, group)
+
+
+def closed_by(closings: Iterable[Closing]) -> Steps[list[Closing]]:
+    """Return those of the closings that were committed."""
+    found: list[Closing] = []
+    for closing in closings:
+        stored = yield from find(closing.group.id)
+        if stored is not None and stored.closed_at == closing.group.closed_at:
+            found.append(closing)
+    return found
 
 
 # --- sweeping ---------------------------------------------------------------------------------------------------

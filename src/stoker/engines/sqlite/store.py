@@ -23,7 +23,7 @@ from stoker.engines.notices import warn_once
 from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import claim, file_checks, find, leases, outbox, schema, user_transaction
+from stoker.engines.sqlite import claim, file_checks, find, groups, leases, outbox, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.side_folder import SideFolder
@@ -34,9 +34,10 @@ from stoker.engines.sqlite.write_queue import WriteQueue
 from stoker.engines.sqlite.write_transaction import TransactionRunner
 from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused, EngineSlow
+from stoker.model.groups import Closing, ignore
 from stoker.model.ids import JobId
 from stoker.model.outbox.stream import TOPIC
-from stoker.model.time import SECOND, Instant, Span
+from stoker.model.time import MINUTE, SECOND, Instant, Span
 
 log = logging.getLogger("stoker.engines.sqlite")
 
@@ -59,6 +60,10 @@ class Options(msgspec.Struct, frozen=True):
     read_limit: float | None = None
 
 
+MOST_JOINED = 1_000
+"""Closings in users' transactions that are remembered; the events of more are missing."""
+
+
 class Store:
     """One file, used by one engine."""
 
@@ -67,6 +72,9 @@ class Store:
         self.options = options
         self.clock: Clock = options.clock or system_clock
         self.ends = Ends(self._ended, self._listen_to_all, self._notify_ends, Interest())
+        self.emit_closing: Callable[[Closing], None] = ignore
+        self._joined: dict[JobId, Closing] = {}
+        """Closings in users' transactions on handles of their own: whether those commit is not known."""
         self._resources: OpenResources | None = None
         self._opening = asyncio.Lock()
 
@@ -84,6 +92,7 @@ class Store:
                 patience=self.options.patience,
                 read_limit=self.options.read_limit,
                 wake_here=self._wake_here,
+                emit_closing=self._emit_closing,
             )
         for warning in self._resources.warnings:
             warn_once(log, self.path, warning)
@@ -126,10 +135,22 @@ class Store:
         unit = Unit(self.clock())
         steps = user_transaction.with_savepoint(make(unit)) if undo else make(unit)
         if not isinstance(tx, user_transaction.Own):
-            return await user_transaction.run_on_handle(self.path, tx, unit, steps)
+            answer = await user_transaction.run_on_handle(self.path, tx, unit, steps)
+            for closing in unit.closings[: MOST_JOINED - len(self._joined)]:
+                self._joined[closing.group.id] = closing
+            return answer
         if tx.owner is not self:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
         return tx.run(unit, steps)
+
+    async def emit_joined(self) -> None:
+        """Emit the groups that users' transactions have closed, as far as these are committed."""
+        waiting, now = self._joined, self.clock()
+        for closing in await self.read(lambda _: groups.closed_by(waiting.values())) if waiting else ():
+            del waiting[closing.group.id]
+            self.emit_closing(closing)
+        for group in [one.group.id for one in waiting.values() if (one.group.closed_at or 0) < now - MINUTE]:
+            del waiting[group]
 
     def keep(self, connection: Connection | None, resources: OpenResources) -> None:
         """Keep the connection of a transaction for the next one, unless the engine was closed meanwhile."""
@@ -189,6 +210,9 @@ class Store:
         if topics:
             self._wake_here(topics)
             self.resources().wake_socket.notify(topics)
+
+    def _emit_closing(self, closing: Closing) -> None:
+        self.emit_closing(closing)
 
     def _wake_here(self, topics: set[str], dropped: Span = 0) -> None:
         """Wake waiters of this engine after a commit; other engines were notified before."""
@@ -330,6 +354,7 @@ async def open_resources(
     patience: float,
     read_limit: float | None,
     wake_here: Callable[[set[str], int], None],
+    emit_closing: Callable[[Closing], None],
 ) -> OpenResources:
     """Check the file, make or upgrade the schema, connect."""
     loop = asyncio.get_running_loop()
@@ -357,6 +382,7 @@ async def open_resources(
             log=connection.journal == "wal",
             notify=wake_socket.notify,
             wake_here=wake_here,
+            emit_closing=emit_closing,
         ),
         warnings=[warning for warning in warnings if warning],
     )

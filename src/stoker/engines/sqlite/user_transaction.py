@@ -20,6 +20,7 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.engines.sqlite.write_transaction import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
+from stoker.model.groups import Closing
 from stoker.model.job import Draft
 from stoker.model.time import Instant
 
@@ -68,6 +69,7 @@ class Own:
         self.owner = owner
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
+        self.closings: list[Closing] = []
         self.touched = False
         """Did the user take the driver's connection? It may have settings of his own then."""
         self._patience = 0.0
@@ -91,6 +93,7 @@ class Own:
         self._check()
         result = self._open().run_steps(in_unit(unit, steps))
         self.woken |= unit.woken
+        self.closings += unit.closings
         return result
 
     @property

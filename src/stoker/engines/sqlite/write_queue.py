@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 from stoker.engines.sqlite.connection import FULL, NORMAL
 from stoker.engines.sqlite.write_transaction import GroupResult, Request, TransactionRunner
 from stoker.model.errors import EngineClosed
+from stoker.model.groups import Closing
 
 LARGEST_GROUP = 2_000
 """Drafts and settlements in one transaction, at most: other writers wait for the write lock meanwhile."""
@@ -38,7 +39,8 @@ LARGEST_GROUP = 2_000
 class WriteQueue:
     """The queue in front of an engine's one writing connection. Belongs to the engine's loop.
 
-    `notify` wakes listeners in other processes, in any thread; `wake_here` wakes waiters of this engine, on the loop.
+    `notify` wakes listeners in other processes, in any thread. On the loop `wake_here` wakes waiters of this engine,
+    and `emit_closing` is called with each group of jobs that closed.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class WriteQueue:
         log: bool,
         notify: Callable[[set[str]], None],
         wake_here: Callable[[set[str], int], None],
+        emit_closing: Callable[[Closing], None],
     ) -> None:
         self._runner = runner
         self._notify = notify
@@ -56,6 +59,7 @@ class WriteQueue:
         self._lax = FULL if fsync and not log else NORMAL
         self._syncs = fsync and log
         self._wake_here = wake_here
+        self._emit_closing = emit_closing
         self._loop = asyncio.get_running_loop()
         self._writer = WriterThread(self._loop)
         self._waiting: deque[Request] = deque()
@@ -173,6 +177,8 @@ class WriteQueue:
                 request.future.set_exception(error)
         if result.woken or result.dropped:
             self._wake_here(result.woken, result.dropped)
+        for closing in result.closings:
+            self._emit_closing(closing)
         self._next()
 
     def _next(self) -> None:

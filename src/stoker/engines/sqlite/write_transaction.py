@@ -19,7 +19,7 @@ from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.unit_of_work import IdBlock, Mismatch, Unit
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError
-from stoker.model.groups import Group
+from stoker.model.groups import Closing, Group
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
 from stoker.model.time import Instant
 
@@ -59,23 +59,25 @@ class Request:
 
 
 class GroupResult:
-    """The value or error of each request of a group, and the topics to wake.
+    """The value or error of each request of a group, the topics to wake, and the groups of jobs that closed.
 
     `notified`: other processes were woken. `dropped`: how far the store's clock was set back.
     """
 
-    __slots__ = ("dropped", "errors", "notified", "values", "woken")
+    __slots__ = ("closings", "dropped", "errors", "notified", "values", "woken")
 
     def __init__(self) -> None:
         self.values: dict[Request, Any] = {}
         self.errors: dict[Request, BaseException] = {}
         self.woken: set[str] = set()
+        self.closings: list[Closing] = []
         self.notified = False
         self.dropped = 0
 
     def failed(self, group: Sequence[Request], error: BaseException) -> GroupResult:
         self.values.clear()
         self.woken.clear()
+        self.closings.clear()
         self.errors.update(dict.fromkeys(group, error))
         return self
 
@@ -84,12 +86,14 @@ class GroupResult:
         self.values.update(other.values)
         self.errors.update(other.errors)
         self.woken |= other.woken
+        self.closings += other.closings
         self.dropped = max(self.dropped, other.dropped)
 
     def take(self, unit: Unit, group: Sequence[Request], values: list[Any]) -> None:
         """Add the values of a transaction that is ready to commit."""
         self.values.update(zip(group, values, strict=True))
         self.woken |= unit.woken
+        self.closings += unit.closings
         self.dropped = max(self.dropped, unit.dropped)
 
 

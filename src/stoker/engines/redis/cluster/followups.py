@@ -17,7 +17,7 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.model.errors import EngineRefused
 from stoker.model.ids import JobId, text
-from stoker.model.job import Draft, Settlement
+from stoker.model.job import Draft, Settlement, Stored
 
 log = logging.getLogger("stoker.engines.redis")
 
@@ -33,11 +33,11 @@ async def store_followups(store: Store, shard: Shard, settlements: Sequence[Sett
             await store_elsewhere(store, shard, await allowed(store, there, one.id))
 
 
-async def store_elsewhere(store: Store, shard: Shard, drafts: Sequence[Draft]) -> None:
-    """Store those of the drafts that belong into other shards."""
+async def store_elsewhere(store: Store, shard: Shard, drafts: Sequence[Draft]) -> list[Draft]:
+    """Store those of the drafts that belong into other shards; returns those that were new there."""
     there = [draft for draft in drafts if store.shard(draft.queue) is not shard]
-    if there:
-        await insert(store, [_not_raising(draft) for draft in there])
+    receipts = await insert(store, [_not_raising(draft) for draft in there]) if there else []
+    return [draft for draft, receipt in zip(there, receipts, strict=True) if receipt.stored is Stored.INSERTED]
 
 
 async def allowed(store: Store, drafts: Sequence[Draft], job: JobId) -> list[Draft]:

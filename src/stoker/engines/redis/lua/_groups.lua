@@ -1,11 +1,11 @@
 -- Groups (FORMAT.md). A group that is complete is closed at once, in the step that ends its last member: from then on it
--- is final. Its callbacks are stored by the client, to which `completed` names them (key of the group, callbacks, '1' if
--- all members are done), or by a sweep.
+-- is final. Its callbacks are stored by the client, to which `completed` names it (key of the group, callbacks, '1' if
+-- all members are done, when it was made, its queue or '', now), or by a sweep.
 local completed = {}
 
 -- model.groups.Group.close and Group.callbacks.
 local function close_group(key, agenda, succeeded)
-  local g = call('HMGET', key, 'q', 'f')
+  local g = call('HMGET', key, 'q', 'f', 'at')
   local keep = g[1] and call('HGET', QUEUES, g[1] .. '/keep_done')
   local expires = int(now + tonumber(keep or $KEEP_DONE$))
   call('HSET', key, 'closed', int(now), 'expires', expires)
@@ -13,10 +13,10 @@ local function close_group(key, agenda, succeeded)
   if callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
     call('HSET', key, 'p', '1')
     call('ZADD', agenda, '0', key)
-    completed[#completed + 1] = {key, g[2], succeeded and '1' or ''}
   else
     call('ZADD', agenda, expires, key)
   end
+  completed[#completed + 1] = {key, g[2], succeeded and '1' or '', g[3], g[1] or '', int(now)}
 end
 
 -- model.groups.Group.counted and Group.complete.
