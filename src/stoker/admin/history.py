@@ -15,7 +15,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.events import EventType, Point, Window
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
-from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, TIMES, coarsen, width_for
+from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, TIMES, width_for
 from stoker.model.time import HOUR, MINUTE, Instant, Seconds, Span, instant, moment, span
 
 RECENT = 15
@@ -93,9 +93,9 @@ class HistoryAdmin:
         end = await engine.now() if until is None else instant(until, "until")
         # Buckets begin at multiples of the width, so that a chart does not change its steps while time passes.
         start = (end - length) // wide * wide
-        points = await engine.points(start, end - 1, [metric], queue)
+        points = await engine.points(start, end - 1, [metric], queue, width=wide)
         scale = 1e6 if metric in (*TIMES, "lag", "store_read", "store_write") else 1.0
-        return [_point(one, scale) for one in coarsen(points, start, max(end, start), wide)]
+        return [_point(one, scale) for one in points]
 
     async def events(
         self,

@@ -12,14 +12,14 @@ from stoker.admin.history import Failures, closed
 from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
 from stoker.admin.workers import WorkerView, worker_views
-from stoker.engines.base import Feature, outbox_of
+from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.derived import ErrorGroup, Flow, deliveries
 from stoker.model.events import EventType, Point
 from stoker.model.findings import LEAST_DEATHS, Deaths, Finding, Situation, findings, verdict
 from stoker.model.job import Status
 from stoker.model.outbox.steering import StreamState
 from stoker.model.schedule import Action, Schedule
-from stoker.model.time import DAY, HOUR, MINUTE, Instant, Seconds, Span, moment, span
+from stoker.model.time import DAY, HOUR, MINUTE, Instant, Seconds, moment, span
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,25 +49,24 @@ async def overview(asking: Asking, window: Seconds = 3600, failures: Failures | 
     """Read everything in six calls: census, queues, workers, points, schedules, streams.
 
     Failures that were read before tell of deaths in the minute that is not closed, and what they have in common.
-    Of a window below an hour only its own deaths are known from points. Deaths are compared with the last day; if there
-    are many, one call more reads the points of that day.
+    Of a window below an hour only its own deaths are known from points; for one above an hour another call reads them.
+    Deaths are compared with the last day; if there are many, one call more reads the points of that day.
     """
     engine = await asking.engine()
     census = await engine.census()
     wide = max(span(window, "window"), MINUTE)
     minutes = minutes_of(wide)
     since, until = closed(census.at, minutes)
-    points = await engine.points(since, until, MEASURED)
+    points = await engine.points(since, until, MEASURED, width=minutes * MINUTE)
     queues, presences = await engine.queues(), await engine.workers()
     schedules = await engine.schedules()
     streams: Sequence[StreamState] = ()
     if Feature.OUTBOX in engine.features:
         streams = await outbox_of(engine).streams()
-    hour = max(_deaths(points, census.at, HOUR), 0 if failures is None else failures.died)
-    day: Sequence[Point] = ()
-    if hour > LEAST_DEATHS:
-        day = points if wide >= DAY else await engine.points(census.at - DAY, until, [EventType.FAILED.value])
-    deaths = _known(hour, _deaths(day, census.at, DAY), None if failures is None else failures.worst)
+    hour = _deaths(points) if wide <= HOUR else _deaths(await _failed(engine, until + 1 - HOUR, until))
+    hour = max(hour, 0 if failures is None else failures.died)
+    day = _deaths(await _failed(engine, until + 1 - DAY, until)) if hour > LEAST_DEATHS else 0
+    deaths = _known(hour, day, None if failures is None else failures.worst)
     found = findings(
         Situation(
             census=census,
@@ -101,9 +100,12 @@ def _known(hour: int, day: int, worst: ErrorGroup | None) -> Deaths:
     return Deaths(hour, max(hour, day), worst.count, worst.error, worst.kind, worst.sample)
 
 
-def _deaths(points: Sequence[Point], now: Instant, window: Span) -> int:
-    since, failed = now - window, EventType.FAILED.value
-    return sum(one.count for one in points if one.metric == failed and one.bucket >= since)
+async def _failed(engine: Engine, since: Instant, until: Instant) -> list[Point]:
+    return await engine.points(since, until, [EventType.FAILED.value], width=until + 1 - since)
+
+
+def _deaths(points: Sequence[Point]) -> int:
+    return sum(one.count for one in points if one.metric == EventType.FAILED.value)
 
 
 def _sum(queues: Sequence[QueueView], minutes: int) -> Flow:

@@ -77,7 +77,7 @@ class QueuesAdmin:
         engine = await self._asking.engine()
         census = await engine.census()
         since, until = closed(census.at)
-        points = await engine.points(since, until, MEASURED)
+        points = await engine.points(since, until, MEASURED, width=RECENT * MINUTE)
         return views(census, await engine.queues(), await engine.workers(), points, RECENT)
 
     async def get(self, name: str) -> QueueView:

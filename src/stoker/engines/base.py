@@ -415,9 +415,18 @@ class Timeline(Protocol):
         ...
 
     async def points(
-        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queue: str | None = None,
+        *,
+        width: Span | None = None,
     ) -> list[Point]:
-        """Points whose bucket lies in the closed window, by bucket, queue and metric. No metrics: `[]`."""
+        """Points whose bucket lies in the closed window, by bucket, queue and metric. No metrics: `[]`.
+
+        With `width` they are merged into buckets of it, from `since` on, as `stats.merge` does.
+        """
         ...
 
     def timings(self) -> Timings:

@@ -100,10 +100,14 @@ def coarsen(points: Iterable[Point], start: Instant, end: Instant, width: Span) 
         raise InvalidOption("width", width, "must be at least one minute")
     if end - start > width * MOST_BUCKETS:
         raise InvalidOption("width", width, f"must be wider: at most {MOST_BUCKETS} buckets are drawn")
+    return merge((one for one in points if start <= one.bucket < end), start, width)
+
+
+def merge(points: Iterable[Point], start: Instant, width: Span) -> list[Point]:
+    """Merge points, none of which is before `start`, as `coarsen` does: by bucket, queue and metric."""
     parts: defaultdict[tuple[str, str, Instant], list[Point]] = defaultdict(list)
     for one in points:
-        if start <= one.bucket < end:
-            parts[one.queue, one.metric, start + (one.bucket - start) // width * width].append(one)
+        parts[one.queue, one.metric, start + (one.bucket - start) // width * width].append(one)
     return sorted((_merged(place, part) for place, part in parts.items()), key=_place)
 
 

@@ -12,14 +12,22 @@ import pytest
 
 from stoker.engines.sqlite import SqliteEngine, columns, find
 from stoker.engines.sqlite.statements import STATEMENTS
+from stoker.model.query import Query
 
+SIEVED = Query(
+    queues=frozenset("q"), kinds=frozenset("k"), tenant="t", since=1, until=2, text="a", payload="b", error="c"
+)
 ALL = {
     **{name: STATEMENTS[name] for name in STATEMENTS},
     "get": columns.SELECT,
     "rewrite_body": columns.REWRITE_BODY,
     "insert_ready": columns.INSERT_READY,
     "claim_pick": columns.PICK,
-    **{f"find_{name}": statement for name, statement in (find.WALKS | find.BY_TIME).items()},
+    **{f"find_{name}": text.format(sieve="1") for name, text in (find.WALKS | find.BY_TIME).items()},
+    **{
+        f"sieve_{name}": text.format(sieve=find.sieve(SIEVED, [1, 2], 9)[0])
+        for name, text in (find.WALKS | find.BY_TIME).items()
+    },
 }
 """Those of files, and those made from the columns."""
 
@@ -55,12 +63,16 @@ PLANS = {
     "find_all_oldest": ["USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id>?)"],
     "find_key_newest": ["USING COVERING INDEX stoker_body_key (ukey=? AND id<?)"],
     "find_key_oldest": ["USING COVERING INDEX stoker_body_key (ukey=? AND id>?)"],
-    "find_done_newest": ["SEARCH stoker_done USING PRIMARY KEY (id<?)"],
-    "find_done_oldest": ["SEARCH stoker_done USING PRIMARY KEY (id>?)"],
-    "find_listed_newest": ["SEARCH stoker_done USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id<?)"],
-    "find_listed_oldest": ["SEARCH stoker_done USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id>?)"],
-    "find_retrying_newest": ["SEARCH stoker_ready USING INDEX stoker_ready_retrying (id<?)"],
-    "find_retrying_oldest": ["SEARCH stoker_ready USING INDEX stoker_ready_retrying (id>?)"],
+    "find_done_newest": ["SEARCH x USING PRIMARY KEY (id<?)"],
+    "find_done_oldest": ["SEARCH x USING PRIMARY KEY (id>?)"],
+    "find_listed_newest": ["SEARCH x USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id<?)"],
+    "find_listed_oldest": ["SEARCH x USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id>?)"],
+    "find_retrying_newest": ["SEARCH x USING INDEX stoker_ready_retrying (id<?)"],
+    "find_retrying_oldest": ["SEARCH x USING INDEX stoker_ready_retrying (id>?)"],
+    **{
+        f"sieve_{name}": [f"SEARCH b {BODY}", "SEARCH e USING COVERING INDEX stoker_errors_job (seq=?)"]
+        for name in find.WALKS | find.BY_TIME
+    },
     "find_waiting": [f"{READY} (qid=?)"],
     "census_oldest": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
@@ -69,10 +81,10 @@ PLANS = {
     "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],
     "expire_done": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>=? AND finished<?)"],
     "done_keeps": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>>?)"],
-    "find_kept": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>=? AND (finished,id)<(?,?))"],
-    "find_ended": ["SEARCH stoker_done USING COVERING INDEX stoker_done_ended (status=? AND (finished,id)<(?,?))"],
-    "find_due": [f"{READY} (qid=? AND priority=? AND (due,id)>(?,?))"],
-    "find_retry": ["SEARCH stoker_ready USING INDEX stoker_ready_due ((due,id)>(?,?))"],
+    "find_kept": ["SEARCH x USING INDEX stoker_done_kept (<expr>=? AND (finished,id)<(?,?))"],
+    "find_ended": ["SEARCH x USING COVERING INDEX stoker_done_ended (status=? AND (finished,id)<(?,?))"],
+    "find_due": ["SEARCH x USING PRIMARY KEY (qid=? AND priority=? AND (due,id)>(?,?))"],
+    "find_retry": ["SEARCH x USING INDEX stoker_ready_due ((due,id)>(?,?))"],
     "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
     "events": ["SEARCH stoker_events USING INDEX stoker_events_at (at>? AND at<?)"],
     "outbox_head": [MESSAGES],

@@ -64,6 +64,7 @@ from stoker.model.query import (
     history_of,
 )
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.stats import merge
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
@@ -464,10 +465,17 @@ class MemoryEngine(Documents):
             return store.event_log.latencies(window)
 
     async def points(
-        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queue: str | None = None,
+        *,
+        width: Span | None = None,
     ) -> list[Point]:
         with self._read as store:
-            return store.event_log.points(since, until, metrics, queue)
+            found = store.event_log.points(since, until, metrics, queue)
+        return found if width is None else merge(found, since, width)
 
     def timings(self) -> Timings:
         return self._call_times.drain()

@@ -363,9 +363,15 @@ class PostgresEngine(Documents):
 
     @timed(write=False)
     async def points(
-        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queue: str | None = None,
+        *,
+        width: Span | None = None,
     ) -> list[Point]:
-        return await event_log.points(self._store, since, until, metrics, queue)
+        return await event_log.points(self._store, since, until, metrics, queue, width)
 
     def timings(self) -> Timings:
         return self.call_times.drain()

@@ -10,7 +10,7 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Steps
 from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
-from stoker.model.time import Instant
+from stoker.model.time import Instant, Span
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -20,7 +20,7 @@ _RECORD_EVENTS = sql("record_events")
 _RECORD_POINTS = sql("record_points")
 _EVENTS = sql("events")
 _OF_JOB = sql("events_of_job")
-_POINTS = sql("points")
+_POINTS, _MERGED = sql("points"), sql("points_merged")
 _COUNTS = sql("event_counts")
 _LATENCIES = sql("latencies")
 _MEASURED = ("sum", "p50", "p95", "p99", "max")
@@ -89,12 +89,15 @@ def _latencies(window: Window) -> Steps[list[Latency]]:
 
 
 async def points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None
+    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None, width: Span | None
 ) -> list[Point]:
-    """Points of the closed window, by bucket, queue and metric."""
-    return await store.read(lambda _: _points(since, until, list(metrics), queue))
+    """Points of the closed window, by bucket, queue and metric; with a width, merged."""
+    return await store.read(lambda _: _points(since, until, list(metrics), queue, width)) if metrics else []
 
 
-def _points(since: Instant, until: Instant, metrics: list[str], queue: str | None) -> Steps[list[Point]]:
-    rows = (yield _POINTS, (since, until, metrics, queue)) if metrics else ()
+def _points(
+    since: Instant, until: Instant, metrics: list[str], queue: str | None, width: Span | None
+) -> Steps[list[Point]]:
+    values = (since, until, metrics, queue)
+    rows = yield (_POINTS, values) if width is None else (_MERGED, (*values, width))
     return [Point(*row) for row in rows]

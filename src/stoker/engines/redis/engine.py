@@ -66,6 +66,7 @@ from stoker.model.job import (
 )
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.stats import merge
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
@@ -389,9 +390,16 @@ class RedisEngine(Documents):
 
     @timed(write=False)
     async def points(
-        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queue: str | None = None,
+        *,
+        width: Span | None = None,
     ) -> list[Point]:
-        return await event_log.points(self._store, since, until, metrics, queue)
+        found = await event_log.points(self._store, since, until, metrics, queue)
+        return found if width is None else merge(found, since, width)
 
     def timings(self) -> Timings:
         return self.call_times.drain()

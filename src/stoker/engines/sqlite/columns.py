@@ -81,9 +81,14 @@ FINISH = (
 
 
 def walk(table: str, where: str, order: str) -> str:
-    """Return the statement for the next ids behind ?1, at most ?2, along an index of a table."""
+    """Return the statement for the next ids behind ?1, at most ?2, along an index of a table.
+
+    Each id comes with what stands for `{sieve}`.
+    """
     beyond, direction = ("<", "DESC") if order == "newest" else (">", "ASC")
-    return f"SELECT id FROM stoker_{table} WHERE {where} id {beyond} ?1 ORDER BY id {direction} LIMIT ?2"
+    return (
+        f"SELECT id, {{sieve}} FROM stoker_{table} AS x WHERE {where} id {beyond} ?1 ORDER BY id {direction} LIMIT ?2"
+    )
 
 
 class Stored(NamedTuple):

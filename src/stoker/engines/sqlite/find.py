@@ -2,7 +2,8 @@
 
 A page is a walk along ids. The query decides which: a key, the lists of unsuccessful jobs and retrying jobs have an
 index; finished jobs are stored in id order; active jobs are sorted if there are few. Every other query walks all jobs.
-What the walk does not filter, `query.matches` tests record by record.
+A sieve beside the walk passes over jobs that cannot match, by columns of their bodies, so that a walk over many reads
+few records whole. What is left, `query.matches` tests record by record.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Failure, Job, Status
-from stoker.model.query import LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
+from stoker.model.query import LONGEST_WALK, Page, Query, cursor_at, matches, place_of
 from stoker.model.time import Instant
 
 CHUNK = 200
@@ -46,8 +47,8 @@ LOWEST = -(1 << 30)
 """Below every priority."""
 _ERRORS = sql("errors")
 
-Chunk: TypeAlias = Callable[[JobId, int], Steps[list[JobId]]]
-"""Returns the next ids after one, at most so many."""
+Chunk: TypeAlias = Callable[[JobId, int], Steps[list[tuple[JobId, bool]]]]
+"""Returns the next ids after one, at most so many, and whether each may match."""
 
 
 def find(query: Query, now: Instant) -> Steps[Page]:
@@ -64,10 +65,13 @@ def find(query: Query, now: Instant) -> Steps[Page]:
     cursor = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
     while True:
         chunk = yield from next_ids(cursor, CHUNK)
-        for job in chunk:
+        for job, may_match in chunk:
             if scanned == LONGEST_WALK or len(found) == query.limit:
                 return Page(found, cursor, scanned)
             cursor = job
+            if not may_match:
+                scanned += 1
+                continue
             stored = yield from _find(job, names)
             if stored is None:
                 continue
@@ -83,39 +87,84 @@ def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
     wanted = query.wanted
     qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
     if query.key is not None:
-        return _straight(WALKS[f"key_{query.order}"], query.key)
+        return _straight(query, qids, "key", query.key)
     if wanted <= FINISHED - {Status.DONE}:
-        return _merged(query.order, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
+        return _merged(query, qids, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
     if wanted <= FINISHED:
-        return _straight(WALKS[f"done_{query.order}"])
+        return _straight(query, qids, "done")
     if wanted == {Status.RETRYING}:
-        return _straight(WALKS[f"retrying_{query.order}"])
+        return _straight(query, qids, "retrying")
     if wanted <= ACTIVE and (yield from _few(wanted, qids)):
         return (yield from _sorted(query.order, wanted, qids))
-    return _straight(WALKS[f"all_{query.order}"])
+    return _straight(query, qids, "all")
+
+
+# --- the sieve ------------------------------------------------------------------------------------------------------
+
+
+def sieve(query: Query, qids: Sequence[int], given: int) -> tuple[str, list[object]]:
+    """Return a condition on a row `x` that holds for every job of the query, and its values, behind `given` others.
+
+    It is a part of `query.matches`: whatever SQL cannot say exactly passes. A text is compared here without case if it
+    is ASCII and the payload as well; every other payload passes.
+    """
+    values: list[object] = []
+
+    def mark(value: object) -> str:
+        values.append(value)
+        return f"?{given + len(values)}"
+
+    parts = []
+    if query.queues:
+        parts.append(f"b.qid IN ({', '.join(map(str, qids))})")
+    if query.kinds:
+        parts.append(f"b.kind IN ({', '.join(map(mark, sorted(query.kinds)))})")
+    if query.tenant is not None:
+        parts.append(f"b.tenant = {mark(query.tenant)}")
+    if query.since is not None:
+        parts.append(f"b.created >= {mark(query.since)}")
+    if query.until is not None:
+        parts.append(f"b.created < {mark(query.until)}")
+    if query.payload is not None and query.payload.isascii():
+        parts.append(_in_payload(mark(query.payload)))
+    if query.error is not None or query.same_error is not None:
+        parts.append(HAS_ERROR)
+    if query.text is not None and query.text.isascii():
+        parts.append(f"({_in_payload(mark(query.text))} OR {HAS_ERROR})")
+    if not parts:
+        return "1", values
+    return f"EXISTS (SELECT 1 FROM stoker_body AS b WHERE b.seq = x.seq AND {' AND '.join(parts)})", values
+
+
+HAS_ERROR = "EXISTS (SELECT 1 FROM stoker_errors AS e WHERE e.seq = b.seq)"
+
+
+def _in_payload(text: str) -> str:
+    payload = "CAST(b.payload AS TEXT)"
+    return f"(instr(lower({payload}), lower({text})) OR {payload} GLOB '*[^' || char(1) || '-~]*')"
 
 
 # --- the order of a time --------------------------------------------------------------------------------------------
 
 BY_TIME = {
     "kept": """
-SELECT finished, id FROM stoker_done
+SELECT finished, id, {sieve} FROM stoker_done AS x
 WHERE status = 3 AND expires - finished = ?4 AND (finished, id) < (?1, ?2)
 ORDER BY finished DESC, id DESC LIMIT ?3""",
     "ended": """
-SELECT finished, id FROM stoker_done
+SELECT finished, id, {sieve} FROM stoker_done AS x
 WHERE status = ?4 AND status > 3 AND (finished, id) < (?1, ?2)
 ORDER BY finished DESC, id DESC LIMIT ?3""",
     "due": """
-SELECT due, id FROM stoker_ready
+SELECT due, id, {sieve} FROM stoker_ready AS x
 WHERE qid = ?4 AND priority = ?5 AND (due, id) > (?1, ?2)
 ORDER BY due, id LIMIT ?3""",
     "retry": """
-SELECT due, id FROM stoker_ready
+SELECT due, id, {sieve} FROM stoker_ready AS x
 WHERE status = 2 AND (due, id) > (?1, ?2)
 ORDER BY due, id LIMIT ?3""",
 }
-"""The next places behind one (?1, ?2), at most ?3, each along an index."""
+"""The next places behind one (?1, ?2), at most ?3, each along an index, and whether the job there may match."""
 
 List: TypeAlias = tuple[str, tuple[int, ...]]
 """One of the statements above, with what it needs beside place and number."""
@@ -124,22 +173,24 @@ List: TypeAlias = tuple[str, tuple[int, ...]]
 def _by_time(query: Query, names: dict[int, str], now: Instant) -> Steps[Page]:
     """Return one page in the order of a time: a walk along several lists at once."""
     lists = yield from _lists(query, names)
+    qids = [qid for qid, name in names.items() if name in query.queues]
     found: list[Job] = []
     scanned, n, place, latest = 0, min(query.limit + 1, CHUNK), query.start(now), query.order == "finished"
     while True:
-        chunk: list[Place] = []
+        chunk: list[tuple[Instant, JobId, bool]] = []
         for statement, values in lists:
-            chunk += yield BY_TIME[statement], (*place, n, *values)
+            passes, more = sieve(query, qids, 3 + len(values))
+            chunk += yield BY_TIME[statement].format(sieve=passes), (*place, n, *values, *more)
         chunk = sorted(chunk, reverse=latest)[:n]
-        for here in chunk:
-            if query.is_over(here[0], now):
+        for at, job, may_match in chunk:
+            if query.is_over(at, now):
                 return Page(found, None, scanned)
             if scanned == LONGEST_WALK or len(found) == query.limit:
                 return Page(found, cursor_at(*place), scanned)
-            place = here
-            stored = yield from _find(here[1], names)
+            place = at, job
             scanned += 1
-            if stored is None or place_of(stored.record, query) != here:
+            stored = (yield from _find(job, names)) if may_match else None
+            if stored is None or place_of(stored.record, query) != place:
                 continue
             if matches(cast("Job", stored.record), query, now):
                 found.append((yield from _shown(stored)))
@@ -174,23 +225,28 @@ def _lists(query: Query, names: dict[int, str]) -> Steps[list[List]]:
 # --- the order of ids -----------------------------------------------------------------------------------------------
 
 
-def _straight(statement: str, *values: object) -> Chunk:
+def _straight(query: Query, qids: list[int], walk: str, *values: object) -> Chunk:
     """Walk along one index."""
+    passes, more = sieve(query, qids, 2 + len(values))
+    statement = WALKS[f"{walk}_{query.order}"].format(sieve=passes)
 
-    def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
-        return [row[0] for row in (yield statement, (after, n, *values))]
+    def chunk(after: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
+        rows: list[tuple[JobId, bool]] = yield statement, (after, n, *values, *more)
+        return rows
 
     return chunk
 
 
-def _merged(order: str, lists: list[tuple[int, int]]) -> Chunk:
+def _merged(query: Query, qids: list[int], lists: list[tuple[int, int]]) -> Chunk:
     """Walk along several lists at once, each in id order."""
+    passes, more = sieve(query, qids, 4)
+    statement = WALKS[f"listed_{query.order}"].format(sieve=passes)
 
-    def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
-        found: list[JobId] = []
+    def chunk(after: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
+        found: list[tuple[JobId, bool]] = []
         for qid, status in lists:
-            found += [row[0] for row in (yield WALKS[f"listed_{order}"], (after, n, qid, status))]
-        return sorted(found, reverse=order == "newest")[:n]
+            found += yield statement, (after, n, qid, status, *more)
+        return sorted(found, reverse=query.order == "newest")[:n]
 
     return chunk
 
@@ -214,9 +270,9 @@ def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chu
         ids += [row[0] for row in (yield _RUNNING, ())]
     ids.sort(reverse=order == "newest")
 
-    def chunk(after: JobId, n: int) -> Steps[list[JobId]]:
+    def chunk(after: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
         yield from ()
-        return [job for job in ids if (job < after if order == "newest" else job > after)][:n]
+        return [(job, True) for job in ids if (job < after if order == "newest" else job > after)][:n]
 
     return chunk
 

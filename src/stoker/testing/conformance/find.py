@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from stoker.model.errors import InvalidInput
@@ -16,7 +17,18 @@ from stoker.model.ids import JobId
 from stoker.model.job import Options, Status
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed, Rejected
-from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Cancel, Delete, Page, Query, Requeue, Selection
+from stoker.model.query import (
+    LARGEST_PAGE,
+    LONGEST_WALK,
+    ORDERS,
+    Cancel,
+    Delete,
+    Page,
+    Query,
+    Requeue,
+    Selection,
+    matches,
+)
 from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
@@ -639,3 +651,30 @@ async def test_jobs_that_wait_for_a_retry_are_found_behind_many_that_wait(
         Query(statuses=frozenset({Status.RETRYING}), order=order, limit=4, cursor=page.cursor)
     )
     assert [job.id for job in rest.jobs] == expected[4:]
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-26")
+async def test_find_passes_over_what_cannot_match_and_over_nothing_else(store: Store) -> None:
+    """Every order and filter finds what a look at every record finds; texts in any alphabet, whatever the case."""
+    texts = ["plain", "PLAIN", "Straße", "STRASSE", "\u212aelvin", "kelvin", "\\u00e9", "%_*[a]'"]
+    for n, text in enumerate(texts):
+        payload = msgspec.json.encode({"text": text})
+        traits = {"queue": f"q{n % 2}", "tenant": f"t{n % 3}", "delay": n % 2 * HOUR}
+        await store.add(kind=f"k{n % 2}", payload=payload, **traits)
+        store.pass_time(SECOND)
+    for n in range(2):
+        claim = await store.take(queue="q0")
+        await store.finish(claim, Failed(f"Broken PIPE {n}", retry=False))
+    everything = (await store.engine.find(Query(limit=100))).jobs
+    assert len(everything) == len(texts)
+    start = min(job.created_at for job in everything)
+    needles = ["plain", "ss", "k", "E", "[a]", "%", "*", "'", "ß", "text", "pipe", "nowhere"]
+    asked: list[dict[str, Any]] = [{part: needle} for needle in needles for part in ("text", "payload", "error")]
+    asked += [{"queues": frozenset({"q1"})}, {"kinds": frozenset({"k0"}), "tenant": "t0"}, {"tenant": "t9"}]
+    asked += [{"since": start + SECOND, "until": start + 4 * SECOND}, {"same_error": normalized_error("Broken PIPE 1")}]
+    for one in asked:
+        for order in ORDERS:
+            query = Query(**one, order=order, limit=100)
+            wanted = {job.id for job in everything if matches(job, query, store.now())}
+            assert {job.id for job in (await store.engine.find(query)).jobs} == wanted, query

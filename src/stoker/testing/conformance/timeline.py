@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stoker.engines.base import Feature
@@ -25,6 +26,7 @@ from stoker.model.job import Options, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed, HandedBack, Snoozed, Throttled
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Requeue, Retention, Selection
+from stoker.model.stats import merge
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import QUEUE, Store, needs
@@ -461,3 +463,29 @@ async def test_operators_changes_are_told_with_the_status_inside_the_write(store
     ]
     lost = (await store.engine.settle([conclude(running, Done())])).verdicts[0]
     assert of_settlement(running, conclude(running, Done()), lost, store.now()) is None
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-17")
+async def test_timeline_points_are_merged_into_wider_buckets(store: Store) -> None:
+    """From the beginning of the window on: counts add up, medians are weighted, the worst of the others counts."""
+    at = store.now() // MINUTE * MINUTE
+    points = [
+        Point(queue, metric, at + n * MINUTE, n, n * 2.5, 100 + n, 200 - n, 300 + n, 400 * (n % 2))
+        for n in range(8)
+        for queue in ("a", "b")
+        for metric in ("total", "failed", "other")
+    ]
+    await store.engine.record([], points, now=at)
+    wanted = ["failed", "total"]
+    for since, until, width in ((at, at + DAY, 3 * MINUTE), (at + MINUTE, at + 6 * MINUTE, DAY), (at - 1, at, MINUTE)):
+        plain = await store.engine.points(since, until, wanted)
+        merged = await store.engine.points(since, until, wanted, width=width)
+        expected = merge(plain, since, width)
+        assert [(one.bucket, one.queue, one.metric, one.count) for one in merged] == [
+            (one.bucket, one.queue, one.metric, one.count) for one in expected
+        ]
+        for got, right in zip(merged, expected, strict=True):
+            assert msgspec.structs.astuple(got)[4:] == pytest.approx(msgspec.structs.astuple(right)[4:])
+    assert {one.queue for one in await store.engine.points(at, at + DAY, wanted, "b", width=DAY)} == {"b"}
+    assert await store.engine.points(at, at + DAY, [], width=DAY) == []

@@ -1,0 +1,14 @@
+SELECT
+    queue,
+    metric,
+    ?1,
+    sum(count),
+    sum(sum),
+    sum(p50 * count) / max(sum(count), 1),
+    max(p95),
+    max(p99),
+    max(max)
+FROM stoker_points
+WHERE bucket BETWEEN ?1 AND ?2 AND (?3 IS NULL OR queue = ?3) AND metric IN (SELECT value FROM json_each(?4))
+GROUP BY queue, metric
+ORDER BY queue, metric
