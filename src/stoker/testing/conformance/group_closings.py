@@ -16,10 +16,8 @@ from stoker.model.outcome import Done, Rejected
 from stoker.model.query import Cancel, Delete, Selection
 from stoker.model.time import MINUTE, SECOND
 from stoker.model.unique import Unique
+from stoker.testing.conformance.group_helpers import AFTER
 from stoker.testing.conformance.harness import Store, needs
-
-AFTER = "after"
-"""The queue of the callbacks, so that a case can claim members alone."""
 
 
 class _Made(msgspec.Struct):
