@@ -33,6 +33,7 @@ def everything() -> list[Benchmark]:
         due,
         group_cost,
         latency,
+        limit_cost,
         off_cost,
         operator_cost,
         outbox_cost,
@@ -54,7 +55,17 @@ def everything() -> list[Benchmark]:
     servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
     return [
         benchmark
-        for module in (*local, tick_cost, group_cost, off_cost, operator_cost, block_cost, outbox_cost, *servers)
+        for module in (
+            *local,
+            tick_cost,
+            group_cost,
+            limit_cost,
+            off_cost,
+            operator_cost,
+            block_cost,
+            outbox_cost,
+            *servers,
+        )
         for benchmark in module.BENCHMARKS
     ]
 

@@ -366,6 +366,36 @@ async def test_a_job_whose_transaction_is_open_while_the_last_slot_is_freed(
 
 
 @pytest.mark.spec("LIMIT-45")
+@on("postgres")
+@pytest.mark.parametrize("fair", [False, True], ids=["in order", "fair"])
+@pytest.mark.parametrize("deleted", [False, True], ids=["rolled back", "committed"])
+async def test_a_job_that_another_transaction_has_locked_is_passed_over(
+    engine: Engine, postgres_url: str, postgres_schema: str, fair: bool, deleted: bool
+) -> None:
+    """The next of its key starts instead, and nobody waits; if its transaction is rolled back it starts in its turn."""
+    if fair:
+        await engine.tune("default", Tuning(fair=True))
+    drafts = [limited(key, 2, priority=n) for n in range(4) for key in ("a", "b")]
+    plain = [Draft(_mint(), "work", priority=n) for n in (0, 9)]
+    await engine.insert([*drafts, *([] if fair else plain)])
+    locked = {drafts[0].id, drafts[3].id, plain[0].id}
+    with psycopg.connect(postgres_url) as connection:
+        for job in locked:
+            connection.execute(f"delete from {postgres_schema}.ready where id = %s".encode(), (job.hex(),))
+        async with asyncio.timeout(5):
+            first = await take(engine)
+        expected = {drafts[1].id, drafts[2].id, drafts[4].id, drafts[5].id, *([] if fair else [plain[1].id])}
+        assert {one.id for one in first} == expected
+        assert await running(engine) == {"api/a": 2, "api/b": 2}
+        (connection.commit if deleted else connection.rollback)()
+    assert [one.id for one in await take(engine)] == ([] if deleted or fair else [plain[0].id])
+    await end(engine, *[one for one in first if one.options.limit is not None])
+    rest = [one.id for one in await take(engine)]
+    left = [one.id for one in drafts if one.id not in expected and not (deleted and one.id in locked)]
+    assert set(rest) == set(left)
+
+
+@pytest.mark.spec("LIMIT-45")
 @on("memory", "sqlite", "postgres")
 async def test_slots_are_counted_for_jobs_that_were_claimed_only(
     engine: Engine, make: Make, clock: VirtualClock

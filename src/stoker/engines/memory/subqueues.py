@@ -185,20 +185,18 @@ class QueueLines:
         yield from ()
         return {name: [_head(one) for one in self._line(name).first(n, self._now)] for name, n in wanted.items()}
 
-    def take(self, picked: Sequence[tuple[Line, Head]]) -> Steps[None]:
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
         yield from ()
+        self._subqueues.claims += counts
         lines: dict[Line, Iterator[Entry]] = {}
         for name in {line for line, _ in picked}:
             n = sum(line == name for line, _ in picked)
             lines[name] = iter(self._line(name).take(n, self._now))
         self.taken += [next(lines[line]) for line, _ in picked]
+        return picked
 
     def _line(self, name: Line) -> ReadyQueue:
         return self._main if name is None else self._subqueues.lines[name]
-
-    def count_claim(self) -> Steps[None]:
-        yield from ()
-        self._subqueues.claims += 1
 
 
 def _head(entry: Entry) -> Head:

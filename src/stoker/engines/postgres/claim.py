@@ -7,6 +7,7 @@ CLAIMING.md draws both.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ import msgspec
 from stoker.engines.postgres import subqueues
 from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES
+from stoker.engines.postgres.connection import BEGIN
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import careful, subqueue_claim
@@ -30,9 +32,10 @@ from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
-from stoker.model.job import PLAIN, Claim, Demand, Draft, Settlement, Status
+from stoker.model.job import PLAIN, Claim, Demand, Draft, Options, Settlement, Status
 from stoker.model.query import Repair
 from stoker.model.retry import OFF, Curve
+from stoker.model.subqueues import MOST_LOOKS
 from stoker.model.throttle import take
 from stoker.model.time import Instant
 
@@ -46,7 +49,7 @@ _CLAIM_RATED = sql("claim_rated")
 _QUEUE_CLAIM = sql("queue_claim")
 _QUEUE_TOKENS = sql("queue_tokens")
 _QUEUE_HOLD = sql("queue_hold")
-_LOCK, _GATE = sql("subqueue_lock"), sql("subqueue_gate")
+_NOW, _NEWS = sql("now"), sql("subqueue_news")
 _TOKEN, _QUEUE, _ID = 1, 3, 5
 """Where in a row of a claim the token, the queue's name and the job's id are.
 
@@ -64,6 +67,10 @@ _decode_past = msgspec.json.Decoder(tuple[int, int, int, dict[str, str] | None])
 
 class _RateChanged(Exception):
     """A queue turned out to have a rate or subqueues, or none any more: nothing was taken, and `Claimer` knows it."""
+
+
+class _Closed(Exception):
+    """A divided queue gives nothing now: what was read of its log goes back."""
 
 
 class Lease:
@@ -92,7 +99,8 @@ class Ref(NamedTuple):
     slot: str | None
     throttles: int = 0
     group: JobId | None = None
-    limited: bool = False
+    subqueue: str | None = None
+    """In which it holds a slot."""
 
 
 class Broken(NamedTuple):
@@ -236,30 +244,31 @@ class Claimer:
         store = self._store
         self._cursors[queue].forget()  # the main line is not claimed by it
 
-        async def work(connection: Connection, unit: Unit, _: Row) -> list[Claim]:
+        async def work(connection: Connection, unit: Unit, row: Row) -> list[Claim]:
             run = partial(connection.run, patience=store.options.patience)
-            [(divided, lives, served, *row)] = await run(store.texts[_GATE], (queue, worker, unit.now))
+            _, divided, lives, served, *settings, log, states = row
             if not divided:
                 self._divided.discard(queue)
                 raise _RateChanged
-            stored = Queue(name=queue) if row[0] is None else read_queue(tuple(row))
+            stored = Queue(name=queue) if settings[0] is None else read_queue(tuple(settings))
             if stored.bucket is not None:
                 rows = await run(store.texts[_QUEUE_HOLD], (queue,))
                 stored = read_queue(rows[0]) if rows else Queue(name=queue)
             startable = stored.startable(n, unit.now) if lives else 0
             if startable <= 0:
-                return []
-            steps = _from_lines(stored, worker, startable, unit.now, served)
-            claims, broken = await store.play(connection, steps)
+                raise _Closed
+            lines = subqueues.lines_of(stored, worker, unit.now, served, log, states)
+            claims, broken = await store.play(connection, _from_lines(lines, worker, startable, unit.now, stored))
             self._broken += broken
             if claims and stored.bucket is not None:
                 bucket = take(stored.bucket, len(claims), unit.now)
                 await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
             return claims
 
+        news = (queue, worker, store.now(), subqueues.MOST_POST, MOST_LOOKS)
         try:
-            return await store.transact(work, lane="claim", first=(_LOCK, (queue, str(int(LOCK_WAIT * 1000)))))
-        except Locked:
+            return await store.transact(work, lane="claim", first=(_NEWS, news), begin=_locked(store, queue, lax=True))
+        except (Locked, _Closed):
             return []
 
     async def _alone(self, values: Row, extra: float) -> list[Row]:
@@ -331,8 +340,20 @@ async def recount(store: Store, limit: int) -> list[Repair]:
             return await store.play(connection, subqueues.recount(unit, queue, left))
 
         with suppress(Locked):
-            repairs += await store.transact(work, lane="desk", first=(_LOCK, (queue, str(int(LOCK_WAIT * 1000)))))
+            repairs += await store.transact(work, lane="desk", first=(_NOW, ()), begin=_locked(store, queue))
     return repairs
+
+
+def _locked(store: Store, queue: str, *, lax: bool = False) -> str:
+    """How a transaction begins that holds a divided queue: it waits at most `LOCK_WAIT` for others that do.
+
+    Only claims and recounts take this lock. `lax`: its commit does not wait for the disk, as that of a plain claim.
+    """
+    number = int.from_bytes(hashlib.sha256(f"{store.options.schema}/{queue}".encode()).digest()[:8], signed=True)
+    return (
+        f"{BEGIN}; SET LOCAL lock_timeout = {int(LOCK_WAIT * 1000)};"
+        f"{' SET LOCAL synchronous_commit = off;' if lax else ''} SELECT pg_advisory_xact_lock({number})"
+    )
 
 
 def _miscounted_queues(now: Instant) -> Steps[list[str]]:
@@ -353,11 +374,12 @@ def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Steps[No
 
 
 def _from_lines(
-    queue: Queue, worker: str, n: int, now: Instant, served: int
+    begun: Steps[subqueues.QueueLines], worker: str, n: int, now: Instant, queue: Queue
 ) -> Steps[tuple[list[Claim], list[Broken]]]:
     """Claim from the main line and the subqueues of a queue, whose lock is held."""
-    lines = yield from subqueues.lines_of(queue, worker, now, served)
+    lines = yield from begun
     yield from subqueue_claim.claim(lines, n, now, fair=queue.fair)
+    yield from lines.flush()
     claims, broken = handed_over(worker, lines.rows)
     found = {claim.id: claim for claim in claims}
     return [found[job] for job in lines.order if job in found], broken
@@ -416,7 +438,7 @@ def handed_over(worker: str, rows: list[Row]) -> tuple[list[Claim], list[Broken]
         claim_ = Claim(
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             packed, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None,
-            Ref(lease, id_, pos - 1, kind, attempt, priority, slot, throttles, packed.group, packed.limit is not None),
+            Ref(lease, id_, pos - 1, kind, attempt, priority, slot, throttles, packed.group, subqueue_of(packed)),
             STATUSES[before],
         )
         # fmt: on
@@ -427,6 +449,11 @@ def handed_over(worker: str, rows: list[Row]) -> tuple[list[Claim], list[Broken]
         order = {queue: place for place, queue in enumerate(dict.fromkeys(claim.queue for claim in claims))}
         claims.sort(key=lambda claim: (order[claim.queue], claim.priority, claim.scheduled_at, claim.id))
     return claims, broken
+
+
+def subqueue_of(options: Options) -> str | None:
+    """Return the subqueue in which a running job holds a slot."""
+    return None if options.limit is None else options.limit.subqueue
 
 
 def settings_of(settings: list[int] | None) -> tuple[Curve, int]:

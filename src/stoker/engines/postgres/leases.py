@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.engines.base import ORPHANED_AFTER
-from stoker.engines.postgres.claim import Broken, Lease, Ref, set_aside
+from stoker.engines.postgres.claim import Broken, Lease, Ref, set_aside, subqueue_of
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
 from stoker.engines.sql.steps import Row, Steps
@@ -112,7 +112,7 @@ def contents(unit: Unit, places: Mapping[JobId, Place], broken: list[Broken]) ->
             slot=record.slot,
             throttles=claim.throttles,
             group=claim.options.group,
-            limited=claim.options.limit is not None,
+            subqueue=subqueue_of(claim.options),
         )
         claims.append(msgspec.structs.replace(claim, ref=ref))
     return claims

@@ -33,7 +33,7 @@ from stoker.model.time import Instant
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
-_DONE, _MEMBERS = sql("settle_done"), sql("settle_members")
+_DONE, _MEMBERS, _SLOTS = sql("settle_done"), sql("settle_members"), sql("settle_slots")
 _SETTLED = sql("settled")
 _LOCK_CLAIMS = sql("lock_claims")
 
@@ -51,7 +51,7 @@ async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlem
     """Settle and claim. Plain successes make no job claimable, so both run concurrently."""
     if not settlements:
         return Settled([], [] if demand is None else await claimer.claim(demand))
-    if demand is not None and all(is_plain(settlement) for settlement in settlements):
+    if demand is not None and all(is_plain(one) and one.ref.subqueue is None for one in settlements):
         claiming = asyncio.ensure_future(claimer.claim(demand))
         try:
             verdicts = await close(store, settlements)
@@ -75,6 +75,8 @@ async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict
     plain = _plain(settlements)
     if len(plain) == len(settlements):
         verdicts = await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
+        if freed := _freed(plain, verdicts):
+            store.notify(freed)
         store.looks.add({item.ref.group for item in plain if item.ref.group is not None})
         return verdicts
     if any(settlement.slots for settlement in settlements):
@@ -116,6 +118,7 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]
     plain = _plain(settlements)
     verdicts = yield from _settle_plain(unit.now, plain, len(settlements))
     unit.touched_groups.update(item.ref.group for item in plain if item.ref.group is not None)
+    unit.woken |= _freed(plain, verdicts)
     for round_ in _rounds(settlements, {item.place for item in plain}):
         try:
             yield from decided(unit, partial(_load, unit, round_), partial(_decide, unit, round_, verdicts))
@@ -163,7 +166,6 @@ def is_plain(settlement: Settlement) -> bool:
         settlement.status is _SUCCESS
         and type(ref) is Ref
         and ref.slot is None
-        and not ref.limited
         and not ref.throttles
         and settlement.error is None
         and settlement.keep != 0
@@ -173,6 +175,13 @@ def is_plain(settlement: Settlement) -> bool:
         and not settlement.crash
         and not settlement.throttled
     )
+
+
+def _freed(items: Sequence[Item], verdicts: Sequence[Verdict]) -> set[str]:
+    """Return the queues in which plain successes gave slots back."""
+    return {
+        item.ref.lease.queue for item in items if item.ref.subqueue is not None and verdicts[item.place] is _APPLIED
+    }
 
 
 def _plain(settlements: Sequence[Settlement]) -> list[Item]:
@@ -196,7 +205,10 @@ def _settle_plain(now: Instant | None, items: list[Item], n: int) -> Steps[list[
     masks = BitMasks(items)
     values = (now, *masks.fences(), masks.bits(), *_columns(items, masks.numbers))
     groups = [item.ref.group for item in items]
-    if groups.count(None) == len(groups):
+    slots = [item.ref.subqueue for item in items]
+    if slots.count(None) < len(slots):
+        rows = yield _SLOTS, (*values, groups, slots)
+    elif groups.count(None) == len(groups):
         rows = yield _DONE, values
     else:
         rows = yield _MEMBERS, (*values, groups)

@@ -27,8 +27,18 @@ WITH t AS MATERIALIZED (
 ), g AS MATERIALIZED (
     SELECT x.queue, 1 AS ord, q.curve_on, q.curve_base, q.curve_max, q.cool_count
     FROM (SELECT $3::text AS queue) AS x LEFT JOIN stoker.queue AS q ON q.name = x.queue
+), m AS MATERIALIZED (
+    SELECT r.id FROM unnest($4::text[], $5::int[], $6::bigint[], $7::uuid[]) AS u (line, priority, due, id)
+    CROSS JOIN LATERAL (
+        SELECT r.id FROM stoker.ready AS r
+        WHERE r.queue = u.line AND r.priority = u.priority AND r.due = u.due AND r.id = u.id
+        FOR UPDATE SKIP LOCKED
+    ) AS r
+), o AS (
+    INSERT INTO stoker.subqueue_round AS r (queue, claims) SELECT $3::text, 1 WHERE $8::boolean
+    ON CONFLICT (queue) DO UPDATE SET claims = r.claims + 1
 ), d AS (
-    DELETE FROM stoker.ready WHERE id = ANY($4::uuid[])
+    DELETE FROM stoker.ready WHERE id = ANY(ARRAY(SELECT id FROM m))
     RETURNING
         id, $3::text AS queue, priority, due, attempts, status, past,
         greatest((SELECT now FROM t), token + 1) AS fence
@@ -36,7 +46,8 @@ WITH t AS MATERIALIZED (
 STATEMENTS["claim_picked"] = (
     _PICKED.lstrip() + STATEMENTS["claim"].partition("\n), p AS")[2].partition("\nUNION ALL\nSELECT\n    NULL,")[0]
 )
-"""Jobs that a claim of a divided queue picked ($4) become claims, as by `claim`; their rows are locked."""
+"""Jobs that a claim of a divided queue picked become claims, as by `claim`, unless another transaction has changed or
+locked them. $8: subqueues served one more claim."""
 
 STATEMENTS["queue_claim"] = f"""
 WITH t AS MATERIALIZED (SELECT stoker.clock() AS now, set_config('lock_timeout', $2::text, true) AS hasty)
@@ -61,6 +72,21 @@ STATEMENTS["settle_members"] = (
     )
 )
 """Settles plain successes of which some are members of groups, $14."""
+
+STATEMENTS["settle_slots"] = (
+    STATEMENTS["settle_members"]
+    .replace("u.id, u.result, u.member,", "u.id, u.result, u.member, u.slot,", 1)
+    .replace("$14::uuid[])\n", "$14::uuid[], $15::text[])\n", 1)
+    .replace("keep, result, member)", "keep, result, member, slot)", 1)
+    .replace(
+        "\nSELECT ord, eff",
+        ", h AS (\n    INSERT INTO stoker.subqueue_log (queue, name, freed)\n"
+        "    SELECT queue, slot, count(*) FROM f WHERE slot IS NOT NULL GROUP BY queue, slot\n)"
+        "\nSELECT ord, eff",
+        1,
+    )
+)
+"""The same where some hold slots of subqueues, $15, which they give back."""
 
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 

@@ -242,19 +242,29 @@ class Store:
             lambda connection, unit, _: self.play(connection, make(unit)), lane=lane, first=first, notify=notify
         )
 
-    async def transact(self, work: Work[T], *, lane: str = "write", first: tuple[str, Row], notify: bool = True) -> T:
+    async def transact(
+        self,
+        work: Work[T],
+        *,
+        lane: str = "write",
+        first: tuple[str, Row],
+        notify: bool = True,
+        begin: str = BEGIN,
+    ) -> T:
         """Run `work` in one transaction, whose first statement returns a row that begins with the clock."""
-        unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first))
+        unit, answer = await self._persist(lane, lambda connection: self._transact(connection, work, first, begin))
         if notify and unit.woken:
             self.notify(unit.woken)
         if unit.touched_groups:
             self.looks.add(unit.touched_groups)
         return answer
 
-    async def _transact(self, connection: Connection, work: Work[T], first: tuple[str, Row]) -> tuple[Unit, T]:
+    async def _transact(
+        self, connection: Connection, work: Work[T], first: tuple[str, Row], begin: str
+    ) -> tuple[Unit, T]:
         patience, (name, values) = self.options.patience, first
-        await connection.command(connection.within_limit(BEGIN), patience)
         try:
+            await connection.command(connection.within_limit(begin), patience)
             [row] = await connection.run(self.texts[name], values, patience)
             now = self.now()
             unit = Unit(row[0] if now is None else now)

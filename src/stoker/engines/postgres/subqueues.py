@@ -9,8 +9,11 @@ committed when it began, after the lock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+import msgspec
 
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import read_options
@@ -46,14 +49,26 @@ if TYPE_CHECKING:
 _POST, _PENDING, _APPEND = sql("subqueue_post"), sql("subqueue_pending"), sql("subqueue_append")
 _NAMED, _ALL = sql("subqueue_named"), sql("subqueue_all")
 _TOUCHED, _BY_HEAD, _BY_TURN = sql("subqueue_touched"), sql("subqueue_by_head"), sql("subqueue_by_turn")
-_WRITE, _DROP = sql("subqueue_write"), sql("subqueue_drop")
+_WRITE, _TAKE = sql("subqueue_write"), sql("claim_picked")
 _LOOK, _FIRST = sql("subqueue_look"), sql("subqueue_first")
-_COUNT_CLAIM, _TAKE = sql("subqueue_count_claim"), sql("claim_picked")
 _HOLDERS = sql("subqueue_holders")
 _FULL_QUEUES, _FULL = sql("subqueue_full_queues"), sql("subqueue_full")
 
 MOST_POST = 2_000
 """Rows of the log that a claim applies at once."""
+
+MOST_KEPT = 300
+"""States that a claim keeps without writing them."""
+
+COLUMNS = 18
+"""Of a state, without its queue."""
+
+ID, ID_OF_HEAD = 5, 12
+"""Where the job's id is in a row of a claim, and in a row of a state."""
+
+NO_HEAD: Head = (0, 0, b"")
+
+_decode = msgspec.json.Decoder().decode
 
 
 class Entry(NamedTuple):
@@ -88,12 +103,11 @@ def _row(state: State) -> Row:
 
 def write(queue: str, states: Sequence[State], now: Instant) -> Steps[None]:
     """Write states; those that are gone are deleted."""
-    gone = [state.name for state in states if state.gone(now)]
-    rows = [_row(state) for state in states if not state.gone(now)]
-    if gone:
-        yield _DROP, (queue, gone)
-    if rows:
-        yield _WRITE, (queue, *(list(column) for column in zip(*rows, strict=True)))
+    if states:
+        gone = [state.name for state in states if state.gone(now)]
+        rows = [_row(state) for state in states if not state.gone(now)]
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(COLUMNS)]
+        yield _WRITE, (queue, *columns, gone)
 
 
 def folded(states: dict[str, State], rows: Sequence[Row], pins: Mapping[str, int], now: Instant) -> dict[str, State]:
@@ -123,72 +137,180 @@ def _slot(options: Any) -> Slot | None:
         return salvaged(options).limit
 
 
+class Offer(NamedTuple):
+    """The first due jobs of a line, of which the first `sure` are complete (None: all); and the next due time."""
+
+    heads: list[Head]
+    sure: int | None
+    later: Instant | None
+
+
 class QueueLines:
-    """The lines of one queue for one claim. `rows` are those of `claim_picked`, `order` the ids as they were picked."""
+    """The lines of one queue for one claim. `rows` are those of `claim_picked`, `order` the ids as they were taken.
+
+    States that the claim reads or changes are kept here and written once, by `flush`. Jobs are read without locks, with
+    one more of each line than may be taken: so what is left of a line is known without a second look. If another
+    transaction has locked some of them, the claim goes on with reads that lock.
+    """
 
     heads_may_be_locked = True
 
-    def __init__(self, queue: str, worker: str, now: Instant, claims: int) -> None:
+    def __init__(self, queue: str, worker: str, now: Instant, claims: int, states: dict[str, State]) -> None:
         self._queue = queue
         self._worker = worker
         self._now = now
+        self._states = states
+        self._changed: set[str] = set()
+        self._listed = {name for name, state in states.items() if state.open}
+        """Subqueues that statements list as open, whatever the claim made of them."""
+        self._offers: dict[Line, Offer] = {}
+        self._locking = False
+        self._touched_read = True
         self.claims = claims
         self.rows: list[Row] = []
         self.order: list[JobId] = []
 
-    def touched(self, most: int) -> Steps[list[State]]:
-        return [read(row) for row in (yield _TOUCHED, (self._queue, self._now, most))]
+    # --- states -------------------------------------------------------------------------------------------------
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
-        firsts: dict[str, Head] = {}
-        laters: dict[str, Instant] = {}
-        lines = {self._line(name): name for name in names}
-        for line, priority, due, job, later in sorted((yield _LOOK, (list(lines), self._now)), key=lambda row: row[:2]):
-            name = lines[line]
-            if due <= self._now:
-                firsts.setdefault(name, (priority, due, job))
-            if later is not None:
-                laters[name] = min(later, laters.get(name, later))
-        return {name: Look(firsts.get(name), laters.get(name)) for name in names}
+    def touched(self, most: int) -> Steps[list[State]]:
+        if not self._touched_read:
+            yield from self.flush()
+            self.know(map(read, (yield _TOUCHED, (self._queue, self._now, most))))
+        self._touched_read = False
+        found = [(one.next, one.name, one) for one in self._states.values() if one.next is not None]
+        return [state for when, _, state in sorted(found, key=lambda one: one[:2]) if when <= self._now][:most]
 
     def write(self, states: Sequence[State]) -> Steps[None]:
-        yield from write(self._queue, states, self._now)
+        yield from ()
+        for state in states:
+            self._states[state.name] = state
+            self._changed.add(state.name)
+
+    def flush(self) -> Steps[None]:
+        """Write what was changed, and forget all states."""
+        yield from write(self._queue, [self._states[name] for name in sorted(self._changed)], self._now)
+        self._changed.clear()
+        self._states.clear()
+        self._listed.clear()
 
     def by_head(self, most: int) -> Steps[list[State]]:
-        return [read(row) for row in (yield _BY_HEAD, (self._queue, self._now, most))]
+        yield from self._open(_BY_HEAD, most)
+        return sorted(self._settled(), key=lambda state: state.head or NO_HEAD)[:most]
 
     def by_turn(self, most: int) -> Steps[list[State]]:
-        return [read(row) for row in (yield _BY_TURN, (self._queue, self._now, most))]
+        yield from self._open(_BY_TURN, most)
+        return sorted(self._settled(), key=lambda state: (state.at or 0, state.turn, state.name))[:most]
+
+    def _open(self, statement: str, most: int) -> Steps[None]:
+        """Read open subqueues beside those that the claim knows."""
+        if len(self._states) > MOST_KEPT:
+            yield from self.flush()
+        known = sum(name in self._states for name in self._listed)
+        rows = yield statement, (self._queue, self._now, most + known)
+        self.know(map(read, rows))
+
+    def know(self, states: Iterable[State]) -> None:
+        """Keep states as they are stored, except those that the claim has changed."""
+        for state in states:
+            self._states.setdefault(state.name, state)
+            if state.open:
+                self._listed.add(state.name)
+
+    def _settled(self) -> list[State]:
+        return [one for one in self._states.values() if one.open and (one.next is None or one.next > self._now)]
+
+    # --- jobs ---------------------------------------------------------------------------------------------------
+
+    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+        yield from self._read(dict.fromkeys((name for name in names if name not in self._offers), 0))
+        looks: dict[str, Look] = {}
+        for name in names:
+            heads, _, later = self._offers[name]
+            looks[name] = Look(heads[0] if heads else None, later)
+        return looks
 
     def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+        if self._locking:
+            return (yield from self._locked(wanted))
+        yield from self._read({name: n for name, n in wanted.items() if not self._suffices(name, n)})
+        return {name: self._offers[name].heads[:n] for name, n in wanted.items()}
+
+    def _suffices(self, name: Line, n: int) -> bool:
+        offer = self._offers.get(name)
+        return offer is not None and (offer.sure is None or offer.sure > n)
+
+    def _read(self, wanted: Mapping[Line, int]) -> Steps[None]:
+        """Read the first due jobs of lines, one more than wanted of each."""
+        if not wanted:
+            return
+        lines = {self._line(name): name for name in wanted}
+        heads: dict[Line, list[Head]] = {name: [] for name in wanted}
+        laters: dict[Line, Instant] = {}
+        for line, priority, dues, jobs, later in (yield _LOOK, (list(lines), list(wanted.values()), self._now)):
+            name = lines[line]
+            heads[name] += [(priority, due, job) for due, job in zip(dues or (), jobs or (), strict=True)]
+            if later is not None:
+                laters[name] = min(later, laters.get(name, later))
+        for name, n in wanted.items():
+            sure = None if len(heads[name]) <= n else n + 1
+            self._offers[name] = Offer(sorted(heads[name]), sure, laters.get(name))
+
+    def _locked(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+        """Lock the first due jobs of lines that no other transaction has locked."""
         lines = {self._line(name): name for name in wanted}
         found: dict[Line, list[Head]] = {name: [] for name in wanted}
         for line, *head in (yield _FIRST, (list(lines), list(wanted.values()), self._now)):
             found[lines[line]].append(tuple(head))
         return {name: sorted(heads)[: wanted[name]] for name, heads in found.items()}
 
-    def take(self, picked: Sequence[tuple[Line, Head]]) -> Steps[None]:
-        ids = [head[2] for _, head in picked]
-        self.rows += yield _TAKE, (self._now, self._worker, self._queue, ids)
-        self.order += ids
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+        columns = [list(column) for column in zip(*((self._line(name), *head) for name, head in picked), strict=True)]
+        rows = yield _TAKE, (self._now, self._worker, self._queue, *columns, counts)
+        self.rows += rows
+        ids = {row[ID] for row in rows}
+        taken = [one for one in picked if one[1][2] in ids]
+        self.order += [head[2] for _, head in taken]
+        if self._locking or len(taken) < len(picked):
+            self._locking = True
+            self._offers.clear()
+        else:
+            self._forget(taken)
+        return taken
 
-    def count_claim(self) -> Steps[None]:
-        yield _COUNT_CLAIM, (self._queue,)
+    def _forget(self, taken: Sequence[tuple[Line, Head]]) -> None:
+        """Take jobs out of what is known of their lines: they were the first."""
+        for name, n in Counter(name for name, _ in taken).items():
+            heads, sure, later = self._offers[name]
+            self._offers[name] = Offer(heads[n:], None if sure is None else sure - n, later)
 
     def _line(self, name: Line) -> str:
         return self._queue if name is None else f"{self._queue}/{name}"
 
 
-def lines_of(queue: Queue, worker: str, now: Instant, claims: int) -> Steps[QueueLines]:
-    """Apply the log to the states of a queue, and return its lines. The caller holds the queue's lock."""
+def lines_of(
+    queue: Queue, worker: str, now: Instant, claims: int, log: str | None, stored: str | None
+) -> Steps[QueueLines]:
+    """Return the lines of a queue with the states and rows of the log that `subqueue_news` returned.
+
+    The caller holds the queue's lock.
+    """
     pins = dict(queue.limits)
-    while rows := (yield _POST, (queue.name, MOST_POST)):
-        names = sorted({row[1] for row in rows})
-        states = {state.name: state for state in map(read, (yield _NAMED, (queue.name, names)))}
-        yield from write(queue.name, list(folded(states, rows, pins, now).values()), now)
+    states = {state.name: state for state in map(_from_json, _decode(stored or "[]"))}
+    lines = QueueLines(queue.name, worker, now, claims, states)
+    rows: list[Row] = [tuple(row) for row in _decode(log or "[]")]
+    while rows:
+        yield from lines.write(list(folded(states, rows, pins, now).values()))
         if len(rows) < MOST_POST:
             break
-    return QueueLines(queue.name, worker, now, claims)
+        rows = yield _POST, (queue.name, MOST_POST)
+        unknown = sorted({row[1] for row in rows} - states.keys())
+        lines.know(map(read, (yield _NAMED, (queue.name, unknown))))
+    return lines
+
+
+def _from_json(row: list[Any]) -> State:
+    row[ID_OF_HEAD] = None if row[ID_OF_HEAD] is None else UUID(row[ID_OF_HEAD]).bytes
+    return read(tuple(row))
 
 
 def subqueues(

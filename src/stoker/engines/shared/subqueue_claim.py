@@ -76,39 +76,44 @@ class Lines(Protocol):
         """The first due jobs of lines, at most so many of each, in order."""
         ...
 
-    def take(self, picked: Sequence[tuple[Line, Head]]) -> Steps[None]:
-        """Make these jobs claims; those of a line are its first due ones."""
-        ...
-
-    def count_claim(self) -> Steps[None]:
-        """Store that subqueues served one more claim."""
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+        """Make these jobs claims; those of a line are its first due ones. Returns them without those that another
+        transaction has locked or changed. `counts`: store that subqueues served one more claim.
+        """
         ...
 
 
 def claim(lines: Lines, n: int, now: Instant, *, fair: bool) -> Steps[int]:
     """Take up to `n` jobs of a queue; returns how many."""
-    before, taken, counted = lines.claims, 0, False
+    before, taken, counted, met_locks = lines.claims, 0, False, False
     while taken < n:
         more = yield from _look_again(lines, now, joins_at(before))
         wanted = n - taken
         picked, states = yield from (_turns(lines, wanted, now) if fair else _in_order(lines, wanted, now))
+        given: Sequence[tuple[Line, Head]] = picked
         if picked:
-            taken += len(picked)
-            yield from lines.take(picked)
-            counts = Counter(line for line, _ in picked if line is not None)
-            if counts and not counted:
-                counted = True
-                yield from lines.count_claim()
-            looks = (yield from lines.look(list(counts))) if counts else {}
-            turn = served_at(before)
-            written = [
-                served(states[name], given, looks.get(name, NOTHING), now, turn) for name, given in counts.items()
-            ]
-            if written:
-                yield from lines.write(written)
-        if not more and (not picked or not fair):
+            counts = not counted and any(line is not None for line, _ in picked)
+            given = yield from lines.take(picked, counts=counts)
+            counted = counted or counts
+            taken += len(given)
+            yield from _serve(lines, given, states, now, served_at(before))
+        if len(given) < len(picked) and not met_locks:
+            met_locks = True  # what stands behind a locked job may start
+        elif not more and (not given or not fair):
             break
     return taken
+
+
+def _serve(
+    lines: Lines, given: Sequence[tuple[Line, Head]], states: Mapping[str, State], now: Instant, turn: int
+) -> Steps[None]:
+    """Write the states of subqueues that gave jobs."""
+    counts = Counter(line for line, _ in given if line is not None)
+    if counts:
+        looks = yield from lines.look(list(counts))
+        yield from lines.write(
+            [served(states[name], n, looks.get(name, NOTHING), now, turn) for name, n in counts.items()]
+        )
 
 
 def _look_again(lines: Lines, now: Instant, turn: int) -> Steps[bool]:
@@ -134,16 +139,17 @@ def _in_order(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
 
 def _turns(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
     """The main line first: it holds what was stored before the queue became fair. Then subqueues in turn."""
-    heads = yield from lines.first({None: n})
+    found = yield from lines.by_turn(n)
+    each = share(n, len(found)) if found else 0
+    heads = yield from lines.first({None: n, **_unknown(lines, {one.name: room(one, each, now) for one in found})})
     picked: list[tuple[Line, Head]] = [(None, head) for head in heads.get(None, ())]
     left = n - len(picked)
-    states = {state.name: state for state in (yield from lines.by_turn(left))} if left else {}
+    states = {state.name: state for state in found[:left]}
     if states:
         each = share(left, len(states))
         rooms = {name: room(state, each, now) for name, state in states.items()}
-        wanted = _unknown(lines, rooms)
-        heads = (yield from lines.first(wanted)) if wanted else {}
-        picked += take_turns(_given(lines, states.values(), rooms, heads, now).items(), left)
+        lists: dict[Line, Sequence[Head]] = {name: heads.get(name, ())[: rooms[name]] for name in states}
+        picked += take_turns(_given(lines, states.values(), rooms, lists, now).items(), left)
     return picked, states
 
 

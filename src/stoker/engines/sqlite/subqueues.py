@@ -190,7 +190,9 @@ class QueueLines:
     def _line(self, name: Line) -> int:
         return self._qid if name is None else self._lines[name]
 
-    def take(self, picked: Sequence[tuple[Line, Head]]) -> Steps[None]:
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+        if counts:
+            yield _COUNT_CLAIM, (self._qid,)
         parts: dict[tuple[Line, int], list[Head]] = {}
         for line, head in picked:
             parts.setdefault((line, head[0]), []).append(head)
@@ -202,9 +204,7 @@ class QueueLines:
             yield _TAKE, (number, priority, due, job, self._wid, self._now, self._qid)
             yield _DROP, (number, priority, due, job)
         self.taken += [(head[0], rows[head[2]]) for _, head in picked]
-
-    def count_claim(self) -> Steps[None]:
-        yield _COUNT_CLAIM, (self._qid,)
+        return picked
 
 
 def lines_of(qid: int, wid: int, now: Instant) -> Steps[QueueLines]:

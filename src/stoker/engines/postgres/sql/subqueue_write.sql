@@ -1,3 +1,11 @@
+-- States as the claim leaves them; those named in $20 are deleted. Rows are found name by name, in the only transaction
+-- that may change them now: it has the queue's lock.
+WITH d AS (
+    DELETE FROM stoker.subqueue WHERE ctid = ANY(ARRAY(
+        SELECT s.ctid FROM unnest($20::text[]) AS u (name)
+        CROSS JOIN LATERAL (SELECT ctid FROM stoker.subqueue WHERE queue = $1 AND name = u.name OFFSET 0) AS s
+    ))
+)
 INSERT INTO stoker.subqueue (queue, name, limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
     priority, due, id, next, at, turn, since, open)
 SELECT $1, u.* FROM unnest(
