@@ -21,7 +21,7 @@ import msgspec
 from stoker.engines.postgres import insert as inserting
 from stoker.engines.postgres import schema
 from stoker.engines.postgres import settle as closing
-from stoker.engines.postgres.claim import Lease, Ref
+from stoker.engines.postgres.claim import Lease, Ref, subqueue_of
 from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
 from stoker.engines.postgres.errors import translated
 from stoker.engines.postgres.statements import sql
@@ -96,7 +96,7 @@ def _ref(claim: Claim, row: Row) -> Ref:
         slot=None if claim.unique is None else claim.unique.slot(claim.kind),
         throttles=claim.throttles,
         group=claim.options.group,
-        limited=claim.options.limit is not None,
+        subqueue=subqueue_of(claim.options),
     )
 
 
