@@ -46,7 +46,6 @@ from tests.faults import seeded_streams
 from tests.faults.zygote import forked
 
 ORDERS = Stream("orders", 8)
-KEYS = 40
 LEASE: Span = SECOND
 TERMS = Terms(LEASE, 100 * MILLISECOND)
 BATCH = 50
@@ -75,13 +74,15 @@ that meets this while it holds the partition would meet it again and again, and 
 class Site(NamedTuple):
     """Where the storm rages: the engine's URL, the files of its members, and how late a commit may come.
 
-    `schema` is that of the engine on Postgres, and also holds the tables of the user.
+    `schema` is that of the engine on Postgres, and also holds the tables of the user. Writers of one of the `keys` wait
+    for each other: few keys make many meetings, many keys make many messages.
     """
 
     url: str
     folder: str
     latest: float
     schema: str = ""
+    keys: int = 40
 
     @property
     def store(self) -> str:
@@ -123,7 +124,7 @@ async def write(site: Site, quota: int, seed: int) -> None:
     while done < quota:
         # In one order, so that writers do not deadlock. The counters are raised first: the transaction has begun before
         # it appends, and sometimes long before it raises them.
-        keys = sorted(f"k{chance.randrange(KEYS)}" for _ in range(chance.choice((1, 1, 1, 2, 5))))
+        keys = sorted(f"k{chance.randrange(site.keys)}" for _ in range(chance.choice((1, 1, 2, 5, 10))))
         try:
             made = []
             if site.schema and chance.random() < 0.1:
@@ -137,7 +138,8 @@ async def write(site: Site, quota: int, seed: int) -> None:
             time.sleep(late * chance.random())
             for one in made:
                 handle.run("INSERT INTO sent VALUES (?)", one.id.hex())
-                await outbox_of(engine).append(ORDERS, [one], tx=handle.raw)
+            for part in (made,) if chance.random() < 0.8 else [[one] for one in made]:
+                await outbox_of(engine).append(ORDERS, part, tx=handle.raw)
             time.sleep(late * chance.random())
             if chance.random() < 0.12:
                 handle.raw.rollback()
@@ -193,7 +195,7 @@ class Member:
             turn = lease.cursor.token
             os.write(self.log, b"".join(_line(*one, turn) for one in map(_delivered, lease.messages)))
             if self.chance.random() < OVERSLEEPING:
-                time.sleep(FROZEN)
+                time.sleep(2 * FROZEN)
             elif self.chance.random() < 0.2:
                 await asyncio.sleep(0.05 * self.chance.random())
             found = await self.outbox.advance(
@@ -263,6 +265,7 @@ def storm(
     calm: float = 0.0,
     bug: str = "",
     freezing: float = 0.2,
+    keys: int = 40,
 ) -> dict[str, int]:
     """Write and deliver so many messages; returns how many members were killed and frozen.
 
@@ -270,7 +273,7 @@ def storm(
     pause leave hardly any time to deliver. `bug`: one that is planted first; the storm ends when the judge has found it
     out. `freezing`: how many of the blows freeze.
     """
-    site = Site(url, folder, latest, schema)
+    site = Site(url, folder, latest, schema, keys)
     chance = random.Random(seed)
     seeded_streams.plant(bug)
     asyncio.run(prepare(site))
@@ -285,7 +288,8 @@ def storm(
         if bug and found_out(site):
             break
         if not writers and missing > 0:
-            writers = [_writer(site, missing, chance.getrandbits(32))]  # for those that were killed
+            quota = missing // crowd + 1  # for those that were killed
+            writers = [_writer(site, quota, chance.getrandbits(32)) for _ in range(min(crowd, missing))]
         time.sleep(0.1 + 0.3 * chance.random() + calm)
         writers = [pid for pid in writers if not os.waitpid(pid, os.WNOHANG)[0]]
         for pid in members:
@@ -305,7 +309,6 @@ def storm(
             tally["killed"] += 1
         if writers and chance.random() < 0.2:
             _kill(writers.pop())
-            writers.append(_writer(site, share // 2, chance.getrandbits(32)))
             tally["writers killed"] += 1
     _thaw(frozen, math.inf)
     for pid in (*members, *writers):
@@ -337,7 +340,7 @@ async def prepare(site: Site) -> None:
     handle = site.connect()
     for statement in TABLES:
         handle.run(statement.format(number="bigint GENERATED ALWAYS AS IDENTITY" if site.schema else "INTEGER"))
-    for n in range(KEYS):
+    for n in range(site.keys):
         handle.run("INSERT INTO counters VALUES (?, 0)", f"k{n}")
     handle.raw.commit()
     handle.raw.close()
