@@ -8,6 +8,7 @@ So a lease, and an advance without letters, need no transaction over several sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -41,6 +42,8 @@ from stoker.model.outbox.steering import landing
 from stoker.model.outbox.stream import Entry, Message, Stream, register, topic
 from stoker.model.time import Instant, Span
 from stoker.model.unique import check_text
+
+T = TypeVar("T")
 
 ASIDE = 1_500
 """Payloads above so many bytes are stored beside their messages, and stay there when these are numbered."""
@@ -110,17 +113,23 @@ def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
     if not entries:
         return
     large = [one for one in entries if len(one.payload) > ASIDE]
+    # Drivers take longer to write a list than the server to read a text, so what needs no quotes is sent as one.
+    types, usual_type = _usual([one.type for one in entries])
+    headers, usual_headers = _usual([pack_headers(one.headers) for one in entries])
+    payloads = ",".join("NULL" if len(one.payload) > ASIDE else f'"\\\\x{one.payload.hex()}"' for one in entries)
     values: Row = (
         stream.name,
         stream.partitions,
         unit.now,
-        [one.id for one in entries],
+        "{" + ",".join([one.id.hex() for one in entries]) + "}",
         listed([one.partition for one in entries]),
         listed([int(one.raw) for one in entries]),
         [one.key for one in entries],
-        [one.type for one in entries],
-        [pack_headers(one.headers) for one in entries],
-        [None if len(one.payload) > ASIDE else bytearray(one.payload) for one in entries],
+        types,
+        headers,
+        "{" + payloads + "}",
+        usual_type,
+        usual_headers,
     )
     if large:
         values += ([one.id for one in large], [bytearray(one.payload) for one in large])
@@ -129,6 +138,11 @@ def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
         yield from _known(stream)
         yield statement
     unit.wake(topic(stream.name))
+
+
+def _usual(values: list[T]) -> tuple[list[T], T | None]:
+    """Return the list, or an empty one and the value that all have."""
+    return ([], values[0]) if values.count(values[0]) == len(values) else (values, None)
 
 
 # --- lease --------------------------------------------------------------------------------------------------------
