@@ -47,27 +47,15 @@ def everything() -> list[Benchmark]:
         sqlite_cost,
         tick_cost,
         trickle,
+        web_cost,
         worker_cost,
         worker_life,
     )
 
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
+    beside = (tick_cost, group_cost, limit_cost, off_cost, operator_cost, web_cost, block_cost, outbox_cost)
     servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
-    return [
-        benchmark
-        for module in (
-            *local,
-            tick_cost,
-            group_cost,
-            limit_cost,
-            off_cost,
-            operator_cost,
-            block_cost,
-            outbox_cost,
-            *servers,
-        )
-        for benchmark in module.BENCHMARKS
-    ]
+    return [benchmark for module in (*local, *beside, *servers) for benchmark in module.BENCHMARKS]
 
 
 def chosen(benchmarks: Sequence[Benchmark], engines: Sequence[str], names: Sequence[str]) -> list[Benchmark]:

@@ -20,16 +20,19 @@ from stoker.model.job import Status
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, dashboard
 from stoker.web import hub as hub_module
+from tests.harness.apps import until
 from tests.web.conftest import Client, claim, end, enqueue
 from tests.web.test_pages import PAGES, lively
 
 DURABLE = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres", "redis")]
-VIEWERS = 20
+VIEWERS, UNDER_WAY = 20, 3
+READING = [page for page in PAGES if page != "/health"]
+"""Health reads settings as a writer has them, so on SQLite it takes its turn among the writers."""
 
 
 @pytest.fixture
 async def viewed(app: Stoker) -> AsyncIterator[Dashboard]:
-    limits = Limits(seconds=30, streams=VIEWERS, streams_each=VIEWERS, stream_seconds=1.0)
+    limits = Limits(seconds=30, streams=VIEWERS, streams_each=VIEWERS)
     board = dashboard(app, auth=Open(), limits=limits)
     yield board
     await board.close()
@@ -61,12 +64,14 @@ async def test_twenty_viewers_cost_one_call_a_beat(
     for page in ("", *pages[1:-1], f"jobs/{found['dead']}"):  # a stream follows its page, which has just been read
         assert (await clients[0].get(f"/{page}")).status_code == 200
     calls = counted(await viewed.store.engine(), monkeypatch)
-    streams = await asyncio.gather(
-        *(one.get(f"/live?page={pages[n % len(pages)]}") for n, one in enumerate(clients)),
-    )
-    assert [one.status_code for one in streams] == [200] * VIEWERS
-    assert viewed.hub.generation  # beats passed, however few on a busy machine
-    assert sum(calls.values()) <= viewed.hub.generation + viewed.hub.owed, calls  # the rest is saved by silent beats
+    streams = [asyncio.create_task(one.get(f"/live?page={pages[n % len(pages)]}")) for n, one in enumerate(clients)]
+    await until(lambda: viewed.hub.viewers == VIEWERS)
+    await until(lambda: viewed.hub.generation >= 24)
+    for stream in streams:
+        stream.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+    # What one beat reads beyond one call is saved by silent beats; the calls of the beat under way are counted already.
+    assert calls.total() <= viewed.hub.generation + viewed.hub.owed + UNDER_WAY, calls
     asked = {"census", "queues", "workers", "find", "schedules", "get", "events", "subqueues", "budgets", "now"}
     assert set(calls) <= asked
     for one in clients:
@@ -79,15 +84,14 @@ async def test_twenty_viewers_cost_one_call_a_beat(
 async def test_no_page_needs_the_lock_that_workers_write_under(
     app: Stoker, client: Client, clock: VirtualClock, tmp_path: Path
 ) -> None:
-    """Every page but Health, which reads settings as a writer has them, answers while another process writes."""
+    """Every page but Health answers while another process writes."""
     found = await lively(app, clock)
     [path] = tmp_path.glob("*.db")
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     more = [f"/jobs/{found['dead']}", "/jobs?q=payload:x", "/queues/default", "/jobs?q=is:dead&group=error"]
-    for page in [*PAGES, *more]:
-        if page != "/health":
-            assert (await client.get(page)).status_code == 200, page
+    for page in [*READING, *more]:
+        assert (await client.get(page)).status_code == 200, page
     writer.execute("ROLLBACK")
     writer.close()
 
@@ -109,7 +113,7 @@ async def test_a_worker_writes_without_waiting_while_pages_are_read(
             await end(impatient, await claim(impatient, "work"), Status.DONE, None)
 
     async def look() -> None:
-        for page in [*PAGES, *PAGES]:
+        for page in [*READING, *READING]:
             client.board.hub.forget()
             assert (await client.get(page)).status_code == 200
 

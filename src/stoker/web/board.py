@@ -31,7 +31,7 @@ from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.redact import Redaction
-from stoker.model.time import MINUTE
+from stoker.model.time import MINUTE, Instant
 from stoker.web import charts, problems
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
 from stoker.web.hub import LIMIT, Flow, Hub
@@ -158,14 +158,21 @@ class Dashboard:
         """Do people sign in here?"""
         return isinstance(self.auth, Tokens)
 
-    def remember(self, drawn: charts.Range, points: Sequence[Point]) -> None:
-        """Keep the bars of each queue for live pages, which read no points."""
+    async def points(self, drawn: charts.Range, now: Instant) -> Sequence[Point]:
+        """The points of a range, in its buckets; what live pages need of them, which read none, is kept."""
+        engine = await self.store.engine()
+        points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, width=drawn.width)
         self._sparks[drawn.name] = charts.sparks(points, drawn)
-        since = drawn.until - RECENT * MINUTE
-        self.recent = [one for one in points if one.bucket >= since]
-        newest = max((one.bucket for one in points), default=0)
-        last = [one for one in points if one.bucket == newest]
+        closed = now // MINUTE * MINUTE
+        since = closed - RECENT * MINUTE
+        recent: Sequence[Point] = points
+        if drawn.width > MINUTE or drawn.since > since or drawn.until < closed:
+            recent = await engine.points(since, closed - 1, charts.METRICS)
+        self.recent = [one for one in recent if one.bucket >= since]
+        newest = max((one.bucket for one in self.recent), default=0)
+        last = [one for one in self.recent if one.bucket == newest]
         self.minute = Flow(*(float(charts.total(last, name, 0)) for name in Flow._fields))
+        return points
 
     def sparks(self, name: str) -> dict[str, list[float]]:
         """The bars of each queue over a range, as they were read last."""

@@ -43,22 +43,19 @@ def gauge(value: float, top: float, *, calm: bool = False, look: str = "done") -
 
 def spark(values: Sequence[float], look: str = "b-done") -> Markup:
     """A row of bars on a scale of its own; nothing is a grey tick."""
+    none = ' class="b-none"'
     top = max(values, default=0) or 1
     step = 100 / max(len(values), 1)
-    bars = (
-        Markup('<rect{} x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>').format(
-            Markup("") if value else Markup(' class="b-none"'),
-            index * step,
-            26 - (height := max(26 * value / top, 1)),
-            step * 0.72,
-            height,
-        )
+    # A page of queues has thousands of bars. They are numbers alone, so nothing in them needs escaping.
+    bars = "".join(
+        f'<rect{"" if value else none} x="{index * step:.2f}" y="{26 - (height := max(26 * value / top, 1)):.1f}" '
+        f'width="{step * 0.72:.2f}" height="{height:.1f}"/>'
         for index, value in enumerate(values)
     )
     return Markup(
         '<svg class="spark" viewBox="0 0 100 26" preserveAspectRatio="none" aria-hidden="true">'
         '<g class="{}">{}</g></svg>'
-    ).format(look, _all(bars))
+    ).format(look, Markup(bars))  # noqa: S704 - made of numbers
 
 
 # --- charts ---------------------------------------------------------------------------------------------------------

@@ -110,10 +110,10 @@ async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
     census = reading.census
     queues = sorted({one.queue for one in census.counts})
     query = limited.query(census.at, queues=queues, kinds=census.kinds(), limit=LATEST)
-    page = await engine.find(query)
+    jobs = await shared.latest(engine, query)
     context = _context(visit, reading, wanted, str(wanted)) | {
-        "groups": shared.masked(visit, error_groups(page.jobs)[:GROUPS]),
-        "looked": len(page.jobs),
+        "groups": shared.masked(visit, error_groups(jobs)[:GROUPS]),
+        "looked": len(jobs),
         "found": None,
         "rows": [],
     }

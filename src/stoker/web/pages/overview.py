@@ -35,8 +35,7 @@ async def show(visit: Visit) -> Response:
     engine = await visit.board.store.engine()
     drawn = charts.range_of(visit, reading.census.at)
     times = "processing" if visit.parameter("times") == "processing" else "total"
-    points = await engine.points(drawn.since, drawn.until, charts.METRICS)
-    visit.board.remember(drawn, points)
+    points = await visit.board.points(drawn, reading.census.at)
     groups, looked = await trouble(visit)
     hub.tell_errors(groups)
     running = await engine.find(Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LATEST))
@@ -70,8 +69,8 @@ async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGro
     """Errors of the latest dead and retrying jobs, by kind and text, and how many jobs at most these are."""
     engine = await visit.board.store.engine()
     queues = frozenset[str]() if queue is None else frozenset({queue})
-    page = await engine.find(Query(statuses=FAILING, queues=queues, limit=LATEST))
-    return shared.masked(visit, error_groups(page.jobs)), LATEST
+    jobs = await shared.latest(engine, Query(statuses=FAILING, queues=queues, limit=LATEST))
+    return shared.masked(visit, error_groups(jobs)), LATEST
 
 
 async def points_json(visit: Visit) -> Response:
@@ -79,7 +78,8 @@ async def points_json(visit: Visit) -> Response:
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    points = await engine.points(drawn.since, drawn.until, charts.METRICS, visit.parameter("queue") or None)
+    queue = visit.parameter("queue") or None
+    points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, queue, width=drawn.width)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     return JSONResponse(charts.as_json(charts.series(points, drawn, times), visit.parameter("look")))
 

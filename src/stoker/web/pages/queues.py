@@ -21,9 +21,7 @@ async def show(visit: Visit) -> Response:
     """Every queue."""
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
-    engine = await visit.board.store.engine()
-    points = await engine.points(drawn.since, drawn.until, charts.METRICS)
-    visit.board.remember(drawn, points)
+    await visit.board.points(drawn, reading.census.at)
     return view.page(visit, "queues.html", live_context(visit, reading))
 
 
@@ -72,7 +70,7 @@ async def one(visit: Visit) -> Response:
     if row is None:
         raise NotFound(f"Queue {name} was neither used nor tuned, and no worker serves it.")
     engine = await visit.board.store.engine()
-    points = await engine.points(drawn.since, drawn.until, charts.METRICS, name)
+    points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, name, width=drawn.width)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     groups, looked = await trouble(visit, name)
     now = reading.census.at
