@@ -89,7 +89,7 @@ def multiply(path: Path, jobs: int) -> None:
         )
         link.executemany(
             "INSERT INTO stoker_done (id, seq, qid, status, token, attempts, started, finished, expires, cancel, "
-            "settled) VALUES (?2, ?1, ?3, 3, ?4, 1, ?4, ?4 + ?1, ?4 + ?1 + ?5, 0, 3)",
+            "settled) VALUES (?2, ?1, ?3, 3, ?4, 1, ?4, ?4 - ?1 * 100000, ?4 - ?1 * 100000 + ?5, 0, 3)",
             ((*row, now, kept) for row in rows[:done]),
         )
         link.executemany(
@@ -113,7 +113,8 @@ FROM generate_series(1, $3::bigint) AS n;
 INSERT INTO stoker.job (id, created, due, budget, priority, queue, kind, payload)
 SELECT f.id, $4, $4, 5, 0, f.queue, 'bench', '{}' FROM fresh AS f;
 INSERT INTO stoker.done (id, finished, expires, token, started, attempts, status, settled, cancel, queue)
-SELECT f.id, $4 + f.n, $4 + f.n + 604800000000, $4, $4, 1, 3, 3, false, f.queue FROM fresh AS f WHERE f.n <= $5;
+SELECT f.id, $4 - f.n * 100000, $4 - f.n * 100000 + 604800000000, $4, $4, 1, 3, 3, false, f.queue
+FROM fresh AS f WHERE f.n <= $5;
 INSERT INTO stoker.ready (due, token, id, attempts, priority, status, settled, past, queue)
 SELECT $4, 0, f.id, 0, 0, 0, -1, false, f.queue FROM fresh AS f WHERE f.n > $5;
 UPDATE stoker.tally SET

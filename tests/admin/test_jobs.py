@@ -397,3 +397,26 @@ async def test_every_engine_shows_workers_that_do_not_fit_or_report(
     assert await reason(admin, job) is Reason.WORKER_UNHEALTHY
     await beat(state="stopped")
     assert await reason(admin, job) is Reason.NO_WORKER
+
+
+@pytest.mark.spec("EXPLAIN-05")
+async def test_a_job_in_line_is_told_its_place(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await present(app, "mail")
+    jobs = [await enqueue(app, queue="mail", priority=priority) for priority in (0, 5, 0, -5, 0)]
+    await enqueue(app, queue="mail", delay=60, priority=-9)
+    await enqueue(app, queue="other", priority=-9)
+
+    async def place(job: str) -> str:
+        return (await admin.jobs.explain(job)).detail.partition("'mail' ")[2].partition(", by")[0]
+
+    assert [await place(job) for job in jobs] == [
+        "behind 1 job",
+        "behind 4 jobs",
+        "behind 2 jobs",
+        "and runs next",
+        "behind 3 jobs",
+    ]
+    monkeypatch.setattr(module, "LARGEST_PAGE", 2)
+    assert await place(jobs[1]) == "behind 4 jobs"
+    monkeypatch.setattr(module, "MOST_COUNTED", 4)
+    assert (await place(jobs[1])).startswith("behind at least ")

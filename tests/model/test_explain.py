@@ -9,7 +9,7 @@ import pytest
 
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
 from stoker.model.derived import Flow
-from stoker.model.explain import Reason, explain, limits_unserved, served, unserved
+from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, served, unserved
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
 from stoker.model.lifecycle import UNFIT_SINCE
@@ -218,3 +218,20 @@ def test_a_full_key_is_named_with_its_holders() -> None:
         (msgspec.structs.replace(full, most=None), job()),
     ):
         assert explain(one, MAIL, [HERE], census(), subqueue=subqueue).reason is Reason.BEHIND
+
+
+@pytest.mark.spec("EXPLAIN-05")
+def test_a_job_in_line_says_how_many_come_before_it() -> None:
+    flow = Flow(minutes=15, completed=150)
+
+    def words(line: Line | None, **more: Any) -> str:
+        queue = msgspec.structs.replace(MAIL, **more)
+        return explain(job(), queue, [HERE], census(), line=line, flow=flow).detail
+
+    assert words(Line(0)) == "it waits in queue 'mail' and runs next"
+    assert words(Line(1)).startswith("it waits in queue 'mail' behind 1 job, by priority, time and id; at the rate")
+    assert "behind 30 jobs, by priority" in words(Line(30))
+    assert "behind at least 10,000 jobs" in words(Line(10_000, complete=False))
+    assert "those of other keys take turns with it" in words(Line(3), fair=True)
+    first, urgent, later = job(), job(priority=-1), job(id=b"\xff" * 16)
+    assert [comes_before(one, first) for one in (first, urgent, later)] == [False, True, False]

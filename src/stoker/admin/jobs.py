@@ -30,12 +30,13 @@ from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
-from stoker.model.explain import Explanation, explain
+from stoker.model.explain import Explanation, Line, comes_before, explain
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
 from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
+    WAITING,
     Census,
     Change,
     Edit,
@@ -47,7 +48,7 @@ from stoker.model.query import (
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN
-from stoker.model.time import SECOND, Seconds, instant, span
+from stoker.model.time import SECOND, Instant, Seconds, instant, span
 from stoker.options import CallOptions
 
 MOST_COUNTED = 10_000
@@ -148,8 +149,9 @@ class JobsAdmin:
         if found.options.limit is not None:
             subqueues = await engine.subqueues(found.queue, names=[found.options.limit.subqueue])
             subqueue = next(iter(subqueues), None)
+        line = await _line(engine, found, census.at)
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
-        return explain(seen, queue, presences, census, **known)
+        return explain(seen, queue, presences, census, line=line, **known)
 
     async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
         """How many jobs a filter means now, and whether these are all.
@@ -326,6 +328,23 @@ class JobsAdmin:
             await walk.step()
             if walk.ended or _stops(progress, walk.bulk):
                 return walk.bulk
+
+
+async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
+    """The place of a due job in its queue: counted over the first 10,000 due jobs, the longest due first."""
+    if job.status not in WAITING or job.scheduled_at > now:
+        return None
+    query = Query(statuses=WAITING, queues=frozenset({job.queue}), order="due", limit=LARGEST_PAGE)
+    before = looked = 0
+    while looked < MOST_COUNTED:
+        page = await engine.find(query)
+        due = [one for one in page.jobs if one.scheduled_at <= now]
+        before += sum(comes_before(one, job) for one in due)
+        looked += len(due)
+        if page.cursor is None or len(due) < len(page.jobs):
+            return Line(before)
+        query = msgspec.structs.replace(query, cursor=page.cursor)
+    return Line(before, complete=False)
 
 
 async def _total(engine: Engine, query: Query, census: Census, walk: int = LONGEST_WALK) -> tuple[int, bool]:

@@ -55,6 +55,18 @@ class Gate(msgspec.Struct, frozen=True):
     until: Instant | None = None
 
 
+class Line(msgspec.Struct, frozen=True):
+    """How many due jobs of its queue a claim takes before a job; at least so many if they were not all counted."""
+
+    before: int
+    complete: bool = True
+
+
+def comes_before(other: Job, job: Job) -> bool:
+    """Does a claim take another due job of the queue first: by priority, time and id?"""
+    return (other.priority, other.scheduled_at, other.id) < (job.priority, job.scheduled_at, job.id)
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """The first gate that is shut, and the others behind it. `beside` names its chain, group and schedule."""
 
@@ -85,11 +97,12 @@ def explain(
     group: Group | None = None,
     flow: Flow | None = None,
     subqueue: SubqueueView | None = None,
+    line: Line | None = None,
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
-    as far as they are known.
+    `line` its place in the queue, as far as they are known.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -99,7 +112,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line)
     return Explanation(first, tuple(others), beside)
 
 
@@ -162,6 +175,7 @@ def _gates(
     census: Census,
     flow: Flow | None,
     subqueue: SubqueueView | None,
+    line: Line | None,
 ) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
     unfit = UNFIT_SINCE in job.metadata
@@ -196,8 +210,15 @@ def _gates(
         yield Gate(Reason.RATE_LIMITED, detail, until=until)
     if subqueue is not None and job.id not in subqueue.holders and subqueue.full:
         yield _key_limited(subqueue)
-    others = max(census.ready(job.queue) - 1, 0)
-    order = f"with {others:,} other due jobs, which run by priority, time and id" if others else "and runs next"
+    if line is None:
+        others = max(census.ready(job.queue) - 1, 0)
+        order = f"with {others:,} other due jobs, which run by priority, time and id" if others else "and runs next"
+    else:
+        others = line.before
+        least = "" if line.complete else "at least "
+        turns = "; those of other keys take turns with it" if queue.fair or job.options.limit is not None else ""
+        jobs = "1 job" if others == 1 else f"{others:,} jobs"
+        order = f"behind {least}{jobs}, by priority, time and id{turns}" if others else "and runs next"
     clear = None if flow is None or not others else flow.clear_in(others)
     takes = (
         "" if flow is None or clear is None else f"; at the rate of the last {flow.minutes} min {span(clear)} at most"

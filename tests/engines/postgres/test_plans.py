@@ -16,10 +16,11 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, claim_cursor
+from stoker.engines.postgres import PostgresEngine, claim_cursor, find
 from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import DESK, DOORS
 from stoker.engines.postgres.statements import STATEMENTS, merged, placed
+from stoker.model.query import Query
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -54,13 +55,14 @@ RANGES = (QUEUES * 2, listed([0, 1] * 10), listed([0, 32_767] * 10), listed([NOW
 """One priority of each queue, and the others."""
 
 ENDS = tuple(zip(ORDERS, (LAST, FIRST), strict=True))
+SIEVE = find.sieve(Query(queues=frozenset(QUEUES), text="x", payload="y", error="z"))
 ASKED: dict[str, tuple[Any, ...]] = {
-    **{f"find_all_{order}": (at, 100, False, False) for order, at in ENDS},
-    **{f"find_key_{order}": (at, 100, True, False, "k7") for order, at in ENDS},
-    **{f"find_done_{order}": (at, 2_000, True, False) for order, at in ENDS},
-    **{f"find_listed_{order}": (at, 26, False, False, QUEUES, [4, 5]) for order, at in ENDS},
-    **{f"find_retrying_{order}": (at, 26, False, True) for order, at in ENDS},
-    **{f"find_active_{order}": (at, 26, False, False, True, True) for order, at in ENDS},
+    **{f"find_all_{order}": (at, 100, False, False, *SIEVE) for order, at in ENDS},
+    **{f"find_key_{order}": (at, 100, True, False, "k7", *SIEVE) for order, at in ENDS},
+    **{f"find_done_{order}": (at, 2_000, True, False, *SIEVE) for order, at in ENDS},
+    **{f"find_listed_{order}": (at, 26, False, False, QUEUES, [4, 5], *SIEVE) for order, at in ENDS},
+    **{f"find_retrying_{order}": (at, 26, False, True, *SIEVE) for order, at in ENDS},
+    **{f"find_active_{order}": (at, 26, False, False, True, True, *SIEVE) for order, at in ENDS},
     "find_by_end": (NOW, LAST, 26, [4, 5]),
     "find_by_end_done": (NOW, LAST, 26, NOW - 1_000),
     "find_by_due": (NOW - 1_000_000, FIRST, 26, QUEUES),

@@ -315,21 +315,51 @@ _WALKS = {
 }
 
 
-def _find(walk: str, order: str) -> str:
-    """Return the statement for the next jobs of a walk, as `query.matches` asks about them."""
-    beyond, way = ("<", "DESC") if order == "newest" else (">", "ASC")
+_WALK_VALUES = {"key": 1, "listed": 2, "active": 2}
+"""How many values a walk has beside the first four."""
+
+
+def _sieve(first: int) -> str:
+    """Return a condition on a row of `job` that holds for all that a query matches; its values are `find.sieve`'s.
+
+    A text is compared here if it is ASCII and the payload as well; every other payload passes.
+    """
+    queues, kinds, tenant, since, until, payload, error, text = (f"${n}" for n in range(first, first + 8))
+    has_error = "EXISTS (SELECT 1 FROM stoker.failure AS f WHERE f.id = job.id)"
+
+    def in_payload(needle: str) -> str:
+        return f'position({needle} IN lower(payload COLLATE "C")) > 0 OR payload COLLATE "C" ~ \'[^\\x01-\\x7e]\''
+
     return (
-        f"WITH i AS MATERIALIZED ({_WALKS[walk].format(beyond=beyond, way=way)}) SELECT {_selected(FOUND)} "
-        "FROM i CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id OFFSET 0) AS j"
+        f"({queues}::text[] IS NULL OR queue = ANY({queues}::text[])) "
+        f"AND ({kinds}::text[] IS NULL OR kind = ANY({kinds}::text[])) "
+        f"AND ({tenant}::text IS NULL OR tenant = {tenant}) "
+        f"AND created >= {since}::bigint AND created < {until}::bigint "
+        f"AND ({payload}::text IS NULL OR {in_payload(payload)}) "
+        f"AND (NOT {error}::boolean OR {has_error}) "
+        f"AND ({text}::text IS NULL OR {in_payload(text)} OR {has_error})"
+    )
+
+
+def _find(walk: str, order: str) -> str:
+    """Return the statement for the next jobs of a walk, as `query.matches` asks about them, behind their ids.
+
+    Of a job that the sieve holds back there is the id alone.
+    """
+    beyond, way = ("<", "DESC") if order == "newest" else (">", "ASC")
+    sieve = _sieve(5 + _WALK_VALUES.get(walk, 0))
+    return (
+        f"WITH i AS MATERIALIZED ({_WALKS[walk].format(beyond=beyond, way=way)}) SELECT i.id, {_selected(FOUND)} "
+        f"FROM i LEFT JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id AND {sieve} OFFSET 0) AS j ON true"
         f"{_PLACES}ORDER BY i.id {way}"
     )
 
 
 LOOK = (
     f"SELECT {_selected(FOUND)} FROM unnest($1::uuid[], $2::bigint[]) AS i (id, at) "
-    f"CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id OFFSET 0) AS j{_PLACES}"
+    f"CROSS JOIN LATERAL (SELECT * FROM stoker.job WHERE id = i.id AND {_sieve(5)} OFFSET 0) AS j{_PLACES}"
 )
-"""Jobs by id ($1), as `query.matches` asks about them."""
+"""Jobs by id ($1), as `query.matches` asks about them; without those that the sieve holds back."""
 
 GENERATED = {
     "look": LOOK,

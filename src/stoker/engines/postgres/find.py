@@ -2,13 +2,13 @@
 
 A page walks along ids in one snapshot. The query decides which walk: a unique key, the lists of unsuccessful jobs,
 finished jobs, jobs waiting for a retry and active jobs each have an index in id order; any other query walks all jobs.
-`query.matches` tests every record for the conditions that the walk does not cover.
+A sieve in the statement holds back jobs that cannot match; `query.matches` tests the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.statements import sql
@@ -20,7 +20,7 @@ from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.query import LONGEST_WALK, Page, Place, Query, cursor_at, matches
+from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches
 from stoker.model.time import SECOND, Instant, Span
 from stoker.model.unique import Unique
 
@@ -97,6 +97,24 @@ def _depth(query: Query) -> tuple[bool, bool]:
     return query.looks_inside, query.attempts_from is not None or query.attempts_to is not None
 
 
+def sieve(query: Query) -> Row:
+    """Return what of a query the server tests itself, before it reads the rest of a job: a part of `matches`."""
+
+    def ascii_text(text: str | None) -> str | None:
+        return None if text is None or not text.isascii() else text.lower()
+
+    return (
+        sorted(query.queues) or None,
+        sorted(query.kinds) or None,
+        query.tenant,
+        0 if query.since is None else query.since,
+        LATEST if query.until is None else query.until,
+        ascii_text(query.payload),
+        query.error is not None or query.same_error is not None,
+        ascii_text(query.text),
+    )
+
+
 def page(query: Query, now: Instant) -> Steps[Page]:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
     if query.timed:
@@ -107,16 +125,15 @@ def page(query: Query, now: Instant) -> Steps[Page]:
     scanned, chunk = 0, min(query.limit + 1, LARGEST_CHUNK)
     end = False
     while not end:
-        rows: list[Row] = yield statement, (cursor, chunk, *_depth(query), *values)
+        rows: list[Row] = yield statement, (cursor, chunk, *_depth(query), *values, *sieve(query))
         end = len(rows) < chunk
-        for row in rows:
+        for job, *row in rows:
             if scanned == LONGEST_WALK or len(found) == query.limit:
                 return Page((yield from _shown(found)), cursor, scanned)
             scanned += 1
-            look = _look(row)
-            cursor = look.id
-            # A look has every field that `matches` asks about, and most records do not match.
-            if matches(look, query, now):  # type: ignore[arg-type]
+            cursor = job
+            # A look has every field that `matches` asks about.
+            if row[0] is not None and matches(_look(row), query, now):  # type: ignore[arg-type]
                 found.append(cursor)
         chunk = min(4 * chunk, LARGEST_CHUNK)
     return Page((yield from _shown(found)), None, scanned)
@@ -157,7 +174,7 @@ def _by_time(query: Query, now: Instant) -> Steps[Page]:
         looks = {}
         if chunk:
             times, ids = [at for at, _ in chunk], [job for _, job in chunk]
-            looks = {look.id: look for look in map(_look, (yield _LOOK, (ids, times, *_depth(query))))}
+            looks = {look.id: look for look in map(_look, (yield _LOOK, (ids, times, *_depth(query), *sieve(query))))}
         for here in chunk:
             over = query.is_over(here[0], now)
             if over or scanned == LONGEST_WALK or len(found) == query.limit:
@@ -205,7 +222,7 @@ def _value(place: Place) -> tuple[Instant, JobId]:
     return at, job.ljust(16, b"\0")[:16]
 
 
-def _look(row: Row) -> Look:
+def _look(row: Sequence[Any]) -> Look:
     values = dict(zip(FOUND, row, strict=True))
     try:
         unique = read_unique(values["ukey"], values["utraits"])
