@@ -2,18 +2,45 @@
 local claim_lines, has_more
 do
 
--- The first due jobs of a line or, without a name, of the main line; removed unless `stay`. `p`: the priority of the
--- first due job, where it is known.
-local function due_in(q, wait, name, n, p, stay)
-  local key, prefix, stop = wait, '', '+'
-  if name then key, prefix, stop = q.aside, name .. '\0', '(' .. name .. '\1' end
-  local size, batch, priority, after = #prefix, new_batch(), 0, pack('>I8', now + 1)
-  while batch.n < n do
-    if not p then
-      local head = call('ZRANGEBYLEX', key, '[' .. prefix .. pack('>I2', priority), stop, 'LIMIT', 0, 1)[1]
-      if not head then break end
-      p = sub(head, size + 1, size + 2)
+-- What a claim reads of a line it reads once, mostly: then it knows also what is left. `line.entries` are due entries of
+-- one priority in order, without the name of the subqueue; `complete`: no others of this priority are due; `behind`: what
+-- follows them in the line, '' for nothing.
+local function read_line(q, line, n)
+  local prefix = line.name .. '\0'
+  local size, wanted, entries = #prefix, n + 1, {}
+  local got = call('ZRANGEBYLEX', q.aside, '[' .. prefix .. line.p, '(' .. line.name .. '\1', 'LIMIT', 0, wanted)
+  line.entries, line.complete, line.behind = entries, #got < wanted, #got < wanted and '' or nil
+  for i = 1, #got do
+    local entry = sub(got[i], size + 1)
+    if sub(entry, 1, 2) ~= line.p or parse('>I8', entry, 3) > now then
+      line.complete, line.behind = true, entry
+      break
     end
+    entries[i] = entry
+  end
+end
+
+-- The first n jobs of what was read, and of how many entries; nil if more of the line has to be read for them.
+local function jobs_of(line, n)
+  local entries, jobs = line.entries, 0
+  for i = 1, line.complete and #entries or #entries - 1 do
+    jobs = jobs + math.max(1, math.floor((#entries[i] - 10) / 16))
+  end
+  if jobs < n and (not line.complete or line.behind ~= '') then return nil end
+  local batch = new_batch()
+  return batch, take_from(batch, entries, n)
+end
+
+-- The first n due jobs of a line or, without a name, of the main line, over all priorities; they stay. `taken` are their
+-- entries.
+local function peek(q, wait, name, n)
+  local prefix, stop, key = name and name .. '\0' or '', name and '(' .. name .. '\1' or '+', name and q.aside or wait
+  local size, batch, priority, after = #prefix, new_batch(), 0, pack('>I8', now + 1)
+  batch.taken = {}
+  while batch.n < n do
+    local head = call('ZRANGEBYLEX', key, '[' .. prefix .. pack('>I2', priority), stop, 'LIMIT', 0, 1)[1]
+    if not head then break end
+    local p = sub(head, size + 1, size + 2)
     priority = parse('>I2', p) + 1
     local from, to = '[' .. prefix .. p, '(' .. prefix .. p .. after
     local entries = entries_of(function(at, c)
@@ -23,19 +50,7 @@ local function due_in(q, wait, name, n, p, stay)
       end
       return got
     end, n - batch.n)
-    local c = take_from(batch, entries, n)
-    if not stay and c > 0 then
-      local gone = {}
-      for i = 1, c do gone[i] = prefix .. entries[i] end
-      in_parts('ZREM', key, gone)
-      if name then in_parts('ZREM', q.dues, gone) end
-      for _, entry in ipairs(batch.back) do
-        call('ZADD', key, '0', prefix .. entry)
-        if name then call('ZADD', q.dues, int(parse('>I8', entry, 3)), prefix .. entry) end
-      end
-      batch.back = {}
-    end
-    p = nil
+    for i = 1, take_from(batch, entries, n) do batch.taken[#batch.taken + 1] = entries[i] end
   end
   return batch
 end
@@ -116,36 +131,91 @@ local function advance(q, wait, line, left)
   if line.at > most then return false end
   if line.at > line.batch.n then
     if line.batch.n < line.read then return false end
-    line.read = math.min(most, math.max(8, 8 * line.read))
-    line.batch = due_in(q, wait, line.name, line.read, line.p, true)
+    line.read = math.min(most, line.name and 2 * line.read or math.max(8, 8 * line.read))
+    local batch
+    if line.name and line.read <= 8 then
+      read_line(q, line, line.read)
+      batch = jobs_of(line, line.read)
+    end
+    line.batch = batch or peek(q, wait, line.name, line.read)
     if line.at > line.batch.n then return false end
   end
   line.head = line.batch.heads[line.at] .. line.batch.ids[line.at]
   return true
 end
 
--- What a claim takes: jobs by line as they are removed, and the lines in the order of their jobs; MAIN is the main line.
+-- What a claim takes: jobs by line, what is removed from lines for them and put back there, the lines in the order of
+-- their jobs, and where it is known the first job that is left ('' for none). MAIN is the main line.
 local MAIN = {}
-local function new_plan() return {lines = {}, batches = {}, names = {}} end
+local function new_plan() return {lines = {}, batches = {}, names = {}, gone = {}, back = {}, rest = {}} end
 
-local function take_line(q, wait, plan, name, n, p)
-  local got = name == MAIN and due_of(wait, n) or due_in(q, wait, name, n, p)
+-- Add jobs of a subqueue to a plan.
+local function add_jobs(plan, name, batch, gone)
+  for _, entry in ipairs(gone) do plan.gone[#plan.gone + 1] = name .. '\0' .. entry end
+  for _, entry in ipairs(batch.back) do
+    local k = #plan.back
+    plan.back[k + 1], plan.back[k + 2] = int(parse('>I8', entry, 3)), name .. '\0' .. entry
+  end
   local known = plan.batches[name]
   if not known then
-    plan.batches[name] = got
-    if name ~= MAIN then plan.names[#plan.names + 1] = name end
-    return got.n
+    plan.batches[name], plan.names[#plan.names + 1] = batch, name
+    return
   end
-  for i = 1, got.n do
+  for i = 1, batch.n do
     local at = known.n + 1
-    known.n, known.ids[at], known.heads[at], known.with_state[at] = at, got.ids[i], got.heads[i], got.with_state[i]
+    known.n, known.ids[at], known.heads[at], known.with_state[at] = at, batch.ids[i], batch.heads[i], batch.with_state[i]
   end
-  return got.n
+end
+
+-- Take n jobs of a subqueue. `line`: what was read of it already.
+local function take_line(q, wait, plan, s, n, line)
+  line = line or {name = s.name, p = sub(s.head, 1, 2)}
+  if not line.entries then read_line(q, line, n) end
+  local entry = n == 1 and line.entries[1]
+  if entry and #entry < 28 then
+    -- The frequent case: one job, which has an entry of its own.
+    local name, second, behind = s.name, line.entries[2], line.behind
+    plan.gone[#plan.gone + 1] = name .. '\0' .. entry
+    plan.batches[name] = {n = 1, ids = {sub(entry, 11, 26)}, heads = {sub(entry, 1, 10)}, with_state = {has_state(entry) or nil}}
+    plan.names[#plan.names + 1] = name
+    if second then plan.rest[name] = sub(second, 1, 26)
+    elseif behind == '' then plan.rest[name] = ''
+    elseif behind and parse('>I8', behind, 3) <= now then plan.rest[name] = sub(behind, 1, 26) end
+    return 1
+  end
+  local batch, c = jobs_of(line, n)
+  if not batch then
+    batch = peek(q, wait, s.name, n)
+    add_jobs(plan, s.name, batch, batch.taken)
+    return batch.n
+  end
+  local gone, entries, behind = {}, line.entries, line.behind
+  for i = 1, c do gone[i] = entries[i] end
+  local rest = entries[c + 1] and sub(entries[c + 1], 1, 26) or behind == '' and '' or nil
+  if not rest and behind and parse('>I8', behind, 3) <= now then rest = sub(behind, 1, 26) end
+  for _, entry in ipairs(batch.back) do
+    if not rest or rest == '' or before(entry, rest) then rest = sub(entry, 1, 26) end
+  end
+  plan.rest[s.name] = rest
+  add_jobs(plan, s.name, batch, gone)
+  return batch.n
+end
+
+-- Write what a plan removes from lines and puts back there.
+local function write_lines(q, plan)
+  in_parts('ZREM', q.aside, plan.gone)
+  in_parts('ZREM', q.dues, plan.gone)
+  if #plan.back > 0 then
+    in_parts('ZADD', q.dues, plan.back)
+    for i = 1, #plan.back, 2 do plan.back[i] = '0' end
+    in_parts('ZADD', q.aside, plan.back)
+  end
+  plan.gone, plan.back = {}, {}
 end
 
 -- The first n jobs by priority, due time and id. They are among those of the first n subqueues by head.
 local function in_order(q, wait, n)
-  local plan, heap, counts, order = new_plan(), {}, {}, {}
+  local plan, heap, counts, order, reads = new_plan(), {}, {}, {}, {}
   local states, i, c = open_states(q, 'h', 28, n), 1, 0
   local main = {room = n, at = 0, read = 0, batch = new_batch()}
   if advance(q, wait, main, n) then push(heap, main) end
@@ -157,8 +227,11 @@ local function in_order(q, wait, n)
       if some > 0 then
         c = c + 1
         plan.lines[c], counts[s.name], order[#order + 1] = s.name, 1, s
-        local line = {name = s.name, room = some, at = 1, read = 1, batch = {n = 1}, p = sub(s.head, 1, 2)}
-        if some > 1 and advance(q, wait, line, n - c) then push(heap, line) end
+        if some > 1 then
+          local line = {name = s.name, room = some, at = 1, read = 1, batch = {n = 1}, p = sub(s.head, 1, 2)}
+          reads[s.name] = line
+          if advance(q, wait, line, n - c) then push(heap, line) end
+        end
       end
     elseif first then
       local name = first.name or MAIN
@@ -170,8 +243,8 @@ local function in_order(q, wait, n)
       break
     end
   end
-  if counts[MAIN] then take_line(q, wait, plan, MAIN, counts[MAIN]) end
-  for _, s in ipairs(order) do take_line(q, wait, plan, s.name, counts[s.name], sub(s.head, 1, 2)) end
+  for _, s in ipairs(order) do take_line(q, wait, plan, s, counts[s.name], reads[s.name]) end
+  if counts[MAIN] then plan.batches[MAIN] = due_of(wait, counts[MAIN]) end
   return plan
 end
 
@@ -179,7 +252,8 @@ end
 -- jobs of one: the first of each, the second of each, and so on.
 local function in_turn(q, wait, n)
   local plan = new_plan()
-  local left = n - take_line(q, wait, plan, MAIN, n)
+  plan.batches[MAIN] = due_of(wait, n)
+  local left = n - plan.batches[MAIN].n
   for i = 1, n - left do plan.lines[i] = MAIN end
   local states = left > 0 and open_states(q, 't', 18, left) or {}
   if #states == 0 then return plan end
@@ -198,13 +272,17 @@ local function in_turn(q, wait, n)
   end
   local got, short = {}, math.max(0, -over)
   for i, s in ipairs(states) do
-    got[i] = wanted[i] > 0 and take_line(q, wait, plan, s.name, wanted[i], sub(s.head, 1, 2)) or 0
+    got[i] = wanted[i] > 0 and take_line(q, wait, plan, s, wanted[i]) or 0
     short = short + wanted[i] - got[i]
   end
+  if short > 0 then write_lines(q, plan) end
   for _, i in ipairs(last) do
     if short > 0 and got[i] == each - 1 then
-      local more = take_line(q, wait, plan, states[i].name, 1)
-      got[i], short = got[i] + more, short - more
+      local name = states[i].name
+      local more = peek(q, wait, name, 1)
+      plan.rest[name] = nil
+      add_jobs(plan, name, more, more.taken)
+      got[i], short = got[i] + more.n, short - more.n
     end
   end
   for place = 1, each do
@@ -225,6 +303,7 @@ claim_lines = function(q, queue, n, worker, mine, jobs)
     local found = look_again(q, 2 * count_before + 1, most)
     looks = looks + found
     local plan = is_fair(q) and in_turn(q, wait, n - (#jobs - start)) or in_order(q, wait, n - (#jobs - start))
+    write_lines(q, plan)
     -- One batch in the order of the plan.
     local batch, at = new_batch(), {}
     for i, name in ipairs(plan.lines) do
@@ -245,19 +324,21 @@ claim_lines = function(q, queue, n, worker, mine, jobs)
         call('HSET', QUEUES, q.name .. '/claims', int(count_before + 1))
       end
       -- model.subqueues.served; a job that cannot be read has not started.
-      local unread = {}
+      local unread = aside > 0 and {} or nil
       for i in pairs(batch.unread or {}) do unread[batch.ids[i]] = true end
       for _, name in ipairs(plan.names) do
         local s, given = changing(q, q.known[name]), plan.batches[name]
         local started = given.n
-        for i = 1, given.n do
+        for i = 1, unread and given.n or 0 do
           if unread[given.ids[i]] then started = started - 1 end
         end
         if s.limited then s.running = s.running + started end
         local b = s.bucket
         if b then b.tokens, b.at = level(b) - started, math.max(now, b.at) end
+        -- Where it is known what is left, no look is needed: `next` says when the first of the others is due.
+        local first, later = plan.rest[name], s.next
+        if b or not first then first, later = look(q, name) elseif first == '' then first = nil end
         s.head, s.next, s.at = nil, now, nil
-        local first, later = look(q, name)
         looked(s, first, later, 2 * count_before + 2)
       end
       write_states()

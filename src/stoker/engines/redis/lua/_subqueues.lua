@@ -4,7 +4,7 @@
 local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, see_heads, is_fair, before,
   touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked
 do
-local queues, queue_list = {}, {}
+local queues, queue_list, band = {}, {}, bit.band
 
 -- The subqueues of a queue. `at`: the number of the first of its four keys, in KEYS unless others are given.
 divided_queue = function(name, at, keys)
@@ -48,17 +48,19 @@ end
 
 local function read_subqueue(s, raw)
   local flags, number, pinned, running, next_, at, turn, since, place = parse('>BI4I4I4I8I8I8I8', raw)
-  local function has(flag) return bit.band(flags, flag) > 0 end
   s.running, s.turn = running, turn
-  s.number, s.pinned = has(NUMBER) and number or nil, has(PINNED) and pinned or nil
-  s.next, s.at, s.since = has(NEXT) and next_ or nil, has(AT) and at or nil, has(SINCE) and since or nil
-  if has(HEAD) then s.head, place = sub(raw, place, place + 25), place + 26 end
-  if has(BUCKET) then
+  if band(flags, NUMBER) > 0 then s.number = number end
+  if band(flags, PINNED) > 0 then s.pinned = pinned end
+  if band(flags, NEXT) > 0 then s.next = next_ end
+  if band(flags, AT) > 0 then s.at = at end
+  if band(flags, SINCE) > 0 then s.since = since end
+  if band(flags, HEAD) > 0 then s.head, place = sub(raw, place, place + 25), place + 26 end
+  if band(flags, BUCKET) > 0 then
     local b = {}
     b.n, b.per, b.burst, b.tokens, b.at, place = parse('>ddddI8', raw, place)
     s.bucket = b
   end
-  if has(UNSEEN) then s.unseen = parse('>I8', raw, place) end
+  if band(flags, UNSEEN) > 0 then s.unseen = parse('>I8', raw, place) end
 end
 
 local function write_subqueue(s)
@@ -70,14 +72,14 @@ local function write_subqueue(s)
     .. (s.unseen and pack('>I8', s.unseen) or '')
 end
 
--- Where a state stands in `order`: by head and by turn while it is open, by when to look at it, by since when it is full.
-local function places(s)
-  local open = is_open(s)
-  return open and 'h' .. s.head .. s.name or nil,
-    open and 't' .. pack('>I8I8', s.at or 0, s.turn) .. s.name or nil,
-    s.next and 'n' .. pack('>I8', s.next) .. s.name or nil,
-    s.since and 'f' .. pack('>I8', s.since) .. s.name or nil
-end
+-- What decides where a state stands in `order`: by head and by turn while it is open, by when to look at it, by since
+-- when it is full.
+local NOWHERE = {}
+local function placed(s) return {open = is_open(s), head = s.head, at = s.at, turn = s.turn, next = s.next, since = s.since} end
+local function by_head(one, name) return 'h' .. one.head .. name end
+local function by_turn(one, name) return 't' .. pack('>I8I8', one.at or 0, one.turn) .. name end
+local function by_next(one, name) return 'n' .. pack('>I8', one.next) .. name end
+local function by_since(one, name) return 'f' .. pack('>I8', one.since) .. name end
 
 -- The states of these subqueues, by name; one that is not stored has no `raw`.
 states_of = function(q, names)
@@ -95,7 +97,7 @@ states_of = function(q, names)
       if raw then
         read_subqueue(s, raw)
         s.raw = raw
-        s.places = {places(s)}
+        s.was = placed(s)
       end
     end
   end
@@ -125,9 +127,9 @@ write_states = function()
       s.changing = false
       local raw = not is_gone(s) and write_subqueue(s) or nil
       if raw ~= s.raw then
-        local was, places_now = s.places or {}, {}
+        local was, is, name = s.was or NOWHERE, NOWHERE, s.name
         if raw then
-          places_now = {places(s)}
+          is = placed(s)
           put[#put + 1], put[#put + 2] = s.name, raw
         else
           drop[#drop + 1] = s.name
@@ -137,13 +139,26 @@ write_states = function()
           made = true
           come[#come + 1], come[#come + 2] = '0', 's' .. s.name
         end
-        for i = 1, 4 do
-          if was[i] ~= places_now[i] then
-            if was[i] then gone[#gone + 1] = was[i] end
-            if places_now[i] then come[#come + 1], come[#come + 2] = '0', places_now[i] end
+        if was.open or is.open then
+          local same = was.open and is.open
+          if not (same and was.head == is.head) then
+            if was.open then gone[#gone + 1] = by_head(was, name) end
+            if is.open then come[#come + 1], come[#come + 2] = '0', by_head(is, name) end
+          end
+          if not (same and was.at == is.at and was.turn == is.turn) then
+            if was.open then gone[#gone + 1] = by_turn(was, name) end
+            if is.open then come[#come + 1], come[#come + 2] = '0', by_turn(is, name) end
           end
         end
-        s.raw, s.places = raw, places_now
+        if was.next ~= is.next then
+          if was.next then gone[#gone + 1] = by_next(was, name) end
+          if is.next then come[#come + 1], come[#come + 2] = '0', by_next(is, name) end
+        end
+        if was.since ~= is.since then
+          if was.since then gone[#gone + 1] = by_since(was, name) end
+          if is.since then come[#come + 1], come[#come + 2] = '0', by_since(is, name) end
+        end
+        s.raw, s.was = raw, is
       end
     end
     q.changed = {}
@@ -182,15 +197,11 @@ end
 
 -- Is this head before that one? Each is priority2 · due8 · id16.
 before = function(a, b)
-  local a1, a2, a3, a4, a5, a6, a7 = parse('>I2I4I4I4I4I4I4', a)
-  local b1, b2, b3, b4, b5, b6, b7 = parse('>I2I4I4I4I4I4I4', b)
+  local a1, a2 = parse('>I2I8', a)
+  local b1, b2 = parse('>I2I8', b)
   if a1 ~= b1 then return a1 < b1 end
   if a2 ~= b2 then return a2 < b2 end
-  if a3 ~= b3 then return a3 < b3 end
-  if a4 ~= b4 then return a4 < b4 end
-  if a5 ~= b5 then return a5 < b5 end
-  if a6 ~= b6 then return a6 < b6 end
-  return a7 < b7
+  return earlier(sub(a, 11, 26), sub(b, 11, 26))
 end
 
 local function note_since(s)
@@ -208,9 +219,15 @@ touch = function(q, s, when)
 end
 
 -- A limit as the client sends it: its number, and its rate as three numbers, each '' or behind a semicolon.
+local slots = {}
 local function read_slot(slot)
-  local n, r1, r2, r3 = string.match(slot, '^(%d*);?([^;]*);?([^;]*);?([^;]*)$')
-  return tonumber(n), tonumber(r1), tonumber(r2), tonumber(r3)
+  local found = slots[slot]
+  if not found then
+    local n, r1, r2, r3 = string.match(slot, '^(%d*);?([^;]*);?([^;]*);?([^;]*)$')
+    found = {tonumber(n), tonumber(r1), tonumber(r2), tonumber(r3)}
+    slots[slot] = found
+  end
+  return found[1], found[2], found[3], found[4]
 end
 
 -- model.subqueues.made and renumbered.
@@ -219,8 +236,11 @@ local function number_it(q, s, slot, fresh)
   local number, n, per, burst = read_slot(slot)
   s.number = number
   if fresh then
-    local pins = call('HGET', QUEUES, q.name .. '/limits')
-    s.pinned = pins and cjson.decode(pins)[string.match(s.name, '^[^/]*')] or nil
+    if q.pins == nil then
+      local stored = call('HGET', QUEUES, q.name .. '/limits')
+      q.pins = stored and cjson.decode(stored) or false
+    end
+    s.pinned = q.pins and q.pins[string.match(s.name, '^[^/]*')] or nil
   end
   local b = s.bucket
   if not n then

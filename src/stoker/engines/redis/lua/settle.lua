@@ -262,6 +262,13 @@ end
 
 if a > 0 then
   for fence, gone in pairs(released) do let_go(mine[sub(fence, 12)], sub(fence, 2, 9), gone) end
+  local named = {}
+  for _, one in ipairs(freed) do
+    local label = one[1]
+    named[label] = named[label] or {}
+    table.insert(named[label], one[2])
+  end
+  for label, names in pairs(named) do states_of(lines_at(label), names) end
   for _, one in ipairs(freed) do
     local label = one[1]
     local q = lines_at(label)
