@@ -121,7 +121,7 @@ UPDATE stoker.tally SET
     pending = pending + ($3 - $5) / $2, done = done + $5 / $2, enqueued = enqueued + $3 / $2,
     completed = completed + $5 / $2;
 DROP TABLE fresh;
-ANALYZE
+VACUUM ANALYZE
 """
 """Values: milliseconds of the first id, queues, jobs, now, how many of them are done."""
 

@@ -16,8 +16,10 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.diagnose import expected_indexes
-from stoker.model.health import postgres
+from stoker.model.health import jobs, postgres
 from stoker.model.health.check import Check, Grade
+from stoker.model.job import Draft
+from stoker.model.query import Delete, Selection
 from tests import services
 from tests.services.handles import PostgresServer
 
@@ -158,3 +160,16 @@ async def test_a_pooler_that_swallows_notifications(server: PostgresServer) -> N
     assert checks["pooler"].verdict is Grade.WARNING
     async with opened(server.url, pooler="transaction", direct=server.url) as engine:
         assert await complaints(engine) == {}
+
+
+@pytest.mark.spec("HEALTH-06")
+async def test_damaged_counters(server: PostgresServer) -> None:
+    async with opened(server.url) as engine:
+        await engine.insert([Draft(bytes(16), "send", queue="counted")])
+        assert {one.verdict for one in jobs.judge_counts(await engine.diagnose())} == {Grade.OK}
+        server.sql("insert into stoker.delta (queue, kind, pending) values ('counted', 'send', 5)")
+        found = {check.name: check for check in jobs.judge_counts(await engine.diagnose())}
+        assert found["counters"].verdict is Grade.WRONG
+        assert "counted" in found["counters"].read
+        server.sql("insert into stoker.delta (queue, kind, pending) values ('counted', 'send', -5)")
+        await engine.alter(Selection((bytes(16),)), Delete())
