@@ -7,7 +7,7 @@ Claims, renewals and other calls that are soon repeated do not wait for the fsyn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import ClassVar, Literal, Self, TypeVar
 
@@ -429,10 +429,16 @@ class PostgresEngine(Documents):
         clock = self._store.now()
         if tx is not None:
             return await self._join(tx, lambda _: outbox.advance(clock, advance, lax=False))
-        if wish is not None:
-            await self._sequencer.step(wish.stream)
         if outbox.has_letters(advance):
+            if wish is not None:
+                await self._sequencer.step(wish.stream)
             return await self._store.write(lambda _: outbox.advance(clock, advance, wish), lane="stream", lax=True)
+        if wish is not None:
+            if self._sequencer.recent(wish.stream):
+                with suppress(outbox.Unnumbered):
+                    go_on = partial(outbox.advance, clock, advance, wish, numbered=False)
+                    return await self._store.each("stream", go_on)
+            await self._sequencer.step(wish.stream)
         return await self._store.each("stream", lambda: outbox.advance(clock, advance, wish))
 
     @timed(write=False)

@@ -219,12 +219,23 @@ def has_letters(change: Advance) -> bool:
     return any(effects) or change.released is not None
 
 
-def advance(clock: Instant | None, change: Advance, wish: Wish | None = None, *, lax: bool = True) -> Steps[Advanced]:
-    """Store an advance; with `wish`, lease the same partition again if there is more."""
+class Unnumbered(Exception):
+    """There is nothing more to lease; perhaps there is after a step of the numbering. Nothing was written."""
+
+
+def advance(
+    clock: Instant | None, change: Advance, wish: Wish | None = None, *, lax: bool = True, numbered: bool = True
+) -> Steps[Advanced]:
+    """Store an advance; with `wish`, lease the same partition again if there is more.
+
+    `numbered`: a step of the numbering has just been made. Otherwise `Unnumbered` is raised if there is nothing more.
+    """
     shown = yield from _newest(clock, change, wish)
     after = None if shown is None else advanced(shown.cursor, change, shown.now)
     if shown is None or after is None:
         return Advanced(applied=False)
+    if wish is not None and not numbered and not shown.ready:
+        raise Unnumbered
     if has_letters(change):
         locked = yield _CURSOR_LOCK, shown.place
         if not locked:

@@ -24,6 +24,9 @@ _LOCK = sql("outbox_sequence_lock")
 FEWEST, MOST = 1_000, 100_000
 """Messages of one step: the number doubles while steps come back full, for each of them looks at the whole window."""
 
+RECENT = 0.1
+"""Seconds for which a turn that has more before it goes on without another step."""
+
 WHOLE_EVERY = 60.0
 """Seconds between two steps that look at everything."""
 
@@ -37,6 +40,7 @@ class _Window:
     seen: str | None = None
     home: int | None = None
     swept: float = 0.0
+    stepped: float = 0.0
     most: int = FEWEST
 
 
@@ -67,11 +71,17 @@ class Sequencer:
                 stream,
             )
         full = moved >= window.most
+        window.stepped = at
         if not full and entire:
             window.swept = at
         window.seen, window.home = seen, started
         window.most = min(window.most * 2, MOST) if full else FEWEST
         return not full
+
+    def recent(self, stream: str) -> bool:
+        """Whether a step was complete a short time ago."""
+        window = self._windows.get(stream)
+        return window is not None and time.monotonic() - window.stepped < RECENT
 
     async def all(self, stream: str) -> None:
         """Number everything that is committed now."""

@@ -229,6 +229,8 @@ def readable(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[M
 
 def handed_out(lease: Lease) -> tuple[Message, ...]:
     """The messages that the handler gets: those of parked keys wait until a user releases them."""
+    if not lease.parked:
+        return lease.messages
     return tuple(message for message in lease.messages if message.key not in lease.parked)
 
 
@@ -421,6 +423,8 @@ def _redone(numbers: Sequence[int], outcome: BatchOutcome, mode: Mode) -> tuple[
 
 def _letters(lease: Lease, passed: Sequence[Message], reasons: Mapping[int, str], now: Instant) -> tuple[Letter, ...]:
     """Letters for what is passed without delivery: messages with a reason, and those of parked keys."""
+    if not reasons and not lease.parked:
+        return ()
     cursor = lease.cursor
     found = []
     for one in passed:
