@@ -47,8 +47,19 @@ async def test_every_answer_carries_the_policy(app: Stoker, client: Client) -> N
         for name, value in HEADERS.items():
             assert answer.headers[name] == value, (way.path, name)
         assert "access-control-allow-origin" not in answer.headers
+        asked = {"origin": "https://evil.example", "access-control-request-method": way.method}
+        preflight = await client.http.options(path, headers=asked)
+        assert (preflight.status_code, "access-control-allow-origin" in preflight.headers) == (405, False), way.path
         if not path.startswith("/static"):
             assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.spec("WEBSEC-01")
+def test_the_policy_allows_nothing_but_own_files() -> None:
+    policy = dict(part.split(" ", 1) for part in HEADERS["content-security-policy"].split("; "))
+    own = ("script-src", "style-src", "font-src", "img-src", "connect-src", "form-action")
+    shut = ("default-src", "base-uri", "frame-ancestors")
+    assert policy == dict.fromkeys(own, "'self'") | dict.fromkeys(shut, "'none'")
 
 
 @pytest.mark.spec("WEBSEC-02")

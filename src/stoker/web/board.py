@@ -73,6 +73,7 @@ class Limits:
     streams: int = 100
     streams_each: int = 10
     stream_seconds: float = 300
+    send_seconds: float = 10
     enqueued_per_minute: int = 6_000
     waiting_per_queue: int = 1_000_000
 
@@ -223,7 +224,11 @@ class Dashboard:
             if message["type"] == "http.response.start":
                 sent = True
                 self._dress(visit, message, fresh=not known)
-            await send(message)
+            try:
+                async with asyncio.timeout(self.limits.send_seconds):
+                    await send(message)
+            except TimeoutError:  # it takes nothing any more, and must not hold a stream or a request for ever
+                raise ClientDisconnect from None
 
         self._requests += 1
         try:
@@ -277,6 +282,8 @@ class Dashboard:
         if way is None or found is None:
             raise self._nowhere(ways, path)
         request.scope["path_params"] = {name: _read(value) for name, value in found.groupdict().items()}
+        if _is_foreign(request):
+            raise Problem(403, "origin", "A page of another site sent this request. Nothing was read or changed.")
         if way.changes:
             if self.read_only:
                 raise Problem(405, "read_only", "This dashboard is read-only. Nothing was changed.")
@@ -325,9 +332,7 @@ class Dashboard:
         if isinstance(self.auth, Tokens) and "authorization" in request.headers:
             return  # no browser adds this header by itself
         site = request.headers.get("sec-fetch-site", "same-origin")
-        origin = request.headers.get("origin", "null")
-        foreign = origin != "null" and origin.partition("://")[2].lower() != request.headers.get("host", "").lower()
-        if site not in {"same-origin", "none"} or foreign:
+        if site not in {"same-origin", "none"} or _is_foreign(request):
             raise Problem(403, "csrf", "Another site sent this request. Nothing was changed.")
         request.state.csrf_owed = True
         header = request.headers.get("x-csrf-token")
@@ -399,6 +404,12 @@ class Form:
 
 def _too_large(most: int) -> Problem:
     return Problem(413, "too_large", f"A request may have {most:,} bytes at most. Nothing was changed.")
+
+
+def _is_foreign(request: Request) -> bool:
+    """Did a page of another origin send it? Browsers say so with everything but plain navigation."""
+    origin = request.headers.get("origin", "null")
+    return origin != "null" and origin.partition("://")[2].lower() != request.headers.get("host", "").lower()
 
 
 def _read(value: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from stoker.model.errors import InvalidInput
 from stoker.web import view
@@ -55,7 +57,16 @@ async def stream(visit: Visit) -> Response:
     if board.hub.viewers >= board.limits.streams or board.streams.get(who, 0) >= board.limits.streams_each:
         raise Problem(429, "streams", "Too many live pages are open. This one asks from time to time instead.")
     await board.hub.reading()
-    return StreamingResponse(_events(shown, page), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    return Stream(_events(shown, page), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+class Stream(StreamingResponse):
+    """A stream that ends its generator with itself, also when its client has gone or takes nothing."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send until the end."""
+        async with aclosing(cast("AsyncGenerator[str, None]", self.body_iterator)):
+            await super().stream_response(send)
 
 
 def _shown(visit: Visit) -> tuple[Live, Visit]:
@@ -77,7 +88,7 @@ async def _parts(shown: Visit, page: Live, wants: Sequence[Want]) -> dict[str, s
     return view.pieces(page.template, page.make(shown, await hub.reading(), *found))
 
 
-async def _events(shown: Visit, page: Live) -> AsyncIterator[str]:
+async def _events(shown: Visit, page: Live) -> AsyncGenerator[str, None]:
     board, hub = shown.board, shown.board.hub
     who, wants = shown.who.name, page.wants(shown)
     board.streams[who] = board.streams.get(who, 0) + 1
@@ -103,6 +114,8 @@ async def _events(shown: Visit, page: Live) -> AsyncIterator[str]:
     finally:
         hub.leave(wants)
         board.streams[who] -= 1
+        if not board.streams[who]:
+            del board.streams[who]
 
 
 def _as_page(request: Request, path: str, query: str, named: dict[str, str]) -> Request:

@@ -54,7 +54,7 @@ async def kinds(visit: Visit) -> Response:
 
 def kinds_context(visit: Visit, reading: Reading, later: Counter[str] | None) -> dict[str, Any]:
     """The table of kinds; most trouble first."""
-    census = reading.census
+    census, mask = reading.census, visit.board.redact.text
     present = live(reading.presences, census.at)
     known = {kind for one in present for kind in one.kinds}
     counts: dict[str, Counter[str]] = {}
@@ -70,7 +70,7 @@ def kinds_context(visit: Visit, reading: Reading, later: Counter[str] | None) ->
             {
                 "kind": kind,
                 "quoted": shared.quoted(kind),
-                "error": "" if total is None else error_line(total.last_error),
+                "error": "" if total is None else error_line(mask(total.last_error or "")),
                 "pending": found["pending"],
                 "scheduled": scheduled,
                 "ready": None if scheduled is None else found["pending"] - scheduled,

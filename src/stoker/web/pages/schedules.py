@@ -91,7 +91,7 @@ def row(visit: Visit, one: Schedule, now: Instant, outcomes: dict[bytes, Status]
         "enabled": one.enabled,
         "pill": "error" if error else "paused" if not one.enabled else "edited" if one.edited else "",
         "tone": "st-dead" if error else "",
-        "error": error or "",
+        "error": visit.board.redact.text(error or ""),
         "ticks": ticks(one, now),
         "next": one.next_fire if one.enabled else None,
         "next_text": until(one.next_fire, now) if one.enabled and one.next_fire else "–",

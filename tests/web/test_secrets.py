@@ -1,0 +1,80 @@
+"""What must not be seen: payloads, values of secret names, and the password of the store's address."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.engines.postgres import PostgresEngine
+from stoker.model.access import Identity
+from stoker.model.job import Settlement, Status
+from stoker.web import Limits, Open, dashboard
+from tests.web.conftest import Client, claim, enqueue
+from tests.web.test_pages import PAGES
+
+PAYLOAD, RESULT, SECRET = "canary-in-a-payload", "canary-in-a-result", "canary-of-a-password"
+
+
+async def everything(client: Client, id_: str) -> dict[str, str]:
+    """Every page and every answer of the API to a question, by path."""
+    paths = [*PAGES, f"/jobs/{id_}", "/queues/default", "/jobs?q=is:dead&group=error", "/operations/new?q=is:dead"]
+    paths += [f"/pieces?page={page}" for page in ("overview", "jobs", "queues", "kinds")]
+    for path, item in (await client.get("/api/v1/openapi.json")).json()["paths"].items():
+        if "get" in item:
+            paths.append(path.format(id=id_, name="default", stream="none"))
+    return {path: (await client.get(path)).text for path in paths}
+
+
+@pytest.mark.spec("WEBSEC-20")
+@pytest.mark.parametrize("role", ["read", "operate", "admin"])
+async def test_payloads_and_secrets_are_in_no_page_and_no_answer(
+    app: Stoker, role: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    id_ = await enqueue(app, payload={"note": PAYLOAD, "password": SECRET}, metadata={"api_key": SECRET})
+    [held] = await claim(app)
+    engine = await app.engine()
+    error = f"LoginError: password={SECRET}\n  in postgresql://shop:{SECRET}@db/shop"
+    end = Settlement(held.id, held.worker, held.token, Status.DEAD, error=error, result=f'"{RESULT}"'.encode())
+    await engine.settle([end])
+    board = dashboard(app, auth=lambda _: Identity("ann", role), limits=Limits(seconds=30))
+    client = Client(board)
+    for path, body in (await everything(client, id_)).items():
+        for canary in (PAYLOAD, RESULT, SECRET):
+            assert canary not in body, path
+    token = {"x-csrf-token": await client.csrf()}
+    revealed = await client.http.post(f"/api/v1/jobs/{id_}/reveal", json={}, headers=token)
+    if role == "read":
+        assert revealed.status_code == 403
+    else:
+        assert PAYLOAD in revealed.text
+        assert (SECRET in revealed.text) == (role == "admin")
+    await board.close()
+    await client.close()
+    for canary in (PAYLOAD, RESULT, SECRET):
+        assert canary not in caplog.text
+
+
+@pytest.mark.spec("WEBSEC-20")
+@pytest.mark.engine("postgres")
+async def test_the_password_of_the_store_is_nowhere(
+    postgres_url: str, postgres_schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    scheme, _, rest = postgres_url.partition("://")
+    user = rest.partition("@")[0] if "@" in rest else "postgres"
+    url = f"{scheme}://{user.partition(':')[0]}:{SECRET}@{rest.rpartition('@')[2]}"
+    app = Stoker(PostgresEngine(url, schema=postgres_schema))
+    app.declare("send")
+    id_ = await enqueue(app)
+    board = dashboard(app, auth=Open(), limits=Limits(seconds=30))
+    client = Client(board)
+    for path, body in (await everything(client, id_)).items():
+        assert SECRET not in body, path
+    assert SECRET not in repr(board) + repr(app) + caplog.text
+    await client.close()
+    await board.close()
+    await app.close()
