@@ -185,6 +185,30 @@ async def test_jobs_leave_the_middle_of_a_lot(bench: Bench) -> None:
     assert await bench.lines() == []
 
 
+@pytest.mark.spec("REDISLIMIT-03")
+async def test_a_large_claim_and_a_large_settlement_are_several_scripts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job may be of another key: while a script runs, the server does nothing else."""
+    jobs = await bench.add(*(bench.limited(f"k{n}") for n in range(450)), *(bench.limited("last") for _ in range(2)))
+    calls: list[str] = []
+    original = bench.store.connection.run
+
+    async def run(one: Script, keys: Sequence[str], args: Sequence[Any], **more: Any) -> Any:
+        calls.append(one.name)
+        return await original(one, keys, args, **more)
+
+    monkeypatch.setattr(bench.store.connection, "run", run)
+    claims = await bench.take(1_000)
+    assert [claim.id for claim in claims] == jobs[:451]
+    assert calls.count("claim") == 1 + 5  # the first one learns that the queue is divided
+    demand = Demand("w", ((QUEUE, 5),))
+    settled = await bench.engine.settle([conclude(claim, Done()) for claim in claims], demand=demand)
+    assert settled.verdicts == [Verdict.APPLIED] * 451
+    assert [claim.id for claim in settled.claims] == jobs[451:]
+    assert calls.count("settle") == 3
+
+
 # --- records that cannot be read --------------------------------------------------------------------------------
 
 

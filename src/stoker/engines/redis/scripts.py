@@ -24,6 +24,9 @@ from stoker.model.time import HOUR, Span
 LOOKS_AT_ONCE = 400
 """How many touched subqueues one script looks at; while it runs, the server does nothing else."""
 
+CLAIMED_AT_ONCE = 100
+"""How many jobs of a divided queue one script claims: each may be of another subqueue."""
+
 KEEP_DONE: Span = HOUR
 """For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
 
@@ -38,6 +41,7 @@ _PLACEHOLDERS = {
     "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
     "$STATE_SIZE$": str(STATE_FORMAT.size),
     "$MOST_LOOKS$": str(LOOKS_AT_ONCE),
+    "$CLAIMED_AT_ONCE$": str(CLAIMED_AT_ONCE),
     "$LONGEST_SLEEP$": str(LONGEST_SLEEP),
 }
 

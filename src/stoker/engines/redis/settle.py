@@ -39,6 +39,9 @@ _TRAITS = struct.Struct(">cHHQ")
 _REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP, _LINE = (
     1 << n for n in range(13)
 )
+LIMITED_AT_ONCE = 200
+"""How many settlements of jobs with limits one script applies: each may give back a slot of another key."""
+
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
 _WAITING = (Status.PENDING, Status.RETRYING)
 _DONE, _APPLIED = Status.DONE, Verdict.APPLIED
@@ -51,7 +54,7 @@ async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand
     refs = await _refs(store, settlements)
     verdicts: list[Verdict] = [Verdict.LOST] * len(settlements)
     taken: list[Claim] | None = None
-    runs = _light(_runs(store, settlements, refs), settlements)
+    runs = _light(_runs(store, settlements, refs), settlements, refs)
     for number, (shard, places) in enumerate(runs):
         wanted = demand if number == len(runs) - 1 and not store.connection.cluster else None
         call = Call(store, shard, [(settlements[place], refs[place]) for place in places], wanted)
@@ -109,9 +112,13 @@ def _runs(store: Store, settlements: Sequence[Settlement], refs: Sequence[Ref | 
     return runs
 
 
-def _light(runs: list[tuple[Shard, list[int]]], settlements: Sequence[Settlement]) -> list[tuple[Shard, list[int]]]:
+def _light(
+    runs: list[tuple[Shard, list[int]]], settlements: Sequence[Settlement], refs: Sequence[Ref | None]
+) -> list[tuple[Shard, list[int]]]:
     """Runs that are not too large for one call: each settlement stands for itself, so they may be split anywhere."""
     weights = [len(one.result or b"") + len(one.error or "") for one in settlements]
+    if len(settlements) > LIMITED_AT_ONCE and any(ref is not None and ref[6] is not None for ref in refs):
+        weights = [max(weight, LARGEST_CALL // LIMITED_AT_ONCE) for weight in weights]
     if sum(weights) <= LARGEST_CALL:
         return runs
     found: list[tuple[Shard, list[int]]] = []

@@ -3,7 +3,7 @@
 -- Returns for each queue with claims {number of its keys, curve, cool-down count, jobs}. A job without a state is its
 -- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before}. A fifth value
 -- means that the client has to ask again from this queue on: it is divided and this form of the script does not know
--- subqueues, or it has more of them to look at than one script should.
+-- subqueues, or it has more of them to look at, or more jobs to hand out, than one script should.
 
 -- A queue's rate and its tokens now (model.throttle.level); nil: it has no rate. `control.py` writes it first.
 local function bucket_of(stored)
@@ -43,7 +43,8 @@ local function claim(at)
           return out
         end
         lines = divided_queue(name, 22 + (queue - 1) * STRIDE)
-        if claim_lines(lines, queue, left, worker, mine, jobs) then again = '1' end
+        local some = math.min(left, $CLAIMED_AT_ONCE$)
+        if claim_lines(lines, queue, some, worker, mine, jobs) or (#jobs == some and some < left) then again = '1' end
         left = left - #jobs
       else
         while left > 0 do

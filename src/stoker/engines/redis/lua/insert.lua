@@ -85,7 +85,8 @@ while at <= last do
     end
   end
   if j > before then
-    counts[#counts + 1] = {name, kind, (j - before) / 2}
+    local one = counts[name .. '/' .. kind] or {name, kind, 0}
+    counts[name .. '/' .. kind], one[3] = one, one[3] + (j - before) / 2
     if is_soon(due) then soon[queue] = true end
   end
   at = finish
@@ -133,7 +134,7 @@ for _, i in ipairs(named) do
   call('HSET', SLOTS, ARGV[i + 2], ARGV[i])
   call('ZADD', NAMED, '0', ARGV[i + 3] .. '\0' .. ARGV[i])
 end
-for _, one in ipairs(counts) do
+for _, one in pairs(counts) do
   call('HINCRBY', COUNTS, one[1] .. '/' .. one[2] .. '/p', one[3])
   call('HINCRBY', TOTALS, one[2] .. '/enqueued', one[3])
   if not settings[one[1]][1] then call('HSET', QUEUES, one[1] .. '/used', '1') end
