@@ -34,6 +34,14 @@ FROZEN = 1.6
 
 MEMBERS = 3
 SLOTS = 4
+MANY_SLOTS = 16
+"""Slots of a member where there are thousands of jobs."""
+
+BLOWS = 60
+"""How many parts of the work are done between two blows each: so a storm ends, however slow the machine is."""
+
+LONGEST_LULL = 2.0
+"""Seconds after which a blow falls all the same."""
 FORMS = ("own", "driver", "thread")
 
 
@@ -121,11 +129,14 @@ def storm(url: str, jobs: int, seed: int, schema: str = "") -> dict[str, Any]:
     """Run the jobs under kills; returns how many members were killed and frozen, and what the judge found."""
     site, chance = Site(url, schema), random.Random(seed)
     asyncio.run(_enqueue(site, jobs))
-    members = [_bear(site) for _ in range(MEMBERS)]
+    slots = SLOTS if jobs < 1_000 else MANY_SLOTS
+    members = [_bear(site, slots) for _ in range(MEMBERS)]
     tally = Counter[str]()
     frozen: dict[int, float] = {}
-    while site.rows(f"select count(*) from {site.table}")[0][0] < jobs:
-        time.sleep(chance.uniform(0.02, 0.15))
+    while (done := _effects(site)) < jobs:
+        end = time.monotonic() + LONGEST_LULL
+        while time.monotonic() < end and _effects(site) < min(done + jobs // BLOWS, jobs):
+            time.sleep(chance.uniform(0.02, 0.15))
         now = time.monotonic()
         for pid, until in list(frozen.items()):
             if now >= until:
@@ -140,9 +151,8 @@ def storm(url: str, jobs: int, seed: int, schema: str = "") -> dict[str, Any]:
             tally["frozen"] += 1
         else:
             _kill(members[place])
-            members[place] = _bear(site)
+            members[place] = _bear(site, slots)
             tally["killed"] += 1
-            time.sleep(chance.uniform(0.05, 0.3))  # a member needs a moment to begin
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
     found = asyncio.run(_settled(site, jobs))
@@ -151,8 +161,12 @@ def storm(url: str, jobs: int, seed: int, schema: str = "") -> dict[str, Any]:
     return {**tally, **found}
 
 
-def _bear(site: Site) -> int:
-    return forked(lambda: asyncio.run(_work(site)))
+def _effects(site: Site) -> int:
+    return int(site.rows(f"select count(*) from {site.table}")[0][0])
+
+
+def _bear(site: Site, slots: int) -> int:
+    return forked(lambda: asyncio.run(_work(site, slots)))
 
 
 def _kill(pid: int) -> None:
@@ -168,9 +182,9 @@ async def _enqueue(site: Site, jobs: int) -> None:
         await app.enqueue_many([tasks[n % len(tasks)].draft(n) for n in range(jobs)])
 
 
-async def _work(site: Site) -> None:
+async def _work(site: Site, slots: int) -> None:
     app = site.app()
-    async with app, Worker(app, {"default": SLOTS}, lease=LEASE, poll=0.05):
+    async with app, Worker(app, {"default": slots}, lease=LEASE, poll=0.05):
         await asyncio.Event().wait()
 
 

@@ -41,7 +41,7 @@ def test_effects_are_exactly_once_under_kills(
 ) -> None:
     seed, jobs = secrets.randbits(32), 10_000 if campaign else 500
     arguments = {"url": postgres_url, "schema": postgres_schema, "jobs": jobs, "seed": seed}
-    found = zygote.call(storm, within=1_500 if campaign else 150, **arguments).answer
+    found = zygote.call(storm, within=1_500 if campaign else 300, **arguments).answer
     print(f"seed {seed}: {found}")
     site = Site(postgres_url, postgres_schema)
     assert judge(site.rows, site.table, found, jobs) == [], seed
