@@ -22,7 +22,7 @@ from stoker.context import current
 from stoker.engines.base import Feature
 from stoker.engines.url import engine_from_url
 from stoker.limits import Limit
-from stoker.model.job import Status
+from stoker.model.job import Draft, Status
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
 from tests.faults.zygote import forked
@@ -69,42 +69,50 @@ async def work(url: str, path: str) -> None:
         await asyncio.Event().wait()
 
 
-async def produce(url: str, path: str, first: int, n: int, keys: int, seed: int) -> int:
-    """Store jobs, some in transactions that stay open for a while or are rolled back; returns how many were stored."""
+async def produce(url: str, path: str, first: int, n: int, keys: int, seed: int, call: int = 1) -> int:
+    """Store jobs, some in transactions that stay open for a while or are rolled back; returns how many were stored.
+
+    A call stores up to `call` of them.
+    """
     chance = random.Random(seed)
     async with app_on(url, path) as jobs:
         engine = await jobs.engine()
+        # A transaction on SQLite holds up every other write, those of this process and all leases too.
+        beside = Feature.BESIDE_TRANSACTIONS in engine.features
+        most_open, longest = (3, 2.0) if beside else (1, 0.3)
+        often = 0.05 if Feature.OWN_TRANSACTION in engine.features else 0
 
-        async def in_transaction(number: int) -> int:
+        def draft(number: int, *, ordered: bool) -> Draft:
             key = chance.randrange(keys)
-            kind = f"at-most-{NUMBERS[key % len(NUMBERS)]}"
-            undo, wait = chance.random() < 0.3, chance.uniform(0, 0.3)
+            if ordered and key % 5 == 4:
+                return jobs.tasks["in-order"].draft(f"h{key}", number)
+            return jobs.tasks[f"at-most-{NUMBERS[key % len(NUMBERS)]}"].draft(f"k{key}", number)
+
+        async def in_transaction(drafts: list[Draft]) -> int:
+            undo, wait = chance.random() < 0.3, chance.uniform(0, longest)
             try:
                 async with engine.transaction() as tx:
-                    await engine.insert([jobs.tasks[kind].draft(f"k{key}", number)], tx=tx)
+                    await engine.insert(drafts, tx=tx)
                     await asyncio.sleep(wait)
                     if undo:
                         raise Undone
             except Undone:
                 return 0
-            return 1
+            return len(drafts)
 
-        # A transaction on SQLite holds up every other write, those of this process too.
-        most_open = 3 if Feature.BESIDE_TRANSACTIONS in engine.features else 1
-        often = 0.05 if Feature.OWN_TRANSACTION in engine.features else 0
-        stored = 0
+        stored, number = 0, first
         open_: list[asyncio.Task[int]] = []
-        for number in range(first, first + n):
+        while number < first + n:
+            numbers = range(number, min(number + chance.randint(1, call), first + n))
+            number = numbers.stop
             if chance.random() < often:
-                open_.append(asyncio.create_task(in_transaction(number)))
+                open_.append(asyncio.create_task(in_transaction([draft(one, ordered=False) for one in numbers])))
                 if len(open_) == most_open:
                     stored += sum([await one for one in open_])
                     open_.clear()
                 continue
-            key = chance.randrange(keys)
-            kind = "in-order" if key % 5 == 4 else f"at-most-{NUMBERS[key % len(NUMBERS)]}"
-            await jobs.enqueue(jobs.tasks[kind].draft(f"h{key}" if kind == "in-order" else f"k{key}", number))
-            stored += 1
+            await engine.insert([draft(one, ordered=True) for one in numbers])
+            stored += len(numbers)
         return stored + sum([await one for one in open_])
 
 
@@ -163,7 +171,7 @@ def judged(path: str, killed: dict[int, float]) -> tuple[list[str], int]:
     return wrong, runs
 
 
-def storm(url: str, path: str, jobs: int, keys: int, kills: int, workers: int, seed: int) -> dict[str, Any]:
+def storm(url: str, path: str, jobs: int, keys: int, kills: int, workers: int, seed: int, call: int) -> dict[str, Any]:
     """Kill worker processes at random while jobs are stored and run; runs in a process that may fork."""
     logging.disable(logging.CRITICAL)
     chance = random.Random(seed)
@@ -174,7 +182,7 @@ def storm(url: str, path: str, jobs: int, keys: int, kills: int, workers: int, s
     for round_ in range(kills):
         while len(alive) < workers:
             alive.append(forked(lambda: asyncio.run(work(url, path))))
-        stored += asyncio.run(produce(url, path, 1 + round_ * portion, portion, keys, seed + round_))
+        stored += asyncio.run(produce(url, path, 1 + round_ * portion, portion, keys, seed + round_, call))
         time.sleep(chance.uniform(0.0, 0.3))
         victim = alive.pop(chance.randrange(len(alive)))
         os.kill(victim, signal.SIGKILL)

@@ -46,9 +46,9 @@ def test_a_storm_of_kills_never_exceeds_a_limit(url: str, tmp_path: Path, zygote
     """Also with slow and rolled-back transactions; jobs of a key that holds its slot run in order."""
     seed = secrets.randbits(32)
     counts = (
-        {"jobs": 100_000, "keys": 50, "kills": 200, "workers": 4}
+        {"jobs": 100_000, "keys": 50, "kills": 200, "workers": 4, "call": 50}
         if campaign
-        else {"jobs": 400, "keys": 20, "kills": 8, "workers": 2}
+        else {"jobs": 400, "keys": 20, "kills": 8, "workers": 2, "call": 3}
     )
     path = str(tmp_path / "runs.jsonl")
     ended = zygote.call(limits.storm, within=3_000 if campaign else 150, url=url, path=path, seed=seed, **counts)
