@@ -122,6 +122,9 @@ def test_a_name_has_one_number_and_one_queue() -> None:
     with pytest.raises(InvalidInput, match="counts the jobs of one queue"):
         jobs.task(limit=Limit(2, name="gpu"), name="four", queue="other")(_handler)
     jobs.task(limit=Limit(9, name="cpu"), name="five", queue="other")(_handler)
+    with pytest.raises(InvalidInput, match=r"task five declares.*one number"):
+        jobs.task(limit=Limit(8), name="cpu", queue="other")(_handler)  # a limit's name is its task's by default
+    assert "cpu" not in jobs.tasks
 
 
 async def _handler() -> None: ...

@@ -195,23 +195,24 @@ class Registry:
     def _check_limit(self, task: Task[..., Any]) -> None:
         """Refuse two tasks that share a limit by name and mean different ones."""
         limit = task.options.limit
-        if not limit or limit.name is None:
+        if not limit:
             return
+        name = limit.name or task.name
         mine, queue = (limit.n, limit.hold, limit.rate), self.resolve(task.name, task.options)[0]
         for other in self._tasks.values():
             theirs = other.options.limit
-            if other.name == task.name or not theirs or theirs.name != limit.name:
+            if other.name == task.name or not theirs or (theirs.name or other.name) != name:
                 continue
             if (theirs.n, theirs.hold, theirs.rate) != mine:
                 why = f"task {other.name} declares {theirs}, task {task.name} {limit}; a name has one number"
-                raise InvalidInput("limit", limit.name, why)
+                raise InvalidInput("limit", name, why)
             elsewhere = self.resolve(other.name, other.options)[0]
             if elsewhere != queue:
                 why = (
                     f"task {other.name} goes to queue {elsewhere!r}, task {task.name} to {queue!r}: a limit counts the "
                     "jobs of one queue; send both to one, or give them two names"
                 )
-                raise InvalidInput("limit", limit.name, why)
+                raise InvalidInput("limit", name, why)
 
     def declare(self, kind: str, **options: Unpack[CallOptions[KeyFunction]]) -> None:
         """Declare a task whose code lives elsewhere, so that it can be enqueued by name."""

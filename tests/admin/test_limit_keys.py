@@ -7,6 +7,7 @@ import pytest
 from stoker import Limit, Stoker
 from stoker.admin import Admin
 from stoker.engines.memory import MemoryEngine
+from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput
 from stoker.model.explain import Reason
 from stoker.model.job import Demand
@@ -49,3 +50,47 @@ async def test_operators_see_and_change_what_a_key_runs() -> None:
         assert not (await admin.limits.keys("default"))[0].pinned
         with pytest.raises(InvalidInput):
             await admin.limits.set("default", "call", 0)
+
+
+async def test_an_explanation_tells_the_place_in_the_round() -> None:
+    """Before the first claim a tenant has none and joins at the end."""
+    jobs = Stoker(MemoryEngine())
+
+    @jobs.task
+    async def work() -> None: ...
+
+    async with jobs:
+        engine = await jobs.engine()
+        await engine.tune("default", Tuning(fair=True))
+        handles = [await work.using(tenant=tenant).enqueue() for tenant in "abc" for _ in range(3)]
+        await engine.renew("w1", [], first=True)
+        await engine.claim(Demand("w1", (("default", 1),)))
+        admin = Admin(jobs)
+        why = await admin.jobs.explain(handles[-1].id)
+        behind = next(gate for gate in (why.first, *why.gates) if gate.reason is Reason.BEHIND)
+        assert "tenants take turns, and 1 has its turn before it" in behind.detail
+
+
+async def test_operators_find_the_keys_at_their_limit() -> None:
+    """Over all queues or in one, only those for which a job waits, page by page."""
+    jobs = Stoker(MemoryEngine())
+
+    @jobs.task(limit=Limit(1, key="shop"))
+    async def call(shop: str) -> None: ...
+
+    async with jobs:
+        engine = await jobs.engine()
+        await engine.renew("w1", [], first=True)
+        for queue in ("left", "right"):
+            for shop in ("full", "full", "idle"):
+                await call.using(queue=queue).enqueue(shop)
+            assert len(await engine.claim(Demand("w1", ((queue, 9),)))) == 2
+        admin = Admin(jobs)
+        found = await admin.limits.at_limit()
+        assert [(one.queue, one.key, one.running, one.most) for one in found] == [
+            ("left", "full", 1, 1),
+            ("right", "full", 1, 1),
+        ]
+        assert [one.queue for one in await admin.limits.at_limit("right")] == ["right"]
+        assert len(await admin.limits.at_limit(limit=1)) == 1
+        assert await admin.limits.at_limit("none") == []

@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from stoker.app import Stoker
 from stoker.cli import ALIASES, COMMANDS
 from stoker.cli.command import stoker
+from stoker.limits import Limit
+from stoker.model.job import Demand
 from tests.harness.apps import drain
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
@@ -270,6 +272,30 @@ def test_events_are_followed(url: str) -> None:
     lines = tail.stdout.read().splitlines()
     assert [line.split("\t")[1:4] for line in lines] == [["enqueued", "mail", "send"]] * 2
     tail.stdout.close()
+
+
+@pytest.mark.spec("LIMIT-44")
+def test_keys_at_their_limit_are_listed(url: str) -> None:
+    """Over all queues or in one; a key for which no job waits is not among them."""
+    app = Stoker(url)
+
+    @app.task(queue="calls", limit=Limit(1, key="shop"))
+    async def phone(shop: str) -> None: ...
+
+    async def fill() -> None:
+        async with app:
+            for shop in ("x", "x", "y"):
+                await phone.enqueue(shop)
+            engine = await app.engine()
+            await engine.renew("w", [], first=True)
+            assert len(await engine.claim(Demand("w", (("calls", 9),)))) == 2
+
+    app.run(fill())
+    for queue in ([], ["calls"]):
+        [row] = rows("limits", "full", *queue)
+        assert (row["queue"], row["limit"], row["key"], row["running"], row["most"]) == ("calls", "phone", "x", 1, 1)
+    assert call("limits", "full").stdout.splitlines()[1].startswith("calls\tphone/x\t1\t1\tyes\t")
+    assert rows("limits", "full", "mail") == []
 
 
 @pytest.mark.spec("CLI-23")

@@ -235,3 +235,15 @@ def test_a_job_in_line_says_how_many_come_before_it() -> None:
     assert "those of other keys take turns with it" in words(Line(3), fair=True)
     first, urgent, later = job(), job(priority=-1), job(id=b"\xff" * 16)
     assert [comes_before(one, first) for one in (first, urgent, later)] == [False, True, False]
+
+
+@pytest.mark.spec("LIMIT-44")
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [(0, "and it is next"), (1, "and 1 has its turn before it"), (1_200, "and 1,200 have their turn before it")],
+)
+def test_in_a_fair_queue_the_place_in_the_round_is_told(before: int, said: str) -> None:
+    found = explain(job(), MAIL, [HERE], census(), turns=before)
+    assert found.reason is Reason.BEHIND
+    assert "tenants take turns" in found.detail
+    assert said in found.detail

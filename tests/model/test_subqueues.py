@@ -15,6 +15,7 @@ from stoker.model.subqueues import (
     FULL_FOR,
     Look,
     State,
+    before_in_round,
     freed,
     joins_at,
     keeps_slot,
@@ -306,3 +307,12 @@ def test_a_view_names_limit_key_and_holders() -> None:
     assert view("q", State("gpu", "gpu", 1)).key is None
     assert (view("q", State("@acme")).limit, view("q", State("@acme")).key) == (None, "acme")
     assert view("q", State("@")).key is None
+
+
+def test_who_comes_before_in_the_round() -> None:
+    """By place, then by name; one without a place joins at the end; a full or empty one has none."""
+    open_ = [State(f"@{name}", head=(0, 1, b"x"), at=at, turn=1) for name, at in (("a", 5), ("b", 3), ("c", 5))]
+    full = State("api/x", "api", 1, running=1, head=(0, 1, b"x"), at=1, turn=1)
+    views = [view("q", state) for state in (*open_, full, State("@d"))]
+    assert [one.turn for one in views] == [(5, 1), (3, 1), (5, 1), None, None]
+    assert [before_in_round(f"@{name}", views) for name in "abcd"] == [1, 0, 2, 3]

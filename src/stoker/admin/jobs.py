@@ -48,6 +48,7 @@ from stoker.model.query import (
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN
+from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, span
 from stoker.options import CallOptions
 
@@ -56,6 +57,9 @@ MOST_COUNTED = 10_000
 
 PREVIEW_WALK = 100 * LONGEST_WALK
 """Records that a preview reads at most; a list reads no more than one page may."""
+
+MOST_TURNS = 1_000
+"""Subqueues of a fair queue among which an explanation finds the place of a job."""
 
 TAIL = 10_000
 """Events that one look of a tail reads."""
@@ -150,8 +154,11 @@ class JobsAdmin:
             subqueues = await engine.subqueues(found.queue, names=[found.options.limit.subqueue])
             subqueue = next(iter(subqueues), None)
         line = await _line(engine, found, census.at)
+        stands, turns = position(found.options.limit, found.tenant, fair=queue.fair), None
+        if queue.fair and stands is not None:
+            turns = before_in_round(stands, await engine.subqueues(found.queue, limit=MOST_TURNS))
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
-        return explain(seen, queue, presences, census, line=line, **known)
+        return explain(seen, queue, presences, census, line=line, turns=turns, **known)
 
     async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
         """How many jobs a filter means now, and whether these are all.

@@ -17,6 +17,9 @@ from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Rate, level, until_token
 from stoker.model.time import EPOCH, Instant
 
+PAGE, MOST_PAGES = 1_000, 10
+"""Keys that are read at once, and how often, to find those at their limit."""
+
 
 class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     """A budget at one instant: its rate, the tokens at hand, and how long until the next whole one.
@@ -73,6 +76,26 @@ class LimitsAdmin:
         """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
         engine = await self._asking.engine()
         return [_key(one) for one in await engine.subqueues(queue, after=after, limit=limit)]
+
+    async def at_limit(self, queue: str | None = None, *, limit: int = 100) -> Sequence[KeyView]:
+        """Keys of which as many jobs run as may while others wait, by queue and name; of one queue or of all.
+
+        At most `limit` of them; it looks at up to 10,000 keys of each queue.
+        """
+        engine = await self._asking.engine()
+        names = [one.name for one in await engine.queues()] if queue is None else [queue]
+        found: list[KeyView] = []
+        for name in names:
+            after: str | None = None
+            for _ in range(MOST_PAGES):
+                views = await engine.subqueues(name, after=after, limit=PAGE)
+                found += [_key(one) for one in views if one.full and one.due is not None]
+                if len(views) < PAGE or len(found) >= limit:
+                    break
+                after = views[-1].name
+            if len(found) >= limit:
+                break
+        return found[: max(limit, 0)]
 
     async def set(self, queue: str, name: str, n: int) -> None:
         """Let so many jobs of each key of a limit run at once, whatever jobs bring, until it is cleared."""

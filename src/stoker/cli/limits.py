@@ -57,6 +57,20 @@ def _key_row(one: KeyView) -> tuple[Any, ...]:
     return safe(one.name), one.running, most, "yes" if one.due is not None else "", " ".join(one.holders)
 
 
+@limits.command("full", epilog=EXIT_CODES)
+@click.argument("queue", required=False)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@on_store
+def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
+    """List the keys at their limit for which jobs wait, of one queue or of all."""
+    found = ask(path, url, lambda admin: admin.limits.at_limit(queue, limit=limit))
+    if as_json:
+        objects(found)
+    else:
+        show(("queue", *KEYS), [(one.queue, *_key_row(one)) for one in found])
+
+
 @limits.command("set", epilog=EXIT_CODES)
 @click.argument("queue")
 @click.argument("name")

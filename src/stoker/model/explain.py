@@ -98,11 +98,12 @@ def explain(
     flow: Flow | None = None,
     subqueue: SubqueueView | None = None,
     line: Line | None = None,
+    turns: int | None = None,
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
-    `line` its place in the queue, as far as they are known.
+    `line` its place in the queue, `turns` how many take their turn before it in a fair queue, as far as they are known.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -112,7 +113,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue, line)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns)
     return Explanation(first, tuple(others), beside)
 
 
@@ -176,6 +177,7 @@ def _gates(
     flow: Flow | None,
     subqueue: SubqueueView | None,
     line: Line | None,
+    turns: int | None,
 ) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
     unfit = UNFIT_SINCE in job.metadata
@@ -216,9 +218,13 @@ def _gates(
     else:
         others = line.before
         least = "" if line.complete else "at least "
-        turns = "; those of other keys take turns with it" if queue.fair or job.options.limit is not None else ""
+        others_too = turns is None and (queue.fair or job.options.limit is not None)
+        mixed = "; those of other keys take turns with it" if others_too else ""
         jobs = "1 job" if others == 1 else f"{others:,} jobs"
-        order = f"behind {least}{jobs}, by priority, time and id{turns}" if others else "and runs next"
+        order = f"behind {least}{jobs}, by priority, time and id{mixed}" if others else "and runs next"
+    if turns is not None:
+        said = "it is next" if not turns else f"{turns:,} {'has its' if turns == 1 else 'have their'} turn before it"
+        order = f"{order}; tenants take turns, and {said}"
     clear = None if flow is None or not others else flow.clear_in(others)
     takes = (
         "" if flow is None or clear is None else f"; at the rate of the last {flow.minutes} min {span(clear)} at most"

@@ -96,7 +96,10 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubqueueView(msgspec.Struct, frozen=True):
-    """A subqueue as an operator reads it: `holders` are the first of the jobs that hold its slots."""
+    """A subqueue as an operator reads it: `holders` are the first of the jobs that hold its slots.
+
+    `turn` is its place in the round of a fair queue; None: as of the last claim none of its jobs may start.
+    """
 
     queue: str
     name: str
@@ -107,6 +110,7 @@ class SubqueueView(msgspec.Struct, frozen=True):
     pinned: bool = False
     due: Instant | None = None
     holders: tuple[JobId, ...] = ()
+    turn: tuple[Instant, int] | None = None
 
     @property
     def full(self) -> bool:
@@ -317,7 +321,15 @@ def view(queue: str, state: State, holders: Iterable[JobId] = ()) -> SubqueueVie
         state.pinned is not None,
         min(times, default=None),
         tuple(holders)[:MOST_HOLDERS],
+        (state.at, state.turn) if state.open and state.at is not None else None,
     )
+
+
+def before_in_round(name: str, views: Iterable[SubqueueView]) -> int:
+    """How many of these subqueues take their turn before one; one that has no place yet joins at the end."""
+    turns = {one.name: (one.turn, one.name) for one in views if one.turn is not None}
+    mine = turns.get(name)
+    return len(turns) if mine is None else sum(turn < mine for turn in turns.values())
 
 
 def _since(state: State, now: Instant) -> State:
