@@ -132,8 +132,8 @@ async def _load(visit: Visit) -> dict[str, Any]:
     if facts.gone:
         raise NotFound(DEAD_END)
     engine = await visit.board.store.engine()
-    ran = frozenset({Status.RUNNING, Status.RETRYING, *FINISHED})
-    others = await engine.find(Query(kinds=frozenset({facts.job.kind}), statuses=ran, limit=OTHERS))
+    # Finished jobs are one list; a walk over all jobs would pass a whole backlog before it meets a run.
+    others = await engine.find(Query(kinds=frozenset({facts.job.kind}), statuses=FINISHED, limit=OTHERS))
     return live_context(visit, reading, facts) | {
         "others": _others(others.jobs, reading.census.at),
         "others_note": _others_note(others.jobs),
