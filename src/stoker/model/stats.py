@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from operator import mul
+from typing import Final, TypeAlias
 
 from stoker.model.errors import InvalidOption
 from stoker.model.events import EventCount, EventType, Latency, Point, Timings
@@ -20,6 +21,9 @@ from stoker.model.time import MINUTE, Instant, Span
 BUCKET: Span = MINUTE
 LOOK_BACK = 3
 """Closed minutes computed anew each time, so that events flushed late still count."""
+
+Values: TypeAlias = tuple[int, float, float, float, float, float]
+"""What a point holds: count, sum, p50, p95, p99 and maximum."""
 
 MOST_BUCKETS = 2_000
 MOST_RUNS = 50_000
@@ -112,16 +116,15 @@ def merge(points: Iterable[Point], start: Instant, width: Span) -> list[Point]:
 
 
 def _merged(place: tuple[str, str, Instant], part: Sequence[Point]) -> Point:
-    votes = sum(one.count for one in part)
-    return Point(
-        *place,
-        count=votes,
-        sum=sum(one.sum for one in part),
-        p50=sum(one.p50 * one.count for one in part) / max(votes, 1),
-        p95=max(one.p95 for one in part),
-        p99=max(one.p99 for one in part),
-        max=max(one.max for one in part),
-    )
+    return merged(place, [(one.count, one.sum, one.p50, one.p95, one.p99, one.max) for one in part])
+
+
+def merged(place: tuple[str, str, Instant], values: Sequence[Values]) -> Point:
+    """One point of the values of several."""
+    counts, sums, medians, p95, p99, most = zip(*values, strict=True)
+    votes = sum(counts)
+    weighted = sum(map(mul, medians, counts))
+    return Point(*place, votes, sum(sums), weighted / max(votes, 1), max(p95), max(p99), max(most))
 
 
 def _place(point: Point) -> tuple[Instant, str, str]:

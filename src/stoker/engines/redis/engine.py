@@ -66,7 +66,6 @@ from stoker.model.job import (
 )
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded, history_of
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.stats import merge
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
@@ -398,8 +397,9 @@ class RedisEngine(Documents):
         *,
         width: Span | None = None,
     ) -> list[Point]:
-        found = await event_log.points(self._store, since, until, metrics, queue)
-        return found if width is None else merge(found, since, width)
+        if width is None:
+            return await event_log.points(self._store, since, until, metrics, queue)
+        return await event_log.merged_points(self._store, since, until, metrics, queue, width)
 
     def timings(self) -> Timings:
         return self.call_times.drain()

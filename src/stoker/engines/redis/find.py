@@ -153,17 +153,30 @@ async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[Timed
     queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
     if wanted == {Status.RETRYING}:
         return [_by_score(store, shard.of_queue(AGAIN, queue)) for queue in queues]
+    return [*await _lists_by_due(store, shard, queues), *await _lines_by_due(store, shard, queues)]
+
+
+async def _lists_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> list[TimedSource]:
+    """A list for each queue and priority; the next priorities of all queues are asked for at once."""
     found: list[TimedSource] = []
-    for queue in queues:
-        key = shard.of_queue(WAIT, queue)
-        heads = await store.connection.call("ZRANGEBYLEX", key, "-", "+", "LIMIT", 0, 1)
-        while heads:
-            priority = heads[0][:2]
-            found.append(_by_due(store, key, priority))
-            behind = b"(" + priority + b"\xff" * 9
-            heads = await store.connection.call("ZRANGEBYLEX", key, behind, "+", "LIMIT", 0, 1)
-        found.append(_by_due_in_lines(store, shard.of_queue("dues", queue)))
+    behind: dict[str, bytes | str] = {shard.of_queue(WAIT, queue): "-" for queue in queues}
+    while behind:
+        asked = [("ZRANGEBYLEX", key, after, "+", "LIMIT", 0, 1) for key, after in behind.items()]
+        heads = zip(list(behind), await store.connection.pipeline(asked), strict=True)
+        behind = {}
+        for key, head in heads:
+            if head:
+                priority = head[0][:2]
+                found.append(_by_due(store, key, priority))
+                behind[key] = b"(" + priority + b"\xff" * 9
     return found
+
+
+async def _lines_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> list[TimedSource]:
+    """A list for each queue that has subqueues."""
+    keys = [shard.of_queue("dues", queue) for queue in queues]
+    sizes = await store.connection.pipeline([("ZCARD", key) for key in keys]) if keys else []
+    return [_by_due_in_lines(store, key) for key, size in zip(keys, sizes, strict=True) if size]
 
 
 async def _few_odd(store: Store, shard: Shard, wanted: frozenset[Status]) -> list[Place] | None:
