@@ -38,7 +38,6 @@ from stoker.model.job import (
     Draft,
     Job,
     Note,
-    Options,
     Renewal,
     Settled,
     Settlement,
@@ -46,177 +45,43 @@ from stoker.model.job import (
     Verdict,
 )
 from stoker.model.lifecycle import TRANSITIONS, Rules, conclude
-from stoker.model.limit import Slot
 from stoker.model.operations import Operation
 from stoker.model.outcome import (
-    Canceled,
-    Crashed,
     Done,
-    Expired,
-    Failed,
-    HandedBack,
-    Lost,
     Outcome,
-    Panicked,
-    Rejected,
-    Snoozed,
-    Throttled,
-    TimedOut,
-    Unfit,
 )
 from stoker.model.query import (
     ALLOWED,
-    ORDERS,
     Cancel,
     Change,
     Clone,
     Delete,
     Discard,
     Former,
-    Move,
-    Prioritize,
     Query,
-    Requeue,
     Restore,
     Retention,
-    RunNow,
     Selection,
 )
-from stoker.model.query import Edit as JobEdit
 from stoker.model.retry import Curve
 from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, digest
-from stoker.model.unique import Unique
+from stoker.testing import machine_values as values
 from stoker.testing.clock import VirtualClock
+from stoker.testing.machine_values import QUEUES, START
 
 MakeMachineEngine: TypeAlias = Callable[[Clock], Engine]
 """Makes an engine that is not opened yet, on a fresh store of its own, each time it is called."""
 
-START = 1_800_000_000_000_000
-QUEUES = ("red", "blue")
 SLOTS = 3
-MARIA = By("maria", "page")
 RETENTION = Retention(events=1_000 * DAY)
 """Events stay as long as their jobs, so that starts and ends can be counted."""
 
 _T = TypeVar("_T")
 _Pair: TypeAlias = tuple[Claim, Claim]
 """One claim as the memory engine and as the other engine handed it out: only `ref` may differ."""
-
-_spans = st.sampled_from([0, 0, 0, 1, SECOND, HOUR])
-_uniques = st.builds(
-    Unique,
-    key=st.sampled_from(["k", "k", "l"]),
-    scope=st.sampled_from(["kind", "kind", "global"]),
-    mode=st.sampled_from(["existing", "existing", "existing", "replace", "raise"]),
-    hold=st.sampled_from(["active", "active", "retrying"]),
-)
-_slots = st.sampled_from(
-    [
-        Slot("api", "a", 1),
-        Slot("api", "b", 2),
-        Slot("gpu", None, 1),
-        Slot("line", "a", 1, "retrying"),
-        Slot("line", "b", 2, "retrying"),
-        Slot("calls", "a", None, rate=Rate(1, per=3)),
-    ]
-)
-_options = st.builds(
-    Options,
-    keep=st.sampled_from([None, None, 0, SECOND]),
-    expires=st.sampled_from([None, None, MINUTE]),
-    limit=st.none() | _slots,
-)
-_drafts = st.fixed_dictionaries(
-    {
-        "kind": st.sampled_from(["send", "push"]),
-        "queue": st.sampled_from(QUEUES),
-        "payload": st.sampled_from([b"{}", b'{"n":1.0,"e":[]}']),
-        "priority": st.sampled_from([0, 0, -1, 1]),
-        "delay": _spans,
-        "attempts": st.integers(1, 3),
-        "unique": st.none() | _uniques,
-        "tenant": st.sampled_from([None, "acme", "bolt"]),
-        "options": _options,
-    }
-)
-"""A draft but for its id."""
-
-_few = st.lists(_drafts, max_size=2)
-_linked = st.none() | st.none() | _drafts
-"""What stands behind a job in a chain."""
-
-_schedules = st.fixed_dictionaries(
-    {
-        "name": st.sampled_from(["hourly", "other"]),
-        "expression": st.sampled_from(["0 * * * *", "0 * * * *", "@every 7s", "30 2 * * *"]),
-        "tz": st.sampled_from(["UTC", "UTC", "America/New_York"]),
-        "misfire": st.sampled_from(["once", "skip", "all"]),
-        "overlap": st.sampled_from(["allow", "skip"]),
-        "jitter": st.sampled_from([0, MINUTE]),
-        "source": st.sampled_from(["code", "code", "api"]),
-    }
-)
-"""A schedule but for its template."""
-
-_edits = st.builds(
-    Edit,
-    name=st.sampled_from(["hourly", "other"]),
-    expression=st.sampled_from([None, None, "*/5 * * * *"]),
-    enabled=st.sampled_from([None, True, True, False]),
-    jitter=st.sampled_from([None, 0]),
-)
-
-_good: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Done, result=st.sampled_from([None, b"1"])),
-    st.builds(Snoozed, after=_spans),
-    st.builds(Throttled, retry_after=st.none() | _spans, queue=st.sampled_from([False, False, True])),
-    st.sampled_from([HandedBack(), Expired(), Unfit("unknown task")]),
-)
-_bad: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Failed, error=st.just("broken"), after=st.none() | _spans),
-    st.builds(Failed, error=st.just("hopeless"), retry=st.just(False)),
-    st.sampled_from(
-        [Rejected("no"), Panicked("SystemExit"), Crashed("signal 9"), TimedOut(SECOND), Lost(), Canceled()]
-    ),
-)
-_waiting: st.SearchStrategy[Change] = st.one_of(
-    st.builds(Cancel, force=st.booleans()),
-    st.just(RunNow()),
-    st.builds(Move, queue=st.sampled_from(QUEUES)),
-    st.builds(Prioritize, priority=st.integers(-2, 2)),
-    st.sampled_from([JobEdit(attempts=4), JobEdit(payload=b'{"edited":true}', priority=1), JobEdit(at=START + DAY)]),
-)
-_finished: st.SearchStrategy[Change] = st.sampled_from(
-    [Requeue(), Requeue(), Clone(()), Discard(), Discard(), Delete(), JobEdit(priority=-2)]
-)
-_signed = st.sampled_from([None, MARIA])
-_questions = st.fixed_dictionaries(
-    {
-        "statuses": st.frozensets(st.sampled_from(list(Status)), max_size=3),
-        "queues": st.frozensets(st.sampled_from(QUEUES), max_size=1),
-        "kinds": st.frozensets(st.sampled_from(["send", "push"]), max_size=1),
-        "tenant": st.sampled_from([None, None, "acme"]),
-        "key": st.sampled_from([None, None, None, "k"]),
-        "due": st.sampled_from([None, None, None, "now", "later"]),
-        "attempts_from": st.sampled_from([None, None, 1, 2]),
-        "error": st.sampled_from([None, None, None, "broken"]),
-        "payload": st.sampled_from([None, None, None, "edited"]),
-        "order": st.sampled_from(ORDERS),
-        "limit": st.sampled_from([1, 3, 50]),
-    }
-)
-"""A search but for its windows."""
-
-_picks = st.integers(0, 40)
-"""Which of the things at hand, counted from the newest and around."""
-
-_rates = st.sampled_from([Rate(1, per=60, burst=2), Rate(0.3, burst=4), Rate(1, per=3)])
-
-_mostly = st.sampled_from([True, True, True, False])
-"""Most steps are aimed at what can succeed; the rest at what must be refused."""
 
 
 def _bare(claim: Claim) -> Claim:
@@ -294,7 +159,7 @@ class LockStep(RuleBasedStateMachine):
         assert theirs == mine
         return mine
 
-    @initialize(options=st.lists(_drafts, min_size=3, max_size=6))
+    @initialize(options=st.lists(values.drafts, min_size=3, max_size=6))
     def begin(self, options: list[dict[str, Any]]) -> None:
         """Never an empty store: most of what is worth seeing needs a few jobs."""
         self.both(lambda engine: engine.open())
@@ -346,9 +211,9 @@ class LockStep(RuleBasedStateMachine):
     # --- calls --------------------------------------------------------------------------------------------------
 
     @rule(
-        options=st.lists(_drafts, min_size=1, max_size=3),
+        options=st.lists(values.drafts, min_size=1, max_size=3),
         again=st.sampled_from([None, None, None, 0, 1, 7]),
-        link=_linked,
+        link=values.linked,
     )
     def insert(
         self, options: list[dict[str, Any]], again: int | None = None, link: dict[str, Any] | None = None
@@ -374,7 +239,7 @@ class LockStep(RuleBasedStateMachine):
         if isinstance(receipts, list):
             self.told += of_insert(drafts, receipts, self.clock())
 
-    @rule(options=st.lists(_drafts, max_size=3), sealed=st.booleans(), link=_linked)
+    @rule(options=st.lists(values.drafts, max_size=3), sealed=st.booleans(), link=values.linked)
     def make_group(self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None) -> None:
         """A group with its first members, and a callback of each sort, due a moment after the closing."""
         group = self.mint()
@@ -389,13 +254,13 @@ class LockStep(RuleBasedStateMachine):
         self.insert_both(into_group(group, drafts), made)
 
     @precondition(lambda self: self.group_ids)
-    @rule(place=_picks, options=st.lists(_drafts, min_size=1, max_size=2))
+    @rule(place=values.picks, options=st.lists(values.drafts, min_size=1, max_size=2))
     def join(self, place: int, options: list[dict[str, Any]]) -> None:
         """More members for a group, which may be closed or gone."""
         self.insert_both(into_group(self.pick_group(place), [self.draft(option) for option in options]))
 
     @precondition(lambda self: self.group_ids)
-    @rule(place=_picks, abandoned=st.sampled_from([False, False, True]))
+    @rule(place=values.picks, abandoned=st.sampled_from([False, False, True]))
     def seal(self, place: int, abandoned: bool) -> None:
         self.same(lambda engine: engine.seal(self.pick_group(place), abandoned=abandoned))
 
@@ -409,7 +274,7 @@ class LockStep(RuleBasedStateMachine):
         queues=st.permutations(QUEUES),
         wanted=st.integers(1, 3),
         total=st.sampled_from([None, None, 0, 2]),
-        alive=_mostly,
+        alive=values.mostly,
     )
     def claim(self, slot: int, queues: list[str], wanted: int, total: int | None, alive: bool) -> None:
         if alive:
@@ -419,13 +284,13 @@ class LockStep(RuleBasedStateMachine):
 
     @precondition(lambda self: self.claims)
     @rule(
-        places=st.lists(_picks, min_size=1, max_size=3, unique=True),
-        outcome=_good | _bad,
+        places=st.lists(values.picks, min_size=1, max_size=3, unique=True),
+        outcome=values.good | values.bad,
         text=st.sampled_from([None, "a", "b"]),
         roll=st.sampled_from([0.0, 0.5]),
-        followup=st.none() | _drafts,
+        followup=st.none() | values.drafts,
         fused=st.none() | st.integers(0, SLOTS - 1),
-        live=_mostly,
+        live=values.mostly,
     )
     def settle(
         self,
@@ -460,12 +325,12 @@ class LockStep(RuleBasedStateMachine):
                 ]
                 assert self.settle_both(([asked[0]], [asked[1]]), None)[0] in (Verdict.APPLIED, Verdict.LOST)
 
-    @rule(slot=st.integers(0, SLOTS - 1), options=_few, outcomes=st.lists(_good, min_size=1, max_size=4))
+    @rule(slot=st.integers(0, SLOTS - 1), options=values.few, outcomes=st.lists(values.good, min_size=1, max_size=4))
     def work_well(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
         self.insert(options)
         self.work(slot, outcomes)
 
-    @rule(slot=st.integers(0, SLOTS - 1), options=_few, outcomes=st.lists(_bad, min_size=1, max_size=4))
+    @rule(slot=st.integers(0, SLOTS - 1), options=values.few, outcomes=st.lists(values.bad, min_size=1, max_size=4))
     def work_badly(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
         self.insert(options)
         self.work(slot, outcomes)
@@ -554,7 +419,7 @@ class LockStep(RuleBasedStateMachine):
         dead=st.none() | st.integers(0, SLOTS - 1),
         victim=st.integers(0, SLOTS - 1),
         later=st.sampled_from([0, LEASE, LEASE + 1, LEASE + 1]),
-        alive=_mostly,
+        alive=values.mostly,
     )
     def reap(self, slot: int, dead: int | None, victim: int, later: int, alive: bool) -> None:
         """A worker takes jobs and falls silent; one that may itself have lapsed tries to take over from the others."""
@@ -570,17 +435,17 @@ class LockStep(RuleBasedStateMachine):
 
     # --- operators ----------------------------------------------------------------------------------------------
 
-    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_waiting, by=_signed)
+    @rule(places=st.lists(values.picks, min_size=1, max_size=4, unique=True), change=values.waiting, by=values.signed)
     def alter_waiting(self, places: list[int], change: Change, by: By | None) -> None:
         self.alter(places, change, by=by)
 
-    @rule(places=st.lists(_picks, min_size=1, max_size=4, unique=True), change=_finished, by=_signed)
+    @rule(places=st.lists(values.picks, min_size=1, max_size=4, unique=True), change=values.finished, by=values.signed)
     def alter_finished(self, places: list[int], change: Change, by: By | None) -> None:
         self.alter(places, change, by=by)
 
     @rule(
-        places=st.lists(_picks, min_size=1, max_size=4, unique=True),
-        change=_waiting | _finished,
+        places=st.lists(values.picks, min_size=1, max_size=4, unique=True),
+        change=values.waiting | values.finished,
         statuses=st.frozensets(st.sampled_from(list(Status)), max_size=3),
     )
     def alter_anything(self, places: list[int], change: Change, statuses: frozenset[Status]) -> None:
@@ -615,13 +480,17 @@ class LockStep(RuleBasedStateMachine):
             self.clock.set(self.clock() + 1)
 
     @precondition(lambda self: self.undoable)
-    @rule(place=_picks, by=_signed)
+    @rule(place=values.picks, by=values.signed)
     def undo(self, place: int, by: By | None) -> None:
         """Take back a cancel or a discard, late ones too; what happened to a job since refuses it."""
         former = self.undoable[-1 - place % len(self.undoable)]
         self.alter_both(Selection(tuple(one.id for one in former)), Restore(former), by)
 
-    @rule(asked=_questions, since=st.sampled_from([None, 0, MINUTE, HOUR]), ended=st.sampled_from([None, MINUTE, DAY]))
+    @rule(
+        asked=values.questions,
+        since=st.sampled_from([None, 0, MINUTE, HOUR]),
+        ended=st.sampled_from([None, MINUTE, DAY]),
+    )
     def search(self, asked: dict[str, Any], since: int | None, ended: int | None) -> None:
         """Walk all pages of a search, in whatever order; what makes no sense together is refused by both."""
         if since is not None:
@@ -643,7 +512,7 @@ class LockStep(RuleBasedStateMachine):
             return
         self.same(walk)
 
-    @rule(name=st.sampled_from("ab"), fresh=st.booleans(), by=_signed)
+    @rule(name=st.sampled_from("ab"), fresh=st.booleans(), by=values.signed)
     def write_documents(self, name: str, fresh: bool, by: By | None) -> None:
         """Tokens and operations: new ones, whose name may be taken, and changes of what is stored; no two alike."""
         used = next(self.numbers)
@@ -662,15 +531,15 @@ class LockStep(RuleBasedStateMachine):
             workers=st.sampled_from([None, None, 0, 3]),
             fair=st.sampled_from([None, None, True, False]),
             limits=st.sampled_from([(), (), (("api", 3),), (("api", None),)]),
-            rate=st.none() | _rates,
+            rate=st.none() | values.rates,
             keep_done=st.sampled_from([None, 0, HOUR]),
             curve=st.sampled_from([None, Curve(on=True, base=SECOND, max=MINUTE)]),
             reopen=st.sampled_from([False, False, True]),
         ),
         pause_for=st.sampled_from([None, 1, HOUR]),
         clear=st.sets(st.sampled_from(SETTINGS), max_size=2),
-        declared=_mostly.map(lambda mostly: not mostly),
-        by=_signed,
+        declared=values.mostly.map(lambda mostly: not mostly),
+        by=values.signed,
     )
     def tune(
         self, queue: str, tuning: Tuning, pause_for: int | None, clear: set[str], declared: bool, by: By | None
@@ -685,7 +554,7 @@ class LockStep(RuleBasedStateMachine):
                 tuning = msgspec.structs.replace(tuning, pause_for=pause_for, reason="deploy")
         self.same(lambda engine: engine.tune(queue, tuning, declared=declared, by=by))
 
-    @rule(rate=st.none() | _rates, spends=st.lists(st.integers(1, 3), max_size=3), drain=st.booleans())
+    @rule(rate=st.none() | values.rates, spends=st.lists(st.integers(1, 3), max_size=3), drain=st.booleans())
     def spend(self, rate: Rate | None, spends: list[int], drain: bool) -> None:
         """Set a budget, spend from it, empty it."""
         if rate is not None:
@@ -708,7 +577,7 @@ class LockStep(RuleBasedStateMachine):
 
     # --- schedules ----------------------------------------------------------------------------------------------
 
-    @rule(option=_schedules, draft=_drafts, keep_edited=st.booleans())
+    @rule(option=values.schedules, draft=values.drafts, keep_edited=st.booleans())
     def schedule(self, option: dict[str, Any], draft: dict[str, Any], keep_edited: bool) -> None:
         """Store a schedule, new or over another one."""
         if option["misfire"] == "all":
@@ -717,14 +586,18 @@ class LockStep(RuleBasedStateMachine):
         self.scheduled = True
         self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
 
-    @rule(change=_edits, drops=st.sampled_from([False, False, False, True]), by=_signed)
+    @rule(change=values.edits, drops=st.sampled_from([False, False, False, True]), by=values.signed)
     def edit_schedule(self, change: Edit, drops: bool, by: By | None) -> None:
         if drops:
             self.same(lambda engine: engine.drop(change.name, by=by))
         else:
             self.same(lambda engine: engine.put(change, by=by))
 
-    @rule(place=_picks, later=st.sampled_from([0, SECOND, HOUR, 9 * HOUR]), off=st.sampled_from([0, 0, 0, HOUR, -HOUR]))
+    @rule(
+        place=values.picks,
+        later=st.sampled_from([0, SECOND, HOUR, 9 * HOUR]),
+        off=st.sampled_from([0, 0, 0, HOUR, -HOUR]),
+    )
     def tick(self, place: int, later: int, off: int) -> None:
         """Two tickers decide about a schedule, by a clock that may be wrong; only one of them can win."""
         stored = self.same(lambda engine: engine.schedules())

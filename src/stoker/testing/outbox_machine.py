@@ -52,7 +52,8 @@ from stoker.model.outbox.stream import Stream, entry
 from stoker.model.query import Retention
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.testing.machine import START, MakeMachineEngine
+from stoker.testing.machine import MakeMachineEngine
+from stoker.testing.machine_values import START
 
 ORDERS = Stream("orders", 2)
 KEYS = ("a", "b", "c")
