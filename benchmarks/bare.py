@@ -38,7 +38,7 @@ _FENCE, _FINISH, _TROUBLE_OVER = sql("settle_fence"), FINISH, sql("trouble_over"
 
 
 def bell_of(path: Path) -> str:
-    """Where whoever waits for jobs of a store is told that there are some."""
+    """Where a waiter for jobs of a store is notified that there are some."""
     return f"{path}.bare"
 
 

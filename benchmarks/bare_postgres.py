@@ -225,7 +225,7 @@ class BarePostgres:
         return len(held)
 
     async def heard(self) -> None:
-        """Wait until somebody tells that there are jobs. From the first call on nothing is missed."""
+        """Wait for a notification that there are jobs. From the first call on nothing is missed."""
         if self._news is None:
             self._news = asyncio.Event()
             await self._links[2].add_listener(CHANNEL, self._told)

@@ -149,7 +149,7 @@ class BareRedis:
         return len(held)
 
     async def heard(self) -> None:
-        """Wait for the token of whoever stored something."""
+        """Wait for the token of a producer that stored something."""
         if self._ear is None:
             self._ear = await _connected(self._url)
         await self._ear.send_command("BLPOP", Shard(self._prefix).of_queue(WAKE, QUEUE), 0)

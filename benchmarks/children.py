@@ -1,7 +1,7 @@
 """Other processes that take part in a measurement: started fresh, told when to begin and end, asked for figures.
 
 A child says `ready`, hears `go`, and answers one line of JSON when it is done or told to stop. It stops as well when
-its input ends, so it does not outlive whoever started it; and it is ended when its time is up.
+its input ends, so it does not outlive its parent; and it is ended when its time is up.
 """
 
 from __future__ import annotations

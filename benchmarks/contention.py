@@ -33,10 +33,10 @@ def contend(session: Session, name: str, *, batch: int, burn: float = 0.0) -> It
             child("producer", path=str(path), seconds=seconds, batch=batch, burn=burn) for _ in range(PRODUCERS)
         ]
         workers = [child("worker", url=f"sqlite:///{path}") for _ in range(WORKERS)]
-        everybody = [*workers, *producers]
-        for one in everybody:
+        all_roles = [*workers, *producers]
+        for one in all_roles:
             one.ready()
-        for one in everybody:
+        for one in all_roles:
             one.go()
         time.sleep(seconds)
         waits: list[list[float]] = [one.figures()["waits"] for one in producers]

@@ -75,7 +75,7 @@ class Ground:
             self.server = servers.enter_context(services.redis_server())
 
     def place(self) -> Place:
-        """A store nobody used before."""
+        """A new store."""
         url, part = self.server.url, f"bench_{uuid.uuid4().hex[:12]}"
         key = "schema" if self.name == "postgres" else "prefix"
         return Place(url, part, f"{url}{'&' if '?' in url else '?'}{key}={part}", self._open_bare)

@@ -148,7 +148,7 @@ async def _delivered(url: str, count: int, batch: int) -> Meter:
 
 
 async def _numbered(streams: Streams) -> None:
-    """Have the engine number what is committed: a lease of nobody's does, and takes nothing."""
+    """Have the engine number what is committed: a lease of an unknown consumer does, and takes nothing."""
     for _ in range(10):
         await streams.lease(Wish("deliver", "nothing", "nobody", 1))
 

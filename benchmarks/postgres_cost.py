@@ -118,7 +118,7 @@ def _sum(meters: list[Meter]) -> Meter:
 
 
 def snapshot(session: Session) -> Iterator[Row]:
-    """Somebody holds a REPEATABLE READ transaction open: the last seconds against the first."""
+    """Another session holds a REPEATABLE READ transaction open: the last seconds against the first."""
     seconds, window, rounds = session.sized(10, 60), session.sized(2, 10), session.sized(3, 5)
     ground, pairs = session.ground("postgres"), []
     for _ in range(rounds):

@@ -30,7 +30,7 @@ Figures: TypeAlias = dict[str, Any]
 
 
 async def told() -> str:
-    """The next word of whoever started us; empty when there is nobody any more."""
+    """The next line from the parent process; empty when it is gone."""
     line: str = await asyncio.to_thread(sys.stdin.readline)
     return line.strip()
 
@@ -112,7 +112,7 @@ async def bare_worker(name: Name, server: str, part: str) -> Figures:
 
 
 async def bare_sqlite(path: str, durability: str) -> Figures:
-    """The same on an SQLite file: whoever rings has stored one job."""
+    """The same on an SQLite file: each signal means one stored job."""
     taken: list[int] = []
     with Bare(Path(path), durability) as bare, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(bell_of(Path(path)))

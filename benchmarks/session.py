@@ -44,7 +44,7 @@ class Session:
         return quick if self.quick else full
 
     def fresh(self) -> Path:
-        """A path that nobody used before, in a folder of its own."""
+        """A new path, in a folder of its own."""
         folder = self.folder / str(next(self._numbers))
         folder.mkdir()
         return folder / "jobs.db"

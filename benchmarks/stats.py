@@ -69,7 +69,7 @@ class Meter:
 
 
 class Cores:
-    """How busy the machine's cores are while it is entered, whoever keeps them busy."""
+    """How busy the machine's cores are while it is entered, whichever process keeps them busy."""
 
     def __enter__(self) -> Self:
         self._before = _core_time()

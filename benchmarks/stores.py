@@ -23,7 +23,7 @@ from stoker.model.time import DAY
 from stoker.registry import mint
 
 BETTER = -5
-"""The priority of delayed jobs that stand in everybody's way."""
+"""The priority of delayed jobs that stand before all others."""
 
 _NUMBERS = "UPDATE stoker_clock SET seq = seq + ? RETURNING seq"
 _FINISH_ALL = """

@@ -22,7 +22,7 @@ POOL = 8192
 
 
 class Watched(SqliteEngine):
-    """A SQLite engine that notes when renewals were stored. The keeper's is a twin, so the list is everybody's."""
+    """A SQLite engine that notes when renewals were stored. The keeper's is a twin, so both share the list."""
 
     renewals: ClassVar[list[float]] = []
 

@@ -1,6 +1,6 @@
 """Checks two rules of the house over all files: no address of a machine or registry, and our own words in names.
 
-What is written here must read the same on every machine, so nobody's paths and nobody's package index belong into it.
+What is written here must read the same on every machine, so no local path and no package index belongs into it.
 The glossary is checked only where names are defined in the library; prose may explain other systems in their words.
 """
 

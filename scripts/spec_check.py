@@ -1,7 +1,7 @@
 """Checks that the spec and the tests speak of the same behaviours.
 
 `docs/spec.md` gives each behaviour an id in bold, such as CLAIM-03. A test cites it with `@pytest.mark.spec("…")`, with
-`spec: …` in a docstring or comment, or by writing the id anywhere. An id without a test is a promise nobody keeps;
+`spec: …` in a docstring or comment, or by writing the id anywhere. An id without a test is a promise without proof;
 a cited id that the spec does not know is a typo or a promise that was dropped. Both fail.
 """
 

@@ -392,7 +392,7 @@ async def test_a_closing_and_its_callbacks_are_events_once(jobs: Stoker) -> None
 
 @pytest.mark.spec("GROUP-31")
 @pytest.mark.parametrize("by", ["cancel", "seal"])
-async def test_whoever_closes_a_group_emits_it_with_its_callbacks(by: str) -> None:
+async def test_an_operator_and_a_maker_who_close_a_group_emit_it_with_its_callbacks(by: str) -> None:
     """No worker runs: an operator cancels the last member, or a block ends whose members are gone."""
     engine = MemoryEngine()
     jobs = Stoker(engine)

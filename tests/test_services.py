@@ -116,7 +116,7 @@ def test_nothing_remains_after(number: signal.Signals, folder_of_its_own: Path) 
 
 
 def test_a_server_ends_with_its_keeper() -> None:
-    """Whoever kills the keeper itself leaves a directory, but no server."""
+    """Killing the keeper itself leaves a directory, but no server."""
     if sys.platform != "linux":
         pytest.skip("only Linux can promise this")
     keeper = services.spawn("redis")

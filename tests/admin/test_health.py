@@ -58,7 +58,7 @@ async def test_an_empty_store_has_nothing_wrong_but_the_clock_of_the_test(admin:
 
 
 @pytest.mark.spec("HEALTH-07")
-async def test_queues_nobody_serves_and_kinds_nobody_knows(admin: Admin, app: Stoker) -> None:
+async def test_queues_without_a_worker_and_kinds_that_no_worker_knows(admin: Admin, app: Stoker) -> None:
     await app.enqueue(app.draft("send", queue="mail"))
     assert await verdict(admin, "queues") is Grade.WRONG
     assert "-q mail" in (await the(admin, "queues")).remedy

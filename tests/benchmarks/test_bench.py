@@ -166,7 +166,7 @@ class Trace:
         monkeypatch.setattr(sqlite3, "connect", traced)
 
     def _see(self, statement: str) -> None:
-        # The clock's mark and the settings depend on the moment; the lease is nobody's job.
+        # The clock's mark and the settings depend on the moment; the lease belongs to no job.
         if self.on and not statement.startswith(("PRAGMA", "UPDATE stoker_clock", "UPDATE stoker_workers")):
             words = statement.replace("(", " ").split()
             tables = [word for word in words if word.startswith("stoker_")]

@@ -169,7 +169,7 @@ def test_live_pages_change_by_themselves_and_hold_still(tmp_path: Path, look: An
     page = seen.page
     try:
         page.goto(served.url)
-        expect(page.locator("h1")).to_have_text("One thing needs you")  # nobody serves the queue
+        expect(page.locator("h1")).to_have_text("One thing needs you")  # no worker serves the queue
         ready = page.locator("#live_tiles .tile-v").nth(1)
         expect(ready).to_have_text("1")
         apart(lambda: app.run(app.enqueue(app.draft("send"))))

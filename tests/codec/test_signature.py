@@ -366,7 +366,7 @@ def test_hints_that_cannot_be_honoured_are_refused_at_once() -> None:
         Signature(missing)
 
 
-# --- payloads that somebody else wrote ---
+# --- payloads that another program wrote ---
 
 
 @pytest.mark.spec("DATA-05")

@@ -56,7 +56,7 @@ async def test_waiters_share_one_look() -> None:
 
 
 @pytest.mark.spec("END-05")
-async def test_only_ends_that_somebody_waits_for_are_told() -> None:
+async def test_only_ends_that_are_waited_for_are_published() -> None:
     """Each once; a job that only goes on, or whose settlement was lost, is no end."""
     ground = Ground()
     everything = [settlement(job) for job in JOBS]

@@ -133,7 +133,7 @@ async def finish(url: str, path: str, wanted: int) -> list[str]:
         await asyncio.sleep(0.1)
         left = [one for one in await engine.subqueues("default") if one.running]
         if left:
-            wrong.append(f"slots that nobody holds: {left}")
+            wrong.append(f"slots that no job holds: {left}")
     await jobs.close()
     return wrong
 

@@ -32,7 +32,7 @@ class Network:
                 assert proxy.connections > before
 
     @pytest.mark.spec("NETFAULT-01", "NETFAULT-02")
-    async def test_a_server_nobody_can_connect_to_is_waited_for(self, proxy: Proxy, attempt: Attempt) -> None:
+    async def test_a_server_that_accepts_no_connection_is_waited_for(self, proxy: Proxy, attempt: Attempt) -> None:
         async with attempt() as trial:
             await trial.consuming()
             proxy.refuse()
@@ -55,7 +55,7 @@ class Network:
     async def test_connections_that_went_silent_one_by_one_do_not_stop_anything(
         self, proxy: Proxy, attempt: Attempt
     ) -> None:
-        """Nobody resets them: only the time limit of a call can tell."""
+        """No side resets them: only the time limit of a call can tell."""
         async with attempt() as trial:
             await trial.consuming()
             proxy.blackhole()

@@ -456,7 +456,7 @@ def _first(lines: list[Line]) -> list[Line]:
 
 
 def _came_again(lines: list[Line], applied: set[tuple[int, int]]) -> list[str]:
-    """Messages of a turn that is stored, in a turn that began later: nobody may have them again."""
+    """Messages of a turn that is stored, in a turn that began later: no turn may have them again."""
     stored = {one.id: one.turn for one in reversed(lines) if (one.partition, one.turn) in applied}
     return [
         f"message {one.number} of partition {one.partition} came again after its turn was stored"

@@ -70,7 +70,7 @@ class Witness(Recorded):
 
 
 class Trial:
-    """One app whose store is hurt. `direct` is an engine on the same store that nobody hurts, for the judgement."""
+    """One app whose store is hurt. `direct` is an engine on the same store that is not disturbed, for the judgement."""
 
     def __init__(
         self, engine: Engine, direct: Engine, *, workers: int = 1, slots: int = 10, flow: bool = True, **settings: Any
@@ -124,7 +124,7 @@ class Trial:
                 await self.judge()
         finally:
             self._flow.cancel()
-            async with in_time("everybody goes home"):
+            async with in_time("all tasks end"):
                 await asyncio.gather(self._flow, return_exceptions=True)
                 for worker in self.workers:
                     await worker.stop(0)
@@ -172,7 +172,7 @@ class Trial:
         return self.waits[-1]
 
     def _look(self) -> None:
-        """Nobody may have given up: producers go on, and workers are the ones that were started."""
+        """No task may have given up: producers go on, and workers are the ones that were started."""
         assert self._flow
         if self._flow.done() and not self._flow.cancelled():
             self._flow.result()
@@ -205,8 +205,8 @@ class Trial:
     def crash(self) -> Iterator[None]:
         """Around a crash of the server: claims that were answered just before it may not have reached its disk.
 
-        That is allowed, as a claim does no harm to anybody when it is gone: its job is claimed again, under a higher
-        token, and whoever ran it is refused. Inserts and settlements must be there.
+        That is allowed, as a lost claim does no harm: its job is claimed again, under a higher
+        token, and its former worker is refused. Inserts and settlements must be there.
         """
         began = time.monotonic_ns()
         yield

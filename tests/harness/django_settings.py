@@ -35,7 +35,7 @@ def on_server(url: str, **options: Any) -> dict[str, Any]:
 
 @contextmanager
 def unconfigured() -> Iterator[None]:
-    """Django as it is before anybody configured it; afterwards as it was found.
+    """Django as it is before it is configured; afterwards as it was found.
 
     Connections that other threads opened are theirs to close.
     """

@@ -47,7 +47,7 @@ def redis_always_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[Cluster]:
-    """Three masters with a replica each; whoever kills a node brings it back."""
+    """Three masters with a replica each; a test that kills a node starts it again."""
     with services.cluster() as cluster:
         yield cluster
 

@@ -148,26 +148,26 @@ class Proxy:
     def heal(self, *, half_open: bool = False) -> None:
         """Everything passes again. Connections that swallowed something are reset, or left half open: silent for good.
 
-        Such a connection cannot be served again, as its streams have holes. Whoever comes new is served in any case.
+        Such a connection cannot be served again, as its streams have holes. New connections are served in any case.
         """
         self._call(self._heal(half_open=half_open))
 
     def reset(self) -> None:
-        """RST to everybody who is connected; whoever comes again is served."""
+        """RST to all connections; new ones are served."""
         self._call(self._reset())
 
     def refuse(self) -> None:
-        """RST to everybody, and nobody listens any more."""
+        """RST to all connections, and the port is closed."""
         self._call(self._refuse())
 
     def redirect(self, url: str) -> None:
-        """RST to everybody, and whoever comes again meets another server, as after a failover."""
+        """RST to all connections, and new ones reach another server, as after a failover."""
         parts = urlsplit(url)
         self._behind = (parts.hostname or "127.0.0.1", parts.port or self._behind[1])
         self.reset()
 
     def blackhole(self) -> None:
-        """Connections stand, also new ones, but nothing arrives on either side: a cable is cut, nobody is told."""
+        """Connections stay open, also new ones, but nothing arrives on either side, as after a cut cable."""
         self._call(self._darken())
 
     def latency(self, seconds: float) -> None:

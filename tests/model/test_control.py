@@ -53,7 +53,7 @@ NOW = 1_800_000_000_000_000
 
 
 @pytest.mark.spec("QUEUE-02")
-def test_a_queue_nobody_tuned_has_the_defaults() -> None:
+def test_a_queue_that_was_never_tuned_has_the_defaults() -> None:
     queue = Queue(name="mail")
     assert (queue.pause, queue.workers, queue.rate, queue.curve, queue.cooldown) == (None, None, None, OFF, OPEN)
     assert (queue.keep_done, queue.keep_dead) == (KEEP_DONE, KEEP_DEAD)

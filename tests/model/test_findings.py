@@ -31,7 +31,7 @@ def told(**given: object) -> list[str]:
 
 
 @pytest.mark.spec("NEED-01")
-def test_a_calm_store_needs_nobody() -> None:
+def test_a_store_without_trouble_has_no_findings() -> None:
     assert told() == []
     assert verdict([]) == "Everything keeps up"
 
@@ -49,9 +49,9 @@ def test_a_silent_worker_that_holds_jobs_is_named() -> None:
 
 
 @pytest.mark.spec("NEED-03")
-def test_ready_jobs_that_nobody_serves_are_named_by_queue_and_kind() -> None:
+def test_ready_jobs_without_a_worker_are_named_by_queue_and_kind() -> None:
     assert told(presences=[]) == [
-        "mail has 3 ready jobs and no worker. Nobody serves it. Start `stoker work app:jobs -q mail`."
+        "mail has 3 ready jobs and no worker. No worker serves it. Start `stoker work app:jobs -q mail`."
     ]
     assert told(presences=[], census=Census(at=NOW)) == []
     assert told(presences=[], census=Census(at=NOW, counts=(Count("mail", "send", Status.DEAD, 3),))) == []

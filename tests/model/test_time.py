@@ -137,7 +137,7 @@ def test_an_instant_survives_the_way_to_a_datetime_and_back(at: int) -> None:
     ],
     ids=str,
 )
-def test_a_moment_nobody_can_place_is_refused(given_: Any, why: str) -> None:
+def test_an_ambiguous_time_is_refused(given_: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as refused:
         instant(given_, "at")
     assert refused.value.field == "at"

@@ -52,7 +52,7 @@ async def letters(outbox: Outbox[int]) -> list[Letter]:
 
 
 async def delivered(outbox: Outbox[int], count: int, consumer: str = "publish") -> CursorState:
-    """The cursor, as soon as so many messages are passed and nobody holds the partition."""
+    """The cursor, as soon as so many messages are passed and no worker holds the partition."""
     async with asyncio.timeout(PATIENCE):
         while (state := await cursor(outbox, consumer)).cursor.position < count or state.cursor.holder is not None:
             await asyncio.sleep(0.005)

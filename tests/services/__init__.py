@@ -48,7 +48,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
-    """The URL of a Postgres that nobody hurts; it does not sync."""
+    """The URL of a Postgres that no test disturbs; it does not sync."""
     if given := os.environ.get("STOKER_TEST_POSTGRES_URL"):
         yield given
         return
@@ -58,7 +58,7 @@ def postgres() -> Iterator[str]:
 
 @contextlib.contextmanager
 def redis() -> Iterator[str]:
-    """The URL of a Redis or Valkey that nobody hurts; it appends to its log and syncs that every second."""
+    """The URL of a Redis or Valkey that no test disturbs; it appends to its log and syncs that every second."""
     if given := os.environ.get("STOKER_TEST_REDIS_URL"):
         yield given
         return

@@ -53,7 +53,7 @@ class Server:
         self._order(do="end", signal=int(number))
 
     def kill(self) -> None:
-        """Kill -9: nothing is flushed, nobody is told."""
+        """Kill -9: nothing is flushed, no client is notified."""
         self.end(signal.SIGKILL)
 
     def start(self, **settings: str) -> None:
@@ -75,7 +75,7 @@ class Server:
 
 class PostgresServer(Server):
     def stop(self, how: str = "fast") -> None:
-        """`immediate` is what a crash of the machine is to the store; `fast` disconnects everybody first."""
+        """`immediate` is what a crash of the machine is to the store; `fast` disconnects all clients first."""
         self.end({"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
 
     def restart(self, how: str = "immediate", **settings: str) -> None:

@@ -105,7 +105,7 @@ class Kept:
         return self.server.pid if self.server and self.server.poll() is None else None
 
     def first_start(self) -> None:
-        """On a free port, again on another one if somebody was faster."""
+        """On a free port, again on another one if another process was faster."""
         for _ in range(5):
             self.port = free_port()
             if self.attempt(PATIENCE):

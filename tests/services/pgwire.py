@@ -1,4 +1,4 @@
-"""As much of the Postgres protocol as somebody in the middle has to understand: where messages begin and end."""
+"""As much of the Postgres protocol as a proxy has to understand: where messages begin and end."""
 
 from __future__ import annotations
 

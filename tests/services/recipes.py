@@ -26,7 +26,7 @@ from tests.services.binaries import (
 )
 
 PORTS = range(15_000, 22_000)
-"""Below the ports that systems hand out by themselves: nobody takes a port while its server is down, and a client that
+"""Below the ports that systems hand out by themselves: none is taken while its server is down, and a client that
 knocks at it meanwhile cannot by chance be connected with itself. A cluster node also needs the port 10,000 above."""
 
 Settings = dict[str, str]

@@ -1,8 +1,8 @@
 """A transaction pooler of our own, meaner than real ones: no two transactions in a row meet the same session.
 
 It behaves like PgBouncer in transaction mode as far as a client can tell. Prepared statements, settings, notifications
-and whatever else lives in a session stay with the session, for whoever gets it next. A startup parameter that a pooler
-could not keep is refused. Who leaves inside a transaction takes the session along.
+and whatever else lives in a session stay with the session, for the client that gets it next. A startup parameter that a
+pooler could not keep is refused. A client that leaves inside a transaction takes the session along.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Wire:
 
 @dataclass
 class Session:
-    """A connection to the server, and whoever has it just now."""
+    """A connection to the server, and the client that has it now."""
 
     wire: Wire
     greeting: list[Message] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Swapper:
             with contextlib.suppress(OSError):
                 await wire.send(refusal.message)
         except OSError:
-            pass  # whoever left does not want to hear about it
+            pass  # a client that left needs no answer
         finally:
             writer.close()
 
@@ -179,11 +179,11 @@ class Swapper:
         raise Refused(complaint("08006", "the server closed the connection"))
 
     async def _listen(self, who: Who, session: Session) -> None:
-        """Pass answers to whoever has the session, which ends with the transaction."""
+        """Pass answers to the client that has the session, which ends with the transaction."""
         while message := await session.wire.receive():
             visit = session.visit
             if visit is None:
-                continue  # a notification for whoever had it before, or a farewell
+                continue  # a notification for the client that had it before, or a disconnect
             visit.waiting -= message.kind == b"Z"
             if message == Message(b"Z", b"I") and not visit.waiting:
                 visit.session = session.visit = None

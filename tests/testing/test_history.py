@@ -100,7 +100,7 @@ GOOD: dict[str, list[Entry]] = {
         *RUN, *began("settle", 4, worker="w", token=10, status="done"), *death(5), *reap(6, 20, "w", 10),
         *settle(8, 20, "v"), *stored(attempt=1),
     ],
-    "a claim that nobody heard of": [
+    "a claim that reached no worker": [
         *insert(), *began("claim", 2, ""), *death(3), *reap(4, 20, "x", 10), *settle(8, 20, "v"), *stored(attempt=1)
     ],
     "a claim whose answer was lost and that comes back": [

@@ -183,7 +183,7 @@ class Crowd:
         return blow
 
     def kill_whole(self, command: Command) -> Blow:
-        """The supervisor with all of its worker processes; it is stopped first, so that it starts nobody meanwhile."""
+        """The supervisor with all of its worker processes; it is stopped first, and starts none meanwhile."""
         os.kill(command.process.pid, signal.SIGSTOP)
         blow = self.kill(command.process.pid, *command.children, whole=True)
         command.wait()
@@ -232,12 +232,12 @@ class Crowd:
         return found
 
     def dismiss(self, *commands: Command) -> None:
-        """TERM to all of them; each must say good-bye, and nobody may be left."""
+        """TERM to all of them; each must release its lease, and none may be left."""
         for command in commands:
             command.send(signal.SIGTERM)
         for command in commands:
             assert command.wait() == 0, command.log
-        until(lambda: not self.left_behind(), limit=5, what="everybody is gone")
+        until(lambda: not self.left_behind(), limit=5, what="all processes have ended")
 
     def left_behind(self) -> list[int]:
         """Processes that carry this test's surroundings."""

@@ -1,4 +1,4 @@
-"""The alarm: a worker that nobody wakes starts jobs when they are due. `poll` is an hour, so that it does not look."""
+"""The due timer: a worker that is not woken starts jobs when they are due. `poll` is an hour, so it does not look."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_the_alarm_is_set_to_the_next_due_time(timed_jobs: Stoker, clock: 
 
 
 @pytest.mark.spec("WORKER-35")
-async def test_a_delayed_job_starts_though_nobody_looks(jobs: Stoker) -> None:
+async def test_a_delayed_job_starts_without_a_poll(jobs: Stoker) -> None:
     """Also one that comes back by a snooze or a retry, and one that waits for a cool-down."""
     runs: list[str] = []
 

@@ -428,7 +428,7 @@ async def test_a_cancelled_error_of_the_handlers_own_is_an_ordinary_failure(jobs
         assert "CancelledError" in (record.last_error or "")
     assert (await late.refresh()).status is Status.DONE
     assert [(await handle.refresh()).status for handle in more] == [Status.DONE] * 5
-    assert ran == list(range(5)), "nobody else's run is hit by it"
+    assert ran == list(range(5)), "no other run is hit by it"
 
 
 # --- signals ----------------------------------------------------------------------------------------------------

@@ -462,7 +462,7 @@ async def test_a_forced_cancel_takes_the_claim_away_and_stops_the_handler(
     assert job.id in caplog.text
     assert (await job.refresh()).last_error == "enough"
     assert [(one.job, one.before, one.after) for one in heard] == [(job.id, Status.RUNNING, Status.CANCELED)], (
-        "the refused outcome is told to nobody"
+        "the refused outcome reaches no listener"
     )
 
 

@@ -25,7 +25,7 @@ from tests.harness.apps import becomes, until, working
 
 
 class Rival:
-    """A second worker on the same store, in a thread and a loop of its own. It serves nobody, but it reaps."""
+    """A second worker on the same store, in a thread and a loop of its own. It serves an empty queue, and it reaps."""
 
     def __init__(self, app: Stoker, **settings: Any) -> None:
         self._app = app
@@ -112,7 +112,7 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
         assert told == [worker.id]
         assert "lease lost: worker" in caplog.text
         await until(lambda: worker.lost == 1)
-        assert heard == [], "the refused outcome is told to nobody"
+        assert heard == [], "the refused outcome reaches no listener"
         assert (await job.refresh()).worker == "rival"
         await engine.renew("rival", [], lease=0)
         [mine] = await engine.reap(worker.id, 10)

@@ -240,7 +240,7 @@ def test_a_loop_that_ends_under_a_running_worker_does_not_hang(caplog: pytest.Lo
     assert worker.state == "stopped"
     assert "the event loop ends under a running worker" in caplog.text
     worker.lease_keeper._thread.join(5)
-    assert not worker.lease_keeper._thread.is_alive(), "nobody keeps the lease of a worker that is gone"
+    assert not worker.lease_keeper._thread.is_alive(), "no thread keeps the lease of a worker that is gone"
 
 
 @pytest.mark.spec("WORKER-15")
@@ -359,7 +359,7 @@ async def test_strict_order_serves_the_first_queue_first_and_weights_favour_the_
     random.seed(7)
     await drain(jobs, queues={"high": 9, "low": 1}, order="weighted", claim_batch=1)
     assert ran[:60].count("high") > 40
-    assert "low" in ran[:60], "nobody starves"
+    assert "low" in ran[:60], "no queue starves"
 
 
 @pytest.mark.spec("WORKER-17")
@@ -469,7 +469,7 @@ async def test_a_job_enqueued_to_an_idle_worker_starts_at_once(jobs: Stoker) -> 
 
 
 def cleaner(jobs: Stoker) -> Worker:
-    """A worker that cleans more often than anybody may ask for."""
+    """A worker that cleans more often than the settings allow."""
     worker = Worker(jobs)
     worker.retention = dataclasses.replace(worker.retention, clean_every=20 * MILLISECOND)
     return worker

@@ -148,7 +148,7 @@ def test_hup_replaces_the_processes_one_by_one(scene: Scene) -> None:
         command.send(signal.SIGHUP)
         deadline = time.monotonic() + 10
         while set(command.children) & before or len(command.children) != 2:
-            assert scene.ready_file.exists(), "somebody is at work all the time"
+            assert scene.ready_file.exists(), "a worker runs all the time"
             assert time.monotonic() < deadline
             time.sleep(0.01)
         command.send(signal.SIGTERM)

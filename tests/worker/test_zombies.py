@@ -42,9 +42,9 @@ class Sleep:
     def freeze(self, *, whole: bool) -> float:
         """Stop them, the supervisor first, so that it sees nothing.
 
-        Who is frozen in the middle of a write holds up everybody else on the file: that is another story, so they
+        Who is frozen in the middle of a write holds up every other writer of the file: that is another story, so they
         are thawed at once and frozen at another moment. So they are when a handler was just passing through: it comes
-        to its end in the moment it is thawed, and nobody could stop it.
+        to its end in the moment it is thawed, and nothing could stop it.
         """
         self.frozen = [*([self.command.process.pid] if whole else []), *self.pids]
         while True:
@@ -72,7 +72,7 @@ class Sleep:
         return time.monotonic()
 
     def taken_over(self) -> bool:
-        """Has somebody else started everything they were at?"""
+        """Have other workers started everything that these ran?"""
         return all(self.later(run) for run in self.runs)
 
     def later(self, run: Run) -> list[Run]:
@@ -103,7 +103,7 @@ class Sleep:
         finally:
             thawed = self.thaw()
         until(self.stopped, what="their handlers stop")
-        assert not any(run.ended for run in self.runs), "nobody ends what is no longer his"
+        assert not any(run.ended for run in self.runs), "no worker settles a claim that it has lost"
         self.taken = [min(other.began for other in self.later(run)) - frozen for run in self.runs]
         self.gave_in = [run.stopped - thawed for run in self.runs if run.stopped]
         self.crowd.relieve(self.pids)

@@ -23,7 +23,7 @@ from stoker.testing.faults import Recorded
 
 
 class Bare:
-    """The doors of an engine as they are before anybody writes down what passes."""
+    """The doors of an engine as they are before calls are recorded."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""CallTimes of an engine's own store calls: how long they took, until somebody drains them."""
+"""CallTimes of an engine's own store calls: how long they took, until the caller drains them."""
 
 from __future__ import annotations
 

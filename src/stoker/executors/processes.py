@@ -1,4 +1,4 @@
-"""Handlers in child processes: what they do to their interpreter they do to nobody else, and they can be killed.
+"""Handlers in child processes: what they do to their interpreter they do to no other job, and they can be killed.
 
 Children are fresh interpreters that have imported the app and wait for work; one runs one job at a time and is used
 again. At a job's timeout the child is killed with everything it started. A child that dies under a job is a crash-end

@@ -51,7 +51,7 @@ class _Errand:
         """Bring the outcome to the loop that waits for it."""
         try:
             self.loop.call_soon_threadsafe(self._arrive, outcome)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no caller waits any more
             return
 
     def _arrive(self, outcome: tuple[Any, BaseException | None]) -> None:

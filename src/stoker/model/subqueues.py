@@ -1,7 +1,7 @@
 """Subqueues: the jobs of a queue that share a limit key, or in a fair queue a tenant.
 
 Such jobs do not stand in the main line of their queue but in a line of their own, in the same order: priority, due
-time, id. A store keeps a small `State` for each subqueue, so that a claim never reads jobs it may not take. Whoever
+time, id. A store keeps a small `State` for each subqueue, so that a claim never reads jobs it may not take. A call that
 stores, removes or ends a job only *touches* the state: it asks the next claim to look at the subqueue from an instant
 on, or gives a slot back. Claims do everything else: they look at what was touched, pick, and write what is left.
 

@@ -81,7 +81,7 @@ Order: TypeAlias = Literal["own", "strict", "weighted"]
 a queue with a larger number is asked first more often."""
 
 STALE_AFTER = 2.0
-"""Seconds a claim may wait in a buffer before it is handed back for somebody with a free slot."""
+"""Seconds a claim may wait in a buffer before it is handed back for a worker with a free slot."""
 
 
 class Asked(NamedTuple):
@@ -145,13 +145,13 @@ class Fetcher:
         return Asked(Demand(worker, tuple(wanted), sum(rooms.values())), rooms, next(self._numbers))
 
     def withdraw(self, asked: Asked) -> None:
-        """The store did not answer, or what it answered is for nobody here."""
+        """The store did not answer, or its answer fits no queue here."""
         for lane, room in asked.rooms.items():
             lane.asked -= room
 
     @property
     def wants_batch(self) -> bool:
-        """Is there room for a whole batch that nobody has asked for yet?"""
+        """Is there room for a whole batch that no call has asked for yet?"""
         return any(lane.may_have_more and lane.wanted() >= lane.batch for lane in self.lanes)
 
     def _sequence(self, lane: Lane) -> Iterable[str]:

@@ -152,7 +152,7 @@ async def test_patient_callers_are_let_in_as_they_came(patient: MemoryEngine) ->
 
 
 @pytest.mark.spec("MEMORY-04")
-async def test_whoever_gives_up_waiting_makes_way(patient: MemoryEngine) -> None:
+async def test_an_insert_that_gives_up_waiting_makes_way(patient: MemoryEngine) -> None:
     job = draft()
     first = asyncio.create_task(patient.insert([draft(), job]))
     second = asyncio.create_task(patient.insert([draft()]))

@@ -79,7 +79,7 @@ async def taken(engine: PostgresEngine, n: int) -> list[Claim]:
 
 
 async def blocked(connection: psycopg.Connection, n: int = 1) -> None:
-    """Wait until somebody waits for what this session holds."""
+    """Wait until another session waits for what this session holds."""
     asked = "select count(*) from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
     async with asyncio.timeout(20):
         while True:

@@ -1,4 +1,4 @@
-"""What the engine says about its server: read back, never assumed, and with the name of whoever is in the way."""
+"""What the engine says about its server: read back, never assumed, and with the name of what is in the way."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_it_names_the_session_that_holds_an_old_snapshot(
 
 
 @pytest.mark.spec("PGOP-08")
-async def test_it_names_a_prepared_transaction_nobody_ends(
+async def test_it_names_a_prepared_transaction_that_does_not_end(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(describe, "HELD_FOR", 0)
@@ -134,7 +134,9 @@ async def test_it_names_a_prepared_transaction_nobody_ends(
 
 
 @pytest.mark.spec("PGOP-08")
-async def test_it_names_a_slot_nobody_reads(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_names_a_replication_slot_without_a_reader(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(server.url) as engine:
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute("select pg_create_logical_replication_slot('left_behind', 'test_decoding')")

@@ -74,7 +74,7 @@ async def test_a_held_snapshot(server: PostgresServer, monkeypatch: pytest.Monke
     assert "report" in checks["held snapshots"].read
 
 
-async def test_a_slot_nobody_reads(server: PostgresServer) -> None:
+async def test_a_replication_slot_without_a_reader(server: PostgresServer) -> None:
     async with opened(server.url) as engine:
         server.sql("select pg_create_logical_replication_slot('left_behind', 'test_decoding')")
         try:

@@ -35,7 +35,7 @@ async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[Postg
 
 
 class Caller:
-    """Somebody with SQL and nothing else."""
+    """A producer with SQL and nothing else."""
 
     def __init__(self, url: str, schema: str) -> None:
         self.connection = psycopg.connect(url)

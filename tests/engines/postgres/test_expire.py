@@ -139,7 +139,7 @@ async def test_nothing_of_an_expired_job_is_left(scene: Scene) -> None:
 
 
 @pytest.mark.spec("PGOP-11")
-async def test_a_job_somebody_is_at_waits_for_the_next_time(scene: Scene) -> None:
+async def test_a_job_that_is_being_changed_waits_for_the_next_sweep(scene: Scene) -> None:
     """Retention never waits for a person, and a person never for retention."""
     first, *others = await scene.finished(5)
     scene.pass_time(8 * DAY)

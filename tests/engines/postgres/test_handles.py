@@ -1,4 +1,4 @@
-"""Jobs in users' own transactions: they exist if and only if the user commits, and nobody waits for the user."""
+"""Jobs in users' own transactions: they exist if and only if the user commits, and no other call waits for the user."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_a_failure_is_settled_in_the_users_transaction(
 def test_a_synchronous_handle_needs_no_loop_and_no_open_engine(
     postgres_url: str, postgres_schema: str, name: str
 ) -> None:
-    """Whoever has neither a loop nor an open engine can still enqueue with a transaction."""
+    """A caller with neither a loop nor an open engine can enqueue with a transaction."""
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     asyncio.run(engine.migrate())
     mine = draft()
@@ -184,7 +184,7 @@ async def test_a_handle_on_another_database_is_refused_by_name(
 
 
 @pytest.mark.spec("PGTX-06")
-async def test_an_open_user_transaction_holds_up_nobody(engine: PostgresEngine, postgres_url: str) -> None:
+async def test_an_open_user_transaction_holds_up_no_other_call(engine: PostgresEngine, postgres_url: str) -> None:
     """While a user thinks, his duplicates stall neither the holder's settlement nor other inserts nor claims."""
     claim = await claimed(engine, unique=Unique("k"))
     async with bare(postgres_url) as opened:
@@ -199,7 +199,7 @@ async def test_an_open_user_transaction_holds_up_nobody(engine: PostgresEngine, 
 
 @pytest.mark.spec("PGTX-07")
 @pytest.mark.parametrize("name", TELLING)
-async def test_a_users_commit_wakes_whoever_waits(engine: PostgresEngine, postgres_url: str, name: str) -> None:
+async def test_a_users_commit_wakes_a_waiter(engine: PostgresEngine, postgres_url: str, name: str) -> None:
     """Where the library tells of the commit, and not before it; a rollback is nothing to wake for."""
     async with OPENERS[name](postgres_url) as opened:
         await engine.insert([draft()], tx=opened)

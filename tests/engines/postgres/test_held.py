@@ -183,7 +183,7 @@ async def test_a_draft_stored_by_two_at_once_is_stored_once(
 async def test_a_lock_on_a_whole_table_is_no_key_of_one_settlement(
     make: Make, postgres_url: str, postgres_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a settlement is reached nobody knows whose lock it is: the call fails as busy and may be repeated."""
+    """Before a settlement is reached the owner of the lock is not known: the call fails as busy and may be repeated."""
     monkeypatch.setattr(settle, "LOCK_WAIT", 0.05)
     engine = await make(timeout=1.0)
     [claim] = await claims(engine, 1)

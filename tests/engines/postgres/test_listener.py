@@ -106,7 +106,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[str]:
-    """A database of the test's own: whoever listens there belongs to the test."""
+    """A database of the test's own: every listener there belongs to the test."""
     name = f"ear_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"create database {name}".encode())
@@ -183,7 +183,7 @@ async def test_engines_on_two_loops_hear_on_one_connection(make: Make, elsewhere
 
 
 @pytest.mark.spec("PGEAR-02")
-async def test_whoever_closes_first_the_others_hear_on_the_same_connection(
+async def test_when_one_engine_closes_the_others_keep_the_same_listening_connection(
     make: Make, elsewhere: Elsewhere, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "PULSE", 3 * SOON)
@@ -217,7 +217,7 @@ async def test_a_connection_that_is_lost_is_made_anew_for_all(
         [ear] = listeners(postgres_url) - before
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("select pg_terminate_backend(%s)", (ear,))
-        assert await woken(here, CONTROL) == {CONTROL}, "nobody knows what was missed"
+        assert await woken(here, CONTROL) == {CONTROL}, "what was missed is not known"
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
         await sender.wake([CONTROL])
         assert await woken(here, CONTROL) == {CONTROL}
@@ -275,7 +275,7 @@ async def test_schemas_share_the_connection_and_do_not_hear_each_other(make: Mak
 
 
 @pytest.mark.spec("PGEAR-04")
-async def test_what_a_stranger_says_on_the_channel_harms_nobody(
+async def test_a_foreign_notification_on_the_channel_does_no_harm(
     make: Make, postgres_url: str, postgres_schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = await make()

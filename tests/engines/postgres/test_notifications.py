@@ -105,7 +105,7 @@ def test_only_what_exceeds_the_rate_is_merged() -> None:
 
 
 @pytest.mark.spec("PGPUT-02")
-async def test_whoever_hears_of_it_finds_it(make: Make, postgres_url: str, postgres_schema: str) -> None:
+async def test_a_notified_engine_finds_the_job(make: Make, postgres_url: str, postgres_schema: str) -> None:
     engine = await make()
     counts: list[int] = []
     with psycopg.connect(postgres_url, autocommit=True) as connection:

@@ -101,7 +101,7 @@ async def test_many_wake_ups_at_once_are_said_once(make: Make, postgres_url: str
 
 
 @pytest.mark.spec("PGOP-02")
-async def test_more_than_fits_into_a_message_wakes_everybody(
+async def test_more_than_fits_into_a_message_wakes_all_waiters(
     make: Make,
 ) -> None:
     engine, other = await make(), await make()
@@ -122,7 +122,7 @@ async def test_a_listener_that_was_ended_listens_again(make: Make, postgres_url:
     sleeper = asyncio.create_task(woken(engine, CONTROL))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("select pg_terminate_backend(%s)", (ear,))
-    assert await sleeper == {CONTROL}, "what was said meanwhile is not known, so everybody looks"
+    assert await sleeper == {CONTROL}, "what was sent meanwhile is not known, so all waiters look"
     await until(lambda: bool(listeners(postgres_url) - before - {ear}))
     sleeper = asyncio.create_task(woken(engine, "mail"))
     await other.wake(["mail"])
@@ -130,7 +130,7 @@ async def test_a_listener_that_was_ended_listens_again(make: Make, postgres_url:
 
 
 @pytest.mark.spec("PGOP-03")
-async def test_a_listener_nobody_answers_is_given_up(
+async def test_a_listener_without_a_reply_is_given_up(
     make: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket stays open and nothing comes: the pulse notices, and the next connection listens."""
@@ -150,7 +150,7 @@ async def test_a_listener_nobody_answers_is_given_up(
 
 
 @pytest.mark.spec("PGOP-04")
-async def test_behind_a_pooler_it_is_said_once_in_a_process_that_nobody_can_listen(
+async def test_behind_a_pooler_a_process_warns_once_that_it_cannot_listen(
     make: Make,
     postgres_pooler_url: str,
     caplog: pytest.LogCaptureFixture,
@@ -192,7 +192,7 @@ async def test_a_direct_url_leads_past_the_pooler(
 
 @pytest.mark.spec("PGOP-05")
 async def test_the_server_says_when_the_next_job_is_due(make: Make) -> None:
-    """Nobody says anything when time makes a job due: whoever waits asks beforehand, by the clock of the server."""
+    """No notification comes when time makes a job due: a waiter asks beforehand, by the clock of the server."""
     engine = await make()
     await engine.insert(
         [

@@ -71,7 +71,7 @@ def test_a_url_makes_an_engine() -> None:
 
 @pytest.mark.spec("PGOPEN-02")
 async def test_no_message_shows_a_password() -> None:
-    """Where nobody answers the error names host and database, and nothing else of the URL."""
+    """Where no server answers the error names host and database, and nothing else of the URL."""
     assert shown("postgresql://u:secret@h:1/db?password=secret") == "postgres h:1/db"
     with pytest.raises(EngineUnavailable) as caught:
         await PostgresEngine("postgresql://user:secret@127.0.0.1:9/db", timeout=2.0).open()
@@ -81,7 +81,7 @@ async def test_no_message_shows_a_password() -> None:
 
 @pytest.mark.spec("PGOPEN-09")
 async def test_a_server_that_falls_silent_leaves_the_outcome_open(postgres_url: str, postgres_schema: str) -> None:
-    """Whether a call took effect that was not answered in time nobody knows, and so says the error."""
+    """Whether a call took effect that was not answered in time is not known, and the error says so."""
     with Proxy(postgres_url) as proxy:
         engine = PostgresEngine(proxy.url, schema=postgres_schema, timeout=0.5)
         await engine.open()

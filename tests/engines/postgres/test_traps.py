@@ -366,7 +366,7 @@ async def test_concurrent_inserts_with_keys_share_transactions(engine: PostgresE
 
 
 @pytest.mark.spec("PGRACE-08")
-async def test_one_of_many_that_cannot_be_stored_spoils_nobody(engine: PostgresEngine, counted: Any) -> None:
+async def test_one_draft_that_cannot_be_stored_does_not_stop_the_others(engine: PostgresEngine, counted: Any) -> None:
     """A payload that is no text fails for its own caller only."""
     drafts = [draft(), draft(payload=b"\xff"), draft()]
     good, bad, other = await asyncio.gather(*(engine.insert([one]) for one in drafts), return_exceptions=True)
@@ -377,7 +377,7 @@ async def test_one_of_many_that_cannot_be_stored_spoils_nobody(engine: PostgresE
 
 
 @pytest.mark.spec("PGRACE-08")
-async def test_one_of_many_that_is_known_already_spoils_nobody(engine: PostgresEngine, counted: Any) -> None:
+async def test_one_draft_that_is_stored_already_does_not_stop_the_others(engine: PostgresEngine, counted: Any) -> None:
     """A repeated insert among the others is told so; the others are stored."""
     drafts = [draft() for _ in range(10)]
     await engine.insert([drafts[3]])

@@ -134,7 +134,7 @@ async def test_a_worker_is_alive_or_unknown_in_all_queues(engine: RedisClusterEn
 
 @pytest.mark.spec("REDIS-25")
 async def test_a_waiter_hears_of_any_queue(engine: RedisClusterEngine) -> None:
-    """Tokens of all queues are waited for together, whoever put them in."""
+    """Tokens of all queues are waited for together, whichever engine put them in."""
     await engine.insert([draft("c"), draft("d", delay=HOUR)])
     assert await engine.wait(QUEUES, 5) == {"c"}
     assert await engine.wait(QUEUES, 0.01) == frozenset()

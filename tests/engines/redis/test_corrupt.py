@@ -1,4 +1,4 @@
-"""Records that somebody damaged: they hinder nobody, people see them with their raw text, and can let them go."""
+"""Damaged records: they hinder no other job, operators see them with their raw text and can remove them."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_what_was_set_aside_goes_with_its_time(bench: Bench, damage: Damag
 @pytest.mark.spec("REDISOPS-13")
 @pytest.mark.parametrize("broken", [Bench.break_body, Bench.break_state], ids=["body", "state"])
 @pytest.mark.parametrize("change", [Discard(), Delete()], ids=["discard", "delete"])
-async def test_what_nobody_claimed_yet_can_be_let_go(bench: Bench, broken: Damage, change: Change) -> None:
+async def test_a_damaged_job_that_was_not_claimed_can_be_removed(bench: Bench, broken: Damage, change: Change) -> None:
     """Lists, counts and actions go on beside it; once it is gone no claim meets it."""
     good, bad, later = await bench.add(3, unique=None)
     await broken(bench, bad)

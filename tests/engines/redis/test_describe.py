@@ -360,7 +360,7 @@ async def test_a_store_that_kept_everything_is_no_news(level: str) -> None:
 
 
 @pytest.mark.spec("REDISOPS-08")
-async def test_counts_that_nobody_raises_are_swept(url: str, admin: redis.Redis) -> None:
+async def test_counts_that_no_engine_raises_are_swept(url: str, admin: redis.Redis) -> None:
     """Those of an engine that died go after a day, those of a living one stay."""
     async with opened(url) as engine:
         prefix = engine._options.prefix

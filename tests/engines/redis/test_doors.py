@@ -136,7 +136,7 @@ async def test_a_caller_that_leaves_does_not_take_others_along(engine: RedisEngi
 
 
 @pytest.mark.spec("REDIS-04")
-async def test_forgotten_scripts_are_nobodys_trouble(engine: RedisEngine, client: redis.Redis) -> None:
+async def test_forgotten_scripts_are_loaded_again(engine: RedisEngine, client: redis.Redis) -> None:
     """The server forgets all scripts between any two calls, and no caller notices."""
     for n in range(3):
         client.script_flush()
@@ -203,8 +203,8 @@ async def test_a_clock_that_steps_back_a_little_shows_the_mark(engine: RedisEngi
 
 
 @pytest.mark.spec("REDIS-07")
-async def test_a_token_taken_by_nobody_goes_back(engine: RedisEngine, redis_url: str, redis_prefix: str) -> None:
-    """Waiters come and go while tokens are put in; every token releases somebody, here or on another engine."""
+async def test_a_token_that_no_waiter_took_goes_back(engine: RedisEngine, redis_url: str, redis_prefix: str) -> None:
+    """Waiters come and go while tokens are put in; every token releases a waiter, here or on another engine."""
     other = RedisEngine(redis_url, prefix=redis_prefix)
     await other.open()
     try:
@@ -221,7 +221,7 @@ async def test_a_token_taken_by_nobody_goes_back(engine: RedisEngine, redis_url:
 
 
 @pytest.mark.spec("REDIS-15")
-async def test_whoever_waits_again_blocks_on_the_same_connection(engine: RedisEngine, client: redis.Redis) -> None:
+async def test_a_second_wait_blocks_on_the_same_connection(engine: RedisEngine, client: redis.Redis) -> None:
     """A connection for every wake-up would cost more than everything else about a job."""
     seen = set()
     for _ in range(3):
@@ -290,7 +290,7 @@ def test_options_come_from_the_keyword_or_the_url() -> None:
     assert (found._options.prefix, found._options.timeout, found._options.patience) == ("other", 2.5, 1.0)
     assert "prefix" not in found._options.address.url
     said = RedisEngine("redis://localhost/0?timeout=2.5&prefix=shop", timeout=5.0, prefix="stoker")
-    assert (said._options.prefix, said._options.timeout) == ("stoker", 5.0), "a default counts too, if somebody says it"
+    assert (said._options.prefix, said._options.timeout) == ("stoker", 5.0), "a default counts too, if it is given"
     with pytest.raises(InvalidOption, match="timeout"):
         engine_from_url("redis://localhost/0?timeout=soon")
     with pytest.raises(InvalidOption, match="patiense"):
@@ -309,7 +309,7 @@ async def test_a_password_is_never_shown(redis_url: str) -> None:
 
 @pytest.mark.spec("REDIS-12")
 async def test_transactions_are_refused(engine: RedisEngine) -> None:
-    """Redis holds nothing back for anybody's commit, and says so."""
+    """Redis holds nothing back for a user's commit, and refuses by name."""
     with pytest.raises(EngineRefused, match="tx="):
         async with engine.transaction():
             raise AssertionError

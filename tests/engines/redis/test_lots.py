@@ -94,7 +94,7 @@ async def test_claims_of_the_same_instant_have_an_entry_each_and_end_for_themsel
 
 
 @pytest.mark.spec("LOT-02")
-async def test_whoever_takes_over_some_of_a_lot_leaves_the_others_where_they_are(bench: Bench) -> None:
+async def test_a_reaper_of_some_jobs_of_a_lot_leaves_the_others_where_they_are(bench: Bench) -> None:
     claims = await bench.claimed(4)
     ids = [claim.id for claim in claims]
     bench.clock.set(bench.clock() + 2 * HOUR)
@@ -201,7 +201,7 @@ async def test_who_comes_together_stands_together(bench: Bench) -> None:
 
 @pytest.mark.spec("LOT-06")
 @pytest.mark.parametrize("n", [1, 7, 50, 60, 130])
-async def test_claims_of_any_size_take_everybody_in_order(bench: Bench, n: int) -> None:
+async def test_claims_of_any_size_take_all_jobs_in_order(bench: Bench, n: int) -> None:
     ids = await bench.add(*bench.drafts(120))
     bench.clock.set(bench.clock() + SECOND)
     ids += await bench.add(*bench.drafts(3))

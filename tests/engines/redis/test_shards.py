@@ -166,7 +166,7 @@ async def test_a_move_that_was_cut_short_is_finished_later(bench: Bench, monkeyp
 
 @pytest.mark.spec("REDISOPS-33")
 async def test_a_parcel_that_is_delivered_twice_arrives_once(bench: Bench) -> None:
-    """Also when the job was deleted in between; after a day nobody is that late any more."""
+    """Also when the job was deleted in between; after a day no caller is that late any more."""
     [job] = await bench.add("from")
     source = bench.store.shard("from")
     await bench.store.work(source, lambda unit: _send(unit, job))

@@ -1,4 +1,4 @@
-"""A wake-up that meets a sleeper in the very moment in which it leaves goes to somebody else, or is remembered."""
+"""A wake-up that meets a sleeper in the very moment in which it leaves goes to another waiter, or is remembered."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ async def test_a_wake_up_is_remembered_once_and_can_be_seen() -> None:
     hub.wake("mail")
     hub.wake(CONTROL)
     assert hub.remembers(["post", "mail"])
-    assert not hub.remembers([CONTROL]), "nobody here ever waited for it"
+    assert not hub.remembers([CONTROL]), "no waiter here ever waited for it"
     assert await hub.wait(["mail", "post"], SOON) == {"mail"}
     assert not hub.remembers(["mail"])

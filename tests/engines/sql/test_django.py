@@ -275,7 +275,7 @@ def test_workers_wake_after_the_commit(shop: Shop, nested: bool) -> None:
 
 
 @pytest.mark.spec("DJANGO-02")
-def test_nobody_wakes_for_what_was_rolled_back(shop: Shop) -> None:
+def test_no_waiter_wakes_for_what_was_rolled_back(shop: Shop) -> None:
     with pytest.raises(Undone), transaction.atomic():
         shop.enqueue()
         raise Undone
@@ -301,7 +301,7 @@ def test_hooks_of_the_user_run_beside_ours(shop: Shop) -> None:
 
 @pytest.mark.engine("postgres")
 @pytest.mark.spec("DJANGO-02")
-def test_a_worker_elsewhere_wakes_and_an_app_that_is_not_open_tells_nobody(
+def test_a_worker_elsewhere_wakes_and_an_app_that_is_not_open_notifies_no_listener(
     postgres_url: str, postgres_schema: str
 ) -> None:
     """Who enqueues without a loop tells through whichever engine of his app is open."""
@@ -500,7 +500,7 @@ def test_bindings_and_time_zones_do_not_matter(
 @pytest.mark.spec("DJANGO-06")
 @pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 def test_a_block_that_has_not_read_yet_waits_for_its_turn_to_write(shop: Shop, tmp_path: Path) -> None:
-    """Django begins without a claim to write; one that read first would be refused as soon as somebody has written."""
+    """Django begins without a write lock; a block that read first would be refused after another connection's write."""
     writer = closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False))
     with writer as other, transaction.atomic():
         other.execute("BEGIN IMMEDIATE")

@@ -213,4 +213,4 @@ def test_a_dead_worker_is_left_to_its_guardian_for_as_long_as_that_lives(folder:
     liveness.hold("boss")
     assert liveness.dead(["boss.w1"]) == [], "one of our own guards as well"
     liveness.drop("boss")
-    assert liveness.dead(["boss.w1"]) == ["boss.w1"], "a guardian that was never there, or has left, guards nobody"
+    assert liveness.dead(["boss.w1"]) == ["boss.w1"], "a guardian that was never there, or has left, guards no worker"

@@ -39,7 +39,7 @@ def server(victim: services.PostgresServer) -> Iterator[services.PostgresServer]
 
 @pytest.fixture
 def schema() -> str:
-    """Nobody drops it: the server goes with the room."""
+    """It is not dropped: the server ends with the module."""
     return f"t_{uuid.uuid4().hex}"
 
 

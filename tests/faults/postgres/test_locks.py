@@ -43,14 +43,14 @@ WATCHED = "create trigger watch after insert or update or delete on {schema}.{ta
 SESSIONS = "select count(*) from pg_stat_activity where application_name = 'stoker'"
 
 PATIENT = 10.0
-"""Seconds, as everybody has them: where no caller may see an error, a busy machine must not make one."""
+"""Seconds, the default: where no caller may see an error, a busy machine must not make one."""
 
 WRITTEN = ("job", "ready", "lease", "done", "worker")
 
 
 @asynccontextmanager
 async def failing(server: PostgresServer, schema: str, state: str, every: int) -> AsyncIterator[None]:
-    """Every so many statements that write a table of the hot path fail with a code, whoever sends them.
+    """Every so many statements that write a table of the hot path fail with a code, in every session.
 
     Triggers are made beside the loop: they wait for transactions that only the loop can end.
     """
@@ -63,7 +63,7 @@ async def failing(server: PostgresServer, schema: str, state: str, every: int) -
 
 @pytest.mark.spec("PGFAULT-10")
 @pytest.mark.parametrize("state", ["40P01", "40001"], ids=["deadlock", "serialization failure"])
-async def test_a_transaction_given_up_for_others_is_begun_again_and_nobody_is_told(
+async def test_a_transaction_that_the_server_aborts_is_begun_again_silently(
     state: str, server: PostgresServer, schema: str, make: Make
 ) -> None:
     async with trial(make, timeout=PATIENT, workers=2) as running:

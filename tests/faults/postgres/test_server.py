@@ -89,7 +89,7 @@ async def test_a_server_without_a_free_connection_is_waited_for(
                 proxy.heal()
             with pytest.raises(EngineUnavailable):
                 await make().open()
-            await running.until(lambda: not running.ready, "nobody gets in")
+            await running.until(lambda: not running.ready, "no connection is accepted")
         await running.consuming()
 
 

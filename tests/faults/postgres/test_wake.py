@@ -41,7 +41,7 @@ async def test_a_listener_that_was_terminated_listens_again(server: PostgresServ
     async with Trial(make(), make(), flow=False, poll=RARELY) as running:
         gone: set[int] = set()
         for _ in range(3):
-            await running.until(lambda: {row[0] for row in server.sql(LISTENERS)} - gone, "somebody listens")
+            await running.until(lambda: {row[0] for row in server.sql(LISTENERS)} - gone, "an engine listens")
             await announced(running)
             gone.update(row[0] for row in server.sql(LISTENERS))
             server.sql(f"select pg_terminate_backend(pid) from unnest(array{sorted(gone)}) as pid")

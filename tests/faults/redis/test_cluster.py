@@ -46,7 +46,7 @@ def home(cluster: Cluster, prefix: str) -> int:
 
 
 @pytest.mark.spec("RDFAULT-30")
-async def test_a_slot_is_moved_while_jobs_run_and_nobody_is_told(cluster: Cluster, make: Make, prefix: str) -> None:
+async def test_a_slot_is_moved_while_jobs_run_without_notice(cluster: Cluster, make: Make, prefix: str) -> None:
     async with whole(make, workers=2) as running:
         await running.consuming()
         slot = home(cluster, prefix)

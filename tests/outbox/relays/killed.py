@@ -27,7 +27,7 @@ def target() -> Relay:
 
 
 class Dying:
-    """A relay that publishes, and the first time is killed before anybody learns of it."""
+    """A relay that publishes, and the first time is killed before it reports that."""
 
     def __init__(self, inner: Relay) -> None:
         self._inner = inner

@@ -14,7 +14,7 @@ jobs = Stoker(os.environ.get("CHARGING_URL", "memory://"), attempts=3, backoff=F
 
 @jobs.task(queue="later")
 def ship(n: int) -> None:
-    """Nobody runs it."""
+    """No worker runs it."""
 
 
 @jobs.task(isolation="process")

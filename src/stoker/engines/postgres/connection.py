@@ -3,7 +3,7 @@
 Behind a pooler in transaction mode two statements of ours may run in two sessions: then nothing is prepared under a
 name, and no session is told anything. Whether there is a pooler shows when the session that answers is not the one
 that was connected to; the names of prepared statements are random, so that one that was missed is found by an error
-and never by the answer of somebody else's statement.
+and never by the answer to another caller's statement.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _array(oid: int) -> dict[str, Any]:
 
 
 class _Link(asyncpg.Connection):  # type: ignore[misc]
-    """Names its prepared statements like nobody else, and does not ask for types that everybody knows.
+    """Names its prepared statements like no other session, and does not ask for types that never change.
 
     asyncpg asks each new connection about arrays, with a query that costs more than all of ours together and changes
     a setting of the session.
@@ -122,7 +122,7 @@ class _Link(asyncpg.Connection):  # type: ignore[misc]
         return f"stoker_{prefix}_{self._prefix}_{self._count}"
 
     def _cancel_current_command(self, waiter: asyncio.Future[None], *more: Any) -> None:
-        # Nobody asks how a request to cancel ended: the connection is given up with its call.
+        # No caller asks how a request to cancel ended: the connection is given up with its call.
         waiter.add_done_callback(_retrieve)
         super()._cancel_current_command(waiter, *more)
 
@@ -312,7 +312,7 @@ def _same(job: bytes) -> bytes:
 
 
 async def _direct(url: str, settings: dict[str, str] | None, pooler: Pooler, patience: float) -> Any:
-    """A session of our own; None when there is a pooler, which does not know our settings or shows us somebody else."""
+    """A session of our own; None when there is a pooler, which does not know our settings or shows another session."""
     try:
         link = await _connect(url, settings, 256, patience)
     except ProtocolViolationError:
@@ -351,7 +351,7 @@ async def _connect(url: str, settings: dict[str, str] | None, prepared: int, pat
         )
     )
     try:
-        # A driver that is canceled while it connects may leave a future behind whose error nobody retrieves: it ends
+        # A driver that is canceled while it connects may leave a future behind whose error is never retrieved: it ends
         # by itself, in time, and what it brings is dropped.
         link = await asyncio.shield(connecting)
     except asyncio.CancelledError:
@@ -366,7 +366,7 @@ async def _connect(url: str, settings: dict[str, str] | None, prepared: int, pat
 
 @asynccontextmanager
 async def _unless_it_fails(link: Any, patience: float) -> AsyncIterator[None]:
-    """What is asked of a new connection before anybody holds it: in time, and if it fails nothing stays open."""
+    """What is asked of a new connection before a caller has it: in time, and if it fails nothing stays open."""
     try:
         async with asyncio.timeout(patience):
             yield

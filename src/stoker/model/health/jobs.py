@@ -181,7 +181,7 @@ def _forgotten(given: Situation) -> Iterator[Check]:
         if queue.is_paused(now):
             by = "" if queue.pause is None or queue.pause.by is None else f" by {queue.pause.by}"
             read = f"{queue.name} is paused{by}, and its oldest due job has waited {span(lag)}"
-            yield warning("forgotten queues", read, "Nobody may remember.", f"stoker queues resume {queue.name}")
+            yield warning("forgotten queues", read, "It may have been forgotten.", f"stoker queues resume {queue.name}")
         elif queue.cooldown.shut(now):
             read = f"{queue.name} cools down, and its oldest due job has waited {span(lag)}"
             meaning = "Whatever it calls has refused it for long."

@@ -6,8 +6,8 @@ from stoker.model.access import is_loopback
 from stoker.model.health.check import Check, ok, warning
 from stoker.model.health.facts import Transport
 
-READABLE = "Whoever is on the way can read passwords and payloads, and change them."
-UNVERIFIED = "Whoever is on the way can pretend to be the server: its certificate is not checked."
+READABLE = "Anyone on the network between can read passwords and payloads, and change them."
+UNVERIFIED = "Anyone on the network between can pretend to be the server: its certificate is not checked."
 
 
 def judge(way: Transport) -> Check:

@@ -102,7 +102,7 @@ async def test_alter_counts_what_is_missing(store: Store) -> None:
 @pytest.mark.parametrize(
     "change", [Cancel(), Requeue(), Clone(()), Delete(), Move("x")], ids=lambda c: type(c).__name__
 )
-async def test_alter_of_nobody_does_nothing(store: Store, change: Change) -> None:
+async def test_alter_without_a_selection_does_nothing(store: Store, change: Change) -> None:
     """An empty selection returns a tally of zeros."""
     await store.add()
     assert await alter(store, change) == Tally()
@@ -151,7 +151,7 @@ async def test_alter_from_a_stale_screen_is_refused(store: Store) -> None:
 
 @pytest.mark.core
 @pytest.mark.spec("ALTER-23")
-async def test_alter_touches_nobody_else(store: Store) -> None:
+async def test_alter_changes_no_other_job(store: Store) -> None:
     """Jobs that were not selected are the same before and after every kind of change."""
     others = await each_status(store)
     before = [await store.job(job) for job in others.values()]

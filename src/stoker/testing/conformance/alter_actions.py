@@ -205,7 +205,7 @@ async def test_alter_that_makes_a_job_due_wakes_its_queue(store: Store, change: 
 
 
 @pytest.mark.spec("ALTER-10")
-async def test_alter_that_does_not_apply_wakes_nobody(store: Store) -> None:
+async def test_alter_that_does_not_apply_wakes_no_waiter(store: Store) -> None:
     """A refused requeue leaves waiters asleep."""
     await store.add(queue="mail")
     claim = await store.take(queue="mail")

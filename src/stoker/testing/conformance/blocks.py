@@ -560,7 +560,7 @@ async def test_what_was_noted_before_the_commit_is_kept(store: Store, *, plain: 
 async def test_the_commit_wakes_who_waits_for_the_result(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
-    """In this engine and in another one, while the handler goes on; nobody finds it by looking."""
+    """In this engine and in another one, while the handler goes on; no waiter finds it by a query."""
     monkeypatch.setattr(ends, "FIRST_PAUSE", 60.0)
     shop = await _shop(store)
     heard, leave = asyncio.Event(), threading.Event()

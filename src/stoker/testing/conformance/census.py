@@ -71,7 +71,7 @@ async def test_census_of_an_empty_store_is_all_zeros(store: Store) -> None:
 
 @pytest.mark.core
 @pytest.mark.spec("CENSUS-01")
-async def test_census_knows_nothing_of_queues_nobody_used(store: Store) -> None:
+async def test_census_has_no_queues_that_were_never_used(store: Store) -> None:
     """An unknown queue counts zero of everything."""
     await store.add(queue="known")
     census = await store.engine.census()

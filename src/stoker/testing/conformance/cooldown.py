@@ -250,7 +250,7 @@ async def test_a_count_from_nowhere_opens_nothing(store: Store) -> None:
 
 
 @pytest.mark.spec("COOL-08")
-async def test_a_queue_nobody_tuned_can_cool_down(store: Store) -> None:
+async def test_a_queue_that_was_never_tuned_can_cool_down(store: Store) -> None:
     """The queue's own row is made on first use, with default settings."""
     job = await store.add(queue="brand.new")
     await store.finish(await store.take(queue="brand.new"), Throttled())

@@ -94,7 +94,7 @@ async def test_a_renewal_counts_from_now(store: Store) -> None:
 
 
 @pytest.mark.spec("LEASE-02")
-async def test_a_lapsed_worker_nobody_reaped_may_renew(store: Store) -> None:
+async def test_a_lapsed_worker_that_was_not_reaped_may_renew(store: Store) -> None:
     """Lapsing alone does not make a worker unknown; it goes on with what it holds."""
     [claim] = await _lapse(store)
     renewal = await store.engine.renew("lapsed", [(claim.id, claim.token)])
@@ -304,7 +304,7 @@ async def test_reaping_twice_moves_nothing_the_second_time(store: Store) -> None
 
 
 @pytest.mark.spec("LEASE-08")
-async def test_reaping_where_nobody_lapsed_moves_nothing(store: Store) -> None:
+async def test_reaping_without_a_lapsed_worker_moves_nothing(store: Store) -> None:
     """Waiting, finished and healthy running jobs are of no interest to a reaper."""
     ids = await store.insert(*(store.draft() for _ in range(3)))
     await store.finish(await store.take("w1"), Done())

@@ -23,7 +23,7 @@ _SHOWN = Presence(
 
 @pytest.mark.core
 @pytest.mark.spec("PRESENCE-01")
-async def test_presence_of_nobody_is_empty(store: Store) -> None:
+async def test_without_workers_presences_are_empty(store: Store) -> None:
     """There are none before a worker reports itself; claiming and renewing alone are no report."""
     await store.enlist("w1")
     assert await store.engine.workers() == []

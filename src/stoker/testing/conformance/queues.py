@@ -63,7 +63,7 @@ async def test_queues_lists_a_queue_that_was_only_cooled(store: Store) -> None:
 
 @pytest.mark.core
 @pytest.mark.spec("QUEUE-02")
-async def test_queues_nobody_tuned_act_by_default(store: Store) -> None:
+async def test_queues_that_were_never_tuned_act_by_default(store: Store) -> None:
     """A queue that is merely used has every default; one that was never used hands out nothing."""
     await store.add(queue="plain")
     assert await _queue(store, "plain") == _plain(store, "plain")

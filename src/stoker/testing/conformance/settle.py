@@ -379,7 +379,7 @@ async def test_a_retry_and_an_orphan_handed_back_keep_their_scheduled_time(store
 
 
 @pytest.mark.spec("SETTLE-22")
-async def test_a_job_handed_back_by_whoever_took_it_over_keeps_its_scheduled_time(store: Store) -> None:
+async def test_a_job_handed_back_by_a_reaper_keeps_its_scheduled_time(store: Store) -> None:
     """A planned stop of a dead process: its claims are reaped and handed back in its name."""
     since = store.now()
     job = await store.add()
@@ -433,7 +433,7 @@ async def test_throttles_are_counted_per_job_until_it_succeeds(store: Store) -> 
 
 
 @pytest.mark.spec("SETTLE-08")
-async def test_a_job_nobody_can_run_is_not_put_back_for_ever(store: Store) -> None:
+async def test_a_job_that_no_worker_can_run_is_not_put_back_for_ever(store: Store) -> None:
     """The first meeting is remembered with the job; an hour later it is dead, and its error names what is missing."""
     job = await store.add()
     first_met = store.now()

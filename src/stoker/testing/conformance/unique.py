@@ -356,7 +356,7 @@ async def test_a_superseded_job_never_runs(store: Store) -> None:
 
 
 @pytest.mark.spec("KEY-07")
-async def test_a_waiting_job_nobody_supersedes_gets_its_retry(store: Store) -> None:
+async def test_a_waiting_job_that_is_not_superseded_gets_its_retry(store: Store) -> None:
     """A weak key costs nothing as long as no newcomer asks for it."""
     job = await _waiting(store)
     store.pass_time(HOUR)

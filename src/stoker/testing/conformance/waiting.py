@@ -126,7 +126,7 @@ async def test_wake_by_insert_needs_a_new_job(store: Store) -> None:
 
 
 @pytest.mark.spec("WAKE-05")
-async def test_wake_sent_while_everybody_is_busy_reaches_the_next_waiter(store: Store) -> None:
+async def test_wake_sent_while_no_worker_waits_reaches_the_next_waiter(store: Store) -> None:
     """A job stored while there is no waiter is not missed."""
     await store.add(queue="mail")
     assert await store.engine.wait(["mail"], _SOON) == {"mail"}
@@ -281,7 +281,7 @@ async def test_a_job_that_is_due_soon_moves_the_alarm_of_a_sleeper(store: Store)
 
 
 @pytest.mark.spec("WAKE-10")
-async def test_a_job_that_is_due_later_wakes_nobody(store: Store) -> None:
+async def test_a_job_that_is_due_later_wakes_no_waiter(store: Store) -> None:
     """One microsecond beyond what a worker looks ahead no wake-up is spent."""
     await store.insert(*(store.draft(queue="mail", delay=SOON + 1) for _ in range(3)))
     await store.add(queue="mail", at=store.now() + HOUR)

@@ -1,4 +1,4 @@
--- Every worker with the end of its lease. While the server was down nobody could renew: by its own clock no lease ends
+-- Every worker with the end of its lease. While the server was down no worker could renew: by its own clock no lease ends
 -- sooner than its own length after it came up.
 SELECT
     name,
