@@ -256,21 +256,24 @@ class Unit(SqlUnit):
             waiting: dict[JobId, str] = {}
             for slot, job, firm, status in (yield _HOLDERS, (list(left),)):
                 bystander = _bystander(job, status, firm=firm)
-                if not self.missing(Wanted(frozenset({job}))).ids:
-                    self.add_holder(slot, job)
-                    del left[slot]
-                elif any(meet(bystander.holder, unique.mode) in CHANGES_HOLDER for _, unique in left[slot]):
-                    waiting[job] = slot
-                else:
-                    self.add_record(job, bystander)
-                    self.add_holder(slot, job)
-                    del left[slot]
+                if job not in self._stored:
+                    if any(meet(bystander.holder, unique.mode) in CHANGES_HOLDER for _, unique in left[slot]):
+                        waiting[job] = slot
+                        continue
+                    self._add_bystander(bystander)
+                self.add_holder(slot, job)
+                del left[slot]
             if waiting:
                 locked = [job for (job,) in (yield _LOCK_READY, (sorted(waiting),))]
                 yield from self.load_places(dict.fromkeys(locked))
                 for job in locked:
                     self.add_holder(waiting[job], job)
                     del left[waiting[job]]
+
+    def _add_bystander(self, record: Record) -> None:
+        """Add the holder of a key; a draft may have named the job by its id before, with the group it is in."""
+        known = None if self.missing(Wanted(frozenset({record.id}))).ids else self.get(record.id)
+        self.add_record(record.id, record if known is None else msgspec.structs.replace(record, options=known.options))
 
     def _take_keys(self, left: dict[str, list[tuple[JobId, Unique]]]) -> Steps[None]:
         """Take the free ones of the keys; they leave `left`."""

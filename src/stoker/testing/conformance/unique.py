@@ -311,6 +311,26 @@ async def test_a_draft_may_replace_one_of_its_own_call(store: Store) -> None:
     assert await store.counts() == {Status.PENDING: 1}
 
 
+@pytest.mark.core
+@pytest.mark.spec("KEY-06")
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_call_may_repeat_a_draft_and_meet_its_job(store: Store, waits: bool) -> None:
+    """One draft names a stored job by its id, another one by its key: the second replaces or supersedes the first."""
+    job = store.draft(unique=Unique("k"))
+    await store.engine.insert([job])
+    if waits:
+        assert await store.finish(await store.take(), Failed("boom", after=HOUR)) is Verdict.APPLIED
+    other = store.draft(unique=Unique("k", mode="replace"), payload=b"2")
+    again, met = await store.engine.insert([job, other])
+    assert again == Receipt(job.id, Stored.EXISTING)
+    if waits:
+        assert met == Receipt(other.id, Stored.INSERTED, job.id)
+        assert (await store.job(job.id)).status is Status.DEAD
+    else:
+        assert met == Receipt(job.id, Stored.REPLACED)
+    assert (await store.job(met.id)).payload == b"2"
+
+
 @pytest.mark.spec("KEY-06")
 async def test_a_call_that_refuses_itself_stores_nothing(store: Store) -> None:
     """Two refusing drafts with one key in one call are a Duplicate, and the key stays free."""
