@@ -1,6 +1,7 @@
-"""Pictures of the dashboard for the documentation: `scripts/screenshots [FOLDER [all]]`.
+"""Pictures of the dashboard for the documentation: `scripts/screenshots [FOLDER [all | PAGE...]]`.
 
-Without `all` only the pages that the documentation shows; with it every page at three widths, light and dark.
+Without more only the pages that the documentation shows; with `all` every page at three widths, light and dark, or the
+named pages alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from stoker import Stoker
-from stoker.web import Open, dashboard
+from stoker.web import Limits, Open, dashboard
+
+PATIENT = Limits(seconds=30)
+"""A machine that takes pictures may be busy."""
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN = {
@@ -38,28 +42,40 @@ PAGES = {
     "jobs-all": "/jobs",
     "by-error": "/jobs?q=is:dead&group=error",
     "job": "{job}",
+    "job-dead": "{dead}",
+    "job-running": "{running}",
+    "job-edit": "{dead}/edit",
+    "jobs-empty": "/jobs?q=is:dead+queue:search",
     "queues": "/queues",
     "queue": "/queues/billing",
     "kinds": "/kinds",
     "workers": "/workers",
     "schedules": "/schedules",
     "schedule": "/schedules/daily-digest",
+    "new-schedule": "/new-schedule",
     "outbox": "/outbox",
+    "cursors": "/outbox/orders/analytics",
     "limits": "/limits",
     "health": "/health",
+    "audit": "/audit",
+    "nowhere": "/nowhere",
     "operation": "/operations/new?do=requeue&q=is:dead+queue:imports",
 }
 
 
 async def stay(jobs: Stoker, stop: threading.Event) -> None:
-    """Keep the shop's workers in sight, but for one."""
+    """Keep the shop's workers in sight, but for one that fell silent, and its busy queues flowing."""
     async with jobs:
         engine = await jobs.engine()
         presences = [one for one in await engine.workers() if one.worker != "fra-3.0"]
+        beats = 0
         while not stop.is_set():
-            for one in presences:
-                await engine.beat(msgspec.structs.replace(one, seen_at=0))
-            await asyncio.sleep(2)
+            if beats % 2 == 0:
+                for one in presences:
+                    await engine.beat(msgspec.structs.replace(one, seen_at=0))
+            await shop.flow(jobs, engine)
+            beats += 1
+            await asyncio.sleep(0.95)
 
 
 def main(arguments: list[str]) -> None:
@@ -77,15 +93,15 @@ def main(arguments: list[str]) -> None:
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             site = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            board = dashboard(shop.declared(path), auth=Open("maria"), env="production", color="red")
+            board = dashboard(shop.declared(path), auth=Open("maria"), env="production", color="red", limits=PATIENT)
             server = uvicorn.Server(uvicorn.Config(board, log_level="error", timeout_graceful_shutdown=1))
             serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
             serving.start()
-            time.sleep(4)
+            time.sleep(6)
             try:
                 with sync_playwright() as playwright:
                     browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-                    take(browser, site, folder, everything="all" in arguments)
+                    take(browser, site, folder, arguments[1:])
                     browser.close()
             finally:
                 stop.set()
@@ -94,15 +110,29 @@ def main(arguments: list[str]) -> None:
                 keeper.join()
 
 
-def take(browser: Browser, site: str, folder: Path, *, everything: bool) -> None:
+TALLEST = {1440: 1700, 1024: 2000, 390: 2600}
+"""Pictures of a whole page end here, by width: a list of fifty jobs is the same all the way down."""
+
+
+def first(site: str, query: str) -> str:
+    """The page of the first job that a filter finds."""
+    with urllib.request.urlopen(f"{site}/jobs?q={query}") as answer:  # noqa: S310 - our own server
+        return "/jobs/" + str(re.findall(r'name="id" value="([^"]+)"', answer.read().decode())[0])
+
+
+def take(browser: Browser, site: str, folder: Path, chosen: list[str]) -> None:
     """Take the pictures."""
-    with urllib.request.urlopen(f"{site}/jobs?q=key:sub:48213") as answer:  # noqa: S310 - our own server
-        job = "/jobs/" + re.findall(r'name="id" value="([^"]+)"', answer.read().decode())[0]
+    found = {
+        "job": first(site, "key:sub:48213"),
+        "dead": first(site, "is:dead+queue:imports"),
+        "running": first(site, "is:running+kind:media*"),
+    }
     wanted = [(name, path, width, height, theme, False) for name, (path, width, height, theme) in SHOWN.items()]
-    if everything:
+    if chosen:
         wanted = [
             (f"{name}-{width}-{theme}", path, width, 900, theme, True)
             for name, path in PAGES.items()
+            if name in chosen or "all" in chosen
             for width in (1440, 1024, 390)
             for theme in ("light", "dark")
         ]
@@ -111,10 +141,14 @@ def take(browser: Browser, site: str, folder: Path, *, everything: bool) -> None
         page = browser.new_page(
             viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
         )
-        page.goto(site + path.format(job=job))
+        page.goto(site + path.format(**found))
         page.evaluate("document.fonts.ready")
         page.wait_for_timeout(500)
-        page.screenshot(path=folder / f"{name}.png", full_page=whole)
+        if whole:
+            tall = page.evaluate("document.documentElement.scrollHeight")
+            page.set_viewport_size({"width": width, "height": max(min(tall, TALLEST[width]), 900)})
+            page.wait_for_timeout(300)
+        page.screenshot(path=folder / f"{name}.png")
         page.close()
         print(f"wrote {folder / name}.png")
 

@@ -9,22 +9,29 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stoker import Rate, Stoker, Unique
+from stoker import Exponential, Limit, Rate, Stoker, Unique
 from stoker.engines.base import Engine, outbox_of
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point
+from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Note, Settlement, Status
-from stoker.model.outbox.cursor import Consumer
-from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.outbox.cursor import Consumer, Lease, Wish
+from stoker.model.outbox.delivery import Advance
+from stoker.model.outbox.letters import Letter
+from stoker.model.outbox.pacing import Ending
+from stoker.model.outbox.stream import Entry, Message, Stream
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
+from stoker.registry import mint
 from stoker.testing.clock import VirtualClock
+from stoker.worker.schedules import fire_due
 
 RANDOM = random.Random(7)
 QUEUES = {
@@ -32,10 +39,10 @@ QUEUES = {
     "webhooks": (2_600, 0.9, 60),
     "mail": (2_100, 0.5, 40),
     "search": (900, 0.1, 20),
-    "billing": (300, 4.0, 20),
-    "media": (12, 9.0, 20),
+    "billing": (300, 1.6, 20),
+    "media": (12, 1.4, 20),
     "imports": (20, 1.1, 10),
-    "reports": (2, 12.0, 10),
+    "reports": (2, 1.5, 10),
 }
 """Completed per minute, seconds from enqueue to done, slots."""
 
@@ -82,13 +89,15 @@ async def fill(path: Path) -> None:
     await end.close()
     clock = VirtualClock(now - 12 * MINUTE)
     engine = SqliteEngine(path, clock=clock)
-    app = _app(engine)
+    app = _app(engine, Mint(clock.now, RANDOM.randbytes))
     async with app:
         await _history(engine, clock, now)
+        await _streams(engine, clock, now)
+        clock.set(now - 12 * MINUTE)
         await _jobs(app, engine, clock, now)
-        await _settings(app, engine, clock, now)
-        await _streams(engine)
+        await _settings(engine, clock, now)
         clock.set(now)
+        await _schedules(app, engine, clock, now)
         await _presences(engine)
 
 
@@ -97,8 +106,8 @@ def declared(path: Path) -> Stoker:
     return _app(f"sqlite:///{path}")
 
 
-def _app(store: Engine | str) -> Stoker:
-    app = Stoker(store, timeline=isinstance(store, str))
+def _app(store: Engine | str, mint: Callable[[], bytes] = mint) -> Stoker:
+    app = Stoker(store, timeline=isinstance(store, str), mint=mint)
     for kind, queue in KINDS.items():
         app.declare(kind, queue=queue)
     return app
@@ -163,7 +172,26 @@ def _payload() -> dict[str, Any]:
     }
 
 
-async def _end(engine: Engine, claims: list[Claim], status: Status, error: str | None = None, **given: Any) -> None:
+async def _attempt(engine: Engine, clock: VirtualClock, job: bytes, **given: Any) -> None:
+    """One more throttled attempt of a job."""
+    ran = [one for one in await _claimed(engine, "old", "billing", 1) if one.id == job]
+    lines = ("charging subscription 48213, 49.00 EUR", "gateway answered 429, Retry-After 60")
+    await engine.note([Note(one.id, one.worker, one.token, None, None, lines) for one in ran])
+    await _end(engine, ran, Status.RETRYING, LIMITED, took=10, clock=clock, throttled=True, **given)
+
+
+async def _end(
+    engine: Engine,
+    claims: list[Claim],
+    status: Status,
+    error: str | None = None,
+    *,
+    took: float = 0,
+    clock: VirtualClock | None = None,
+    **given: Any,
+) -> None:
+    if clock is not None:
+        clock.advance(took)
     await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error, **given) for one in claims])
     at = await engine.now()
     ended = {Status.DONE: EventType.COMPLETED, Status.DEAD: EventType.FAILED, Status.RETRYING: EventType.RETRIED}
@@ -177,22 +205,30 @@ async def _end(engine: Engine, claims: list[Claim], status: Status, error: str |
 
 async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
     """Jobs in every state, as they came to be."""
-    await _enqueue(app, "imports.parse_supplier_feed", 187, attempts=1)
-    clock.advance(2)
-    for part in range(4):
-        claims = await _claimed(engine, "old", "imports", 50 if part < 3 else 37)
-        clock.advance(0.3)
-        await _end(engine, claims, Status.DEAD, SKU)
-        clock.advance(20)
-    await _enqueue(app, "webhooks.deliver", 96)
-    claims = await _claimed(engine, "old", "webhooks", 96)
-    clock.advance(10)
-    await _end(engine, claims[:40], Status.DEAD, TIMED_OUT)
-    await _end(engine, claims[40:], Status.RETRYING, TIMED_OUT, after=40 * MINUTE)
-    await _enqueue(app, "media.transcode_video", 17)
-    claims = await _claimed(engine, "old", "media", 17)
-    clock.advance(60)
-    await _end(engine, claims, Status.DEAD, KILLED, crash=True)
+    for part in range(11):
+        await _enqueue(app, "imports.parse_supplier_feed", 17, attempts=1)
+        await _end(engine, await _claimed(engine, "old", "imports", 17), Status.DEAD, SKU, took=0.3, clock=clock)
+        await _enqueue(app, "webhooks.deliver", 9)
+        ran = await _claimed(engine, "old", "webhooks", 9)
+        await _end(engine, ran[:4], Status.DEAD, TIMED_OUT, took=2, clock=clock)
+        await _end(engine, ran[4:], Status.RETRYING, TIMED_OUT, after=40 * MINUTE)
+        await _enqueue(app, "media.transcode_video", 3)
+        ran = await _claimed(engine, "old", "media", 3)
+        await _end(engine, ran[:2], Status.DEAD, KILLED, took=2 + part / 3, clock=clock, crash=True)
+        await _end(engine, ran[2:], Status.DONE, took=1, clock=clock)
+    clock.set(now - 11 * MINUTE)
+    for kind, queue, n, took in (
+        ("search.reindex_product", "search", 60, 0.2),
+        ("mail.send_receipt", "mail", 120, 0.4),
+        ("cache.warm_product_pages", "default", 160, 0.3),
+        ("billing.charge_subscription", "billing", 40, 0.9),
+        ("users.export_archive", "default", 30, 1.1),
+    ):
+        await _enqueue(app, kind, n)
+        ran = await _claimed(engine, "old", queue, n)
+        for start in range(0, n, 10):
+            await _end(engine, ran[start : start + 10], Status.DONE, took=took * RANDOM.uniform(0.6, 1.6), clock=clock)
+    clock.set(now - 9 * MINUTE - 30 * SECOND)
     [film] = await _enqueue(app, "media.transcode_video")
     [claim] = await _claimed(engine, "fra-2.1", "media", 1)
     lines = ("source 1920×1080, 24 min 10 s", "240p done", "480p done", "720p 12 %")
@@ -200,27 +236,24 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     await engine.record(
         [Event(clock.now(), EventType.STARTED, film, "media", "media.transcode_video", 1)], now=clock.now()
     )
-    await _enqueue(app, "reports.monthly_revenue")
-    for claim in await _claimed(engine, "fra-1.2", "reports", 1):
-        await engine.note([Note(claim.id, claim.worker, claim.token, 0.31)])
-    clock.set(now - 8 * MINUTE)
-    await _enqueue(app, "search.reindex_product", 60)
-    for _ in range(3):
-        claims = await _claimed(engine, "old", "search", 20)
-        clock.advance(0.4)
-        await _end(engine, claims, Status.DONE)
-    [special] = await _enqueue(app, "billing.charge_subscription", unique=Unique("sub:48213"), timeout=30)
-    claims = await _claimed(engine, "old", "billing", 1)
-    clock.advance(10)
-    await _end(engine, claims, Status.RETRYING, LIMITED, after=MINUTE)
+    monthly = Limit(2, "@tenant", name="customer")
+    for tenant in ("acme", "acme", "acme", "acme", "northwind", "globex"):
+        await app.enqueue(app.draft("reports.monthly_revenue", tenant=tenant, payload=_payload(), limit=monthly))
+    for claim in await _claimed(engine, "fra-1.2", "reports", 6):
+        await engine.note([Note(claim.id, claim.worker, claim.token, RANDOM.choice([0.31, 0.48, 0.77]))])
+    clock.set(now - 8 * MINUTE - 4 * SECOND)
+    given: dict[str, Any] = {"unique": Unique("sub:48213"), "timeout": 30, "priority": -1}
+    backoff = Exponential(60, max=3600)
+    [special] = await _enqueue(app, "billing.charge_subscription", backoff=backoff, **given)
+    clock.advance(0.4)
+    await _attempt(engine, clock, special, after=MINUTE)
     await _enqueue(app, "billing.charge_subscription", 260)
-    claims = await _claimed(engine, "old", "billing", 120)
-    clock.advance(10)
-    await _end(engine, claims, Status.RETRYING, LIMITED, after=20 * MINUTE)
+    ran = await _claimed(engine, "old", "billing", 120)
+    await _end(engine, ran, Status.RETRYING, LIMITED, took=10, clock=clock, after=20 * MINUTE)
+    clock.set(now - 6 * MINUTE - 40 * SECOND)
+    await _attempt(engine, clock, special, after=2 * MINUTE)
     clock.set(now - 4 * MINUTE - 20 * SECOND)
-    again = [one for one in await _claimed(engine, "old", "billing", 1) if one.id == special]
-    clock.advance(10)
-    await _end(engine, again, Status.RETRYING, LIMITED, after=8 * MINUTE, cool=Cool(0, 6 * MINUTE), throttled=True)
+    await _attempt(engine, clock, special, after=8 * MINUTE, cool=Cool(0, 7 * MINUTE))
     await _enqueue(app, "billing.charge_subscription", 1_800)
     clock.set(now - 2 * MINUTE)
     await _enqueue(app, "imports.parse_supplier_feed", 31)
@@ -244,7 +277,7 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     await _enqueue(app, "users.export_archive", 12, delay=1200)
 
 
-async def _settings(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
+async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     clock.set(now - 9 * MINUTE)
     await engine.tune("imports", Tuning(paused=True, reason="bad file from partner", by="maria"))
     await engine.tune("webhooks", Tuning(workers=60))
@@ -252,6 +285,11 @@ async def _settings(app: Stoker, engine: Engine, clock: VirtualClock, now: Insta
     await engine.tune("sendgrid", Rate(50, per=1))
     await engine.tune("openai", Rate(1, per=1, burst=60))
     await engine.drain("stripe")
+
+
+async def _schedules(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    """Schedules that have fired, but for one that is paused."""
+    clock.set(now - 6 * HOUR)
     daily = "0 9 * * mon-fri"
     await app.schedule("search.refresh_facets", app.draft("search.reindex_product"), cron="*/2 * * * *")
     await app.schedule("supplier-feeds", app.draft("imports.parse_supplier_feed"), cron="0 6-18 * * mon-fri")
@@ -260,17 +298,82 @@ async def _settings(app: Stoker, engine: Engine, clock: VirtualClock, now: Insta
     await app.schedule("session-sweep", app.draft("cache.warm_product_pages"), every=6 * 3600)
     await app.schedule("crm-sync", app.draft("users.export_archive"), cron="*/15 * * * *")
     await app.schedule_handle("crm-sync").pause()
+    await fire_due(app, engine, await engine.schedules())
+    for ago in (20 * MINUTE, 2 * MINUTE):
+        clock.set(now - ago)
+        await fire_due(app, engine, await engine.schedules())
+        await engine.renew("old", [], first=True, lease=HOUR)
+        for queue in ("search", "mail", "default"):
+            await _end(engine, await engine.claim(Demand("old", ((queue, 1),), 1)), Status.DONE)
+    clock.set(now)
 
 
-async def _streams(engine: Engine) -> None:
+async def _streams(engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    """Two streams: one consumer keeps up, one is behind and has given up on three messages."""
     outbox = outbox_of(engine)
-    orders = Stream("orders", 16)
+    orders, invoices = Stream("orders", 16), Stream("invoices", 4)
+    clock.set(now - 2 * HOUR)
     await outbox.register(orders, [Consumer("analytics")])
-    entries = [
-        Entry(RANDOM.randbytes(16), f"customer-{n}", n % 16, b'{"order": 1}', "shop.OrderPlaced.v3") for n in range(300)
-    ]
-    await outbox.append(orders, entries)
+    await outbox.append(orders, [_entry(n, 16, "shop.OrderPlaced.v3") for n in range(1_900)])
     await outbox.register(orders, [Consumer("warehouse", "end")])
+    await engine.renew("fra-2.2", [], first=True, lease=3 * HOUR)
+    reasons = ("Reject: schema v3 needs field 'vat_id'", "ValueError: Invalid isoformat string: '2026-13-01'")
+    for turn in range(16):
+        lease = await outbox.lease(Wish("orders", "analytics", "fra-2.2", 1_000))
+        assert isinstance(lease, Lease)
+        clock.set(now - (40 - 2 * turn) * MINUTE)
+        bad = lease.messages[:1] if turn in {2, 7, 10} else ()
+        letters = tuple(_letter(lease, one, reasons[turn % 2], clock.now()) for one in bad)
+        await outbox.advance(_delivered(lease, letters))
+    clock.set(now - 34 * SECOND)
+    await outbox.append(orders, [_entry(n, 16, "shop.OrderPlaced.v3") for n in range(412)])
+    await outbox.register(invoices, [Consumer("webhook-relay", "end")])
+    clock.set(now)
+    for _ in range(16):
+        lease = await outbox.lease(Wish("orders", "warehouse", "fra-2.2", 1_000))
+        assert isinstance(lease, Lease)
+        await outbox.advance(_delivered(lease))
+    await outbox.append(invoices, [_entry(3, 4, "shop.InvoiceIssued.v1")])
+
+
+def _entry(n: int, partitions: int, type_: str) -> Entry:
+    key = f"customer-{RANDOM.randrange(600)}"
+    return Entry(RANDOM.randbytes(16), key, n % partitions, b'{"order": 1}', type_)
+
+
+def _delivered(lease: Lease, letters: tuple[Letter, ...] = ()) -> Advance:
+    cursor, last = lease.cursor, lease.messages[-1].number
+    return Advance(
+        cursor.stream,
+        cursor.consumer,
+        cursor.partition,
+        cursor.position,
+        cursor.holder,
+        cursor.token,
+        Ending.DELIVERED,
+        last,
+        letters=letters,
+    )
+
+
+def _letter(lease: Lease, message: Message, reason: str, at: Instant) -> Letter:
+    cursor = lease.cursor
+    return Letter(
+        message.id,
+        cursor.stream,
+        cursor.consumer,
+        cursor.partition,
+        message.number,
+        message.key,
+        message.payload or b"",
+        message.type,
+        {},
+        False,
+        message.created,
+        reason,
+        20 if reason.startswith("Value") else 1,
+        at,
+    )
 
 
 async def _presences(engine: Engine) -> None:
@@ -295,6 +398,23 @@ async def _presences(engine: Engine) -> None:
                     version="0.1.0",
                 )
             )
+
+
+FLOWING = {
+    "cache.warm_product_pages": ("default", 87, "fra-1.0"),
+    "webhooks.deliver": ("webhooks", 43, "fra-2.0"),
+    "mail.send_receipt": ("mail", 35, "fra-1.1"),
+    "search.reindex_product": ("search", 15, "fra-3.2"),
+}
+"""Jobs per second of the busy kinds, in which queue, and which worker runs them."""
+
+
+async def flow(app: Stoker, engine: Engine) -> None:
+    """A second of the busy kinds: as many jobs come and are done as the history tells."""
+    for kind, (queue, n, worker) in FLOWING.items():
+        await _enqueue(app, kind, n)
+        claims = await engine.claim(Demand(worker, ((queue, n),), n))
+        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DONE) for one in claims])
 
 
 async def alive(path: Path, port: int) -> None:

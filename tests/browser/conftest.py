@@ -6,20 +6,24 @@ import asyncio
 import importlib.util
 import re
 import shutil
+import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
+from stoker.app import Stoker
 from stoker.web import Limits, Open, dashboard
 from tests.web.serving import Served
 
 T = TypeVar("T")
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -44,7 +48,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("shop") / "shop.db"
     module = shop()
@@ -52,8 +56,24 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     limits = Limits(seconds=30)  # the machine may be busy
     board = dashboard(module.declared(path), auth=Open("ann"), env="production", color="red", limits=limits)
     served = Served(board)
+    stop = threading.Event()
+    keeper = threading.Thread(target=lambda: asyncio.run(_stay(module.declared(path), stop)), daemon=True)
+    keeper.start()
     yield served.url
+    stop.set()
+    keeper.join(20)
     served.close()
+
+
+async def _stay(app: Stoker, stop: threading.Event) -> None:
+    """Keep the shop's workers in sight, so that nothing new happens while pages are looked at."""
+    async with app:
+        engine = await app.engine()
+        present = await engine.workers()
+        while not stop.is_set():
+            for one in present:
+                await engine.beat(msgspec.structs.replace(one, seen_at=0))
+            await asyncio.to_thread(stop.wait, 2)
 
 
 def apart(call: Callable[[], T]) -> T:
@@ -106,3 +126,25 @@ def look(browser: Browser) -> Iterator[Any]:
     yield make
     for context in contexts:
         context.close()
+
+
+class Small(NamedTuple):
+    """A dashboard of an app of its own, and calls of that app."""
+
+    app: Stoker
+    url: str
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the app."""
+        return apart(lambda: self.app.run(call))
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    app = Stoker(f"sqlite:///{tmp_path_factory.mktemp('small') / 'jobs.db'}", durability="process")
+    app.declare("send")
+    app.declare("sort")
+    served = Served(dashboard(app, auth=Open("ann"), limits=Limits(seconds=30)))
+    yield Small(app, served.url)
+    served.close()
+    apart(lambda: app.run(app.close()))

@@ -12,6 +12,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model.errors import EngineUnavailable
+from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, Open, dashboard
 from stoker.web import hub as module
 from stoker.web.hub import Hub, Want
@@ -186,3 +187,20 @@ async def test_a_list_says_how_many_jobs_are_newer_than_it(app: Stoker, client: 
     assert (await newer(live)).endswith("50+ newer")
     older = (await client.get(f"/jobs?q=kind:send&after={first}")).text
     assert "top=" not in older  # only the newest page can say it
+
+
+@pytest.mark.spec("WEB-25")
+async def test_a_job_younger_than_the_counts_is_ready(app: Stoker, clock: VirtualClock) -> None:
+    now = 0.0
+    board = dashboard(app, auth=Open(), limits=Limits(seconds=30))
+    board.hub = Hub(board.store, clock=lambda: now)
+    client = Client(board)
+    await client.get("/jobs")
+    now += 1
+    clock.advance(1)
+    id_ = await enqueue(app)
+    assert 'st-ready"' in (await client.get(f"/jobs/{id_}")).text
+    assert "1 shown" in (page := (await client.get("/jobs")).text)
+    assert 'class="st st-ready"' in page.partition("<tbody")[2]
+    await client.close()
+    await board.close()

@@ -192,6 +192,11 @@ class Hub:
             "deliveries": self.deliveries,
         }
 
+    def current(self, reading: Reading) -> Reading:
+        """The reading as of this moment: a job that was enqueued after its counts were read is no scheduled one."""
+        passed = round(max(self._clock() - self._part_at["census"], 0) * SECOND)
+        return reading._replace(census=msgspec.structs.replace(reading.census, at=reading.census.at + passed))
+
     def _take(self, reading: Reading) -> None:
         self._reading = reading
         if not self._past or self._past[-1].at < reading.census.at:
@@ -286,7 +291,6 @@ class Hub:
             part.read_at = now  # also when it cannot be read: the others come first then
             async with part.lock:
                 self.owed += max(await self._read_wanted(engine, part) - 1, 0)
-            self.away_since = None
             return
         self._part_at[part] = now
         self.calls += 1

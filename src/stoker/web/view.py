@@ -78,6 +78,7 @@ def environment() -> Environment:
         chart_strip=marks.strip,
         chart_lines=marks.lines,
         time=words.time,
+        moments=words.moments,
         ago=lambda at, now: words.time(at, plain.ago(at, now)),
         until=lambda at, now: words.time(at, plain.until(at, now)),
         clock=lambda at, now: words.time(at, plain.clock(at, now)),

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from stoker.model.time import Instant
-from stoker.model.words import UNKNOWN, absolute, iso
+from stoker.model.time import Instant, instant
+from stoker.model.words import UNKNOWN, absolute, clock, iso, until
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|min|h|days?|k|M|G|kB|MB|GB|jobs?|slots?|of)\b|%)|(?<=\d of) (?=\d)")
 
@@ -28,3 +28,17 @@ def time(value: datetime | Instant | None, text: str | None = None) -> Markup:
         absolute(value),
         absolute(value) if text is None else tight(text),
     )
+
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+def moments(text: str, now: Instant) -> Markup:
+    """The text with each moment in it as a `<time>`: at what time, and how soon it comes."""
+    found, end = Markup(), 0
+    for match in _MOMENT.finditer(text):
+        at = instant(datetime.fromisoformat(match[0]))
+        soon = f" ({until(at, now)})" if at > now else ""
+        found += Markup("{}{}{}").format(tight(text[end : match.start()]), time(at, clock(at, now)), tight(soon))
+        end = match.end()
+    return found + Markup("{}").format(tight(text[end:]))

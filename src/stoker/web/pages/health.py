@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.responses import Response
 
-from stoker.model.health.check import Grade
+from stoker.model.findings import Finding
+from stoker.model.health.check import Check, Grade
 from stoker.model.stats import measured
 from stoker.model.words import in_words, size
 from stoker.web import view
@@ -24,8 +27,9 @@ async def show(visit: Visit) -> Response:
     description = await engine.describe()
     board.hub.version = description.version
     found = shared.found(visit, reading)
-    bad = sum(one.verdict is Grade.WRONG for one in checks) + sum(one.tone == "bad" for one in found)
-    warn = sum(one.verdict is Grade.WARNING for one in checks) + sum(one.tone == "warn" for one in found)
+    findings, failed = _together(visit, found, [one for one in checks if one.verdict not in FINE])
+    bad = sum(one.verdict is Grade.WRONG for one in failed) + sum(one["tone"] == "bad" for one in findings)
+    warn = sum(one.verdict is Grade.WARNING for one in failed) + sum(one["tone"] == "warn" for one in findings)
     timings = engine.timings()
     timed = (("reads", timings.reads), ("writes", timings.writes))
     facts = [
@@ -33,12 +37,12 @@ async def show(visit: Visit) -> Response:
         ("Where", engine.where),
         ("Durability", description.durability),
         ("Size", size(description.size)),
-        *((name, str(value)) for name, value in description.facts.items()),
+        *((_spoken(name), str(value)) for name, value in description.facts.items() if name != "path"),
     ]
     context = view.common(visit, "health", _title(bad, warn), found) | {
         "now": reading.census.at,
-        "findings": [shared.issue(visit, one) for one in found],
-        "failed": [one for one in checks if one.verdict not in FINE],
+        "findings": findings,
+        "failed": failed,
         "passed": [one for one in checks if one.verdict in FINE],
         "checked": len(checks),
         "facts": facts,
@@ -59,6 +63,34 @@ def notes(visit: Visit) -> list[str]:
     if board.read_only:
         found.append("This dashboard is read-only.")
     return found
+
+
+SAME: Final = {"queue": "lag", "worker": "workers", "consumer": "consumers"}
+"""What a finding is about, and the check that looks at the same."""
+
+
+def _together(visit: Visit, found: list[Finding], failed: list[Check]) -> tuple[list[dict[str, str]], list[Check]]:
+    """Findings with the remedy of the check that complains about the same thing, and the checks that are left."""
+    rows, left = [], list(failed)
+    for one in found:
+        same = next((check for check in left if _is_about(check, one)), None)
+        row = shared.issue(visit, one) | {"remedy": "" if same is None else same.remedy}
+        if same is not None:
+            left.remove(same)
+            row["tone"] = "bad" if same.verdict is Grade.WRONG else row["tone"]
+        rows.append(row)
+    return rows, left
+
+
+def _is_about(check: Check, one: Finding) -> bool:
+    said = f"{check.read} {check.remedy}"
+    return (
+        one.tone != "plain" and SAME.get(one.noun) == check.name and all(part in said for part in one.name.split(" / "))
+    )
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _title(bad: int, warn: int) -> str:

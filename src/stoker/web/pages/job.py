@@ -33,6 +33,7 @@ from stoker.model.query import (
     Discard,
     Edit,
     Move,
+    Page,
     Prioritize,
     Query,
     Requeue,
@@ -136,7 +137,7 @@ async def _load(visit: Visit) -> dict[str, Any]:
     others = await engine.find(Query(kinds=frozenset({facts.job.kind}), statuses=FINISHED, limit=OTHERS))
     return live_context(visit, reading, facts) | {
         "others": _others(others.jobs, reading.census.at),
-        "others_note": _others_note(others.jobs),
+        "others_note": _others_note(others),
         "same": _same(others.jobs, facts.job),
         "payload_size": len(facts.job.payload),
         "result_size": None if facts.job.result is None else len(facts.job.result),
@@ -147,6 +148,7 @@ async def _load(visit: Visit) -> dict[str, Any]:
 
 def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]:
     """What changes by itself: everything but the payload and the others of its kind."""
+    reading = visit.board.hub.current(reading)
     now = reading.census.at
     job = visit.board.redact.job(facts.job)
     record = records.job(job)
@@ -162,6 +164,7 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
         "sums": [(LOOKS[phase], NAMES[phase], length) for phase, length in sums(parts).items()],
         "ends": _ends(record, status, now),
         "why": why,
+        "besides": _besides(why),
         "gates": _gates(visit, job, why, reading) if why is not None and job.status in WAITING else [],
         "attempts": _attempts(job, facts.events, reading, visit.parameter("attempt")),
         "attempts_note": _attempts_note(job),
@@ -294,6 +297,11 @@ def _why(job: Job, reading: Reading, facts: Facts) -> Explanation:
         group=facts.group,
         subqueue=facts.subqueue,
     )
+
+
+def _besides(why: Explanation | None) -> list[str]:
+    """What else keeps the job from running, but for those before it in line."""
+    return [] if why is None else [gate.detail for gate in why.gates if gate.reason is not Reason.BEHIND]
 
 
 GATES: Final = (
@@ -500,10 +508,10 @@ def _others(jobs: Sequence[Job], now: Instant) -> list[tuple[float, str]]:
     return found
 
 
-def _others_note(jobs: Sequence[Job]) -> str:
-    ended = [job for job in jobs if job.started_at is not None and job.finished_at is not None]
+def _others_note(found: Page) -> str:
+    ended = [job for job in found.jobs if job.started_at is not None and job.finished_at is not None]
     if not ended:
-        return "None of the latest has ended yet."
+        return f"None among the latest {count(found.scanned, 'job')}."
     lengths = [max((job.finished_at or 0) - (job.started_at or 0), 0) for job in ended]
     done = sum(job.status is Status.DONE for job in ended)
     return f"Median {span(round(median(lengths)))}; {done} of {len(ended)} completed ({share(done, len(ended))})."

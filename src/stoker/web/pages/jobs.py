@@ -89,7 +89,7 @@ async def show(visit: Visit) -> Response:
     except InvalidInput as error:
         context = _context(visit, reading, Filter(), text) | {"mistake": str(error), "rows": [], "found": None}
         return view.page(visit, "jobs.html", context, 422)
-    now = reading.census.at
+    now = visit.board.hub.current(reading).census.at
     back = ids.minted_at(ids.parse(found.cursor)) if found.cursor else None
     context = _context(visit, reading, wanted, text) | {
         "found": found,
@@ -133,7 +133,10 @@ def wants(visit: Visit) -> list[Want]:
     async def read(engine: Engine) -> tuple[list[bytes], int]:
         census = (hub.last or await hub.reading()).census
         queues = sorted({one.queue for one in census.counts})
-        query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=SHOWN + 1)
+        try:
+            query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=SHOWN + 1)
+        except InvalidInput:  # a queue or kind that the shared counts do not know yet, or no longer
+            return [], 0
         return [job.id for job in (await engine.find(query)).jobs], 1
 
     return [Want(("newest", text), read)]

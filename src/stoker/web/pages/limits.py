@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -11,6 +12,8 @@ from starlette.responses import Response
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import Budget
+from stoker.model.job import Status
+from stoker.model.query import Query
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Rate, level, until_token
 from stoker.model.time import MINUTE, SECOND, Instant
@@ -20,8 +23,9 @@ from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
-LOOKED_AT = 4
+LOOKED_AT = 3
 """Queues whose keys are read when none is named."""
+RUNNING = 1_000
 SHOWN = 100
 
 
@@ -35,28 +39,35 @@ class Taken(NamedTuple):
 
 
 def wants(visit: Visit) -> list[Want]:
-    """Budgets, and the keys of the queue that the address names, else of the busiest ones."""
-    last, wanted, after = visit.board.hub.last, visit.parameter("queue"), visit.parameter("after") or None
-    names = [wanted] if wanted else [] if last is None else _busiest(last)
+    """Budgets, and the keys of the queue that the address names, else those of jobs that run."""
+    wanted, after = visit.parameter("queue"), visit.parameter("after") or None
 
     async def read(engine: Engine) -> tuple[Taken, int]:
-        keys: list[SubqueueView] = []
-        for name in names:
-            keys += await engine.subqueues(name, after=after, limit=SHOWN)
+        if wanted:
+            keys = await engine.subqueues(wanted, after=after, limit=SHOWN)
+            calls = 1
+        else:
+            keys, calls = await _held(engine)
         more = keys[-1].name if wanted and len(keys) == SHOWN else None
-        return Taken(await engine.now(), await engine.budgets(), keys, more), len(names) + 2
+        return Taken(await engine.now(), await engine.budgets(), keys, more), calls + 2
 
-    return [Want(("limits", tuple(names), after), read)]
+    return [Want(("limits", wanted, after), read)]
 
 
-def _busiest(reading: Reading) -> list[str]:
-    """Queues that have settings about keys first, then those with the most active jobs."""
-    divided = {one.name for one in reading.queues if one.fair or one.limits}
-    active = {name: _active(reading, name) for name in shared.queue_names(reading)}
-    chosen = sorted(
-        (name for name in active if active[name]), key=lambda name: (name not in divided, -active[name], name)
-    )
-    return chosen[:LOOKED_AT]
+async def _held(engine: Engine) -> tuple[list[SubqueueView], int]:
+    """The keys that running jobs hold places of, in the queues with the most of them, and how many calls it took."""
+    running = (await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=RUNNING))).jobs
+    held: dict[str, Counter[str]] = {}
+    for job in running:
+        if job.options.limit is not None:
+            held.setdefault(job.queue, Counter())[job.options.limit.subqueue] += 1
+    busiest = sorted(held, key=lambda name: -held[name].total())[:LOOKED_AT]
+    keys = [
+        one
+        for name in busiest
+        for one in await engine.subqueues(name, names=[key for key, _ in held[name].most_common(SHOWN)], limit=SHOWN)
+    ]
+    return keys, 1 + len(busiest)
 
 
 def _active(reading: Reading, queue: str) -> int:

@@ -65,12 +65,14 @@ def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
     }
 
 
-async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGroup], int]:
-    """Errors of the latest dead and retrying jobs, by kind and text, and how many jobs at most these are."""
+async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
+    """Errors of the latest dead and retrying jobs, by kind and text, and of how many jobs these are."""
     engine = await visit.board.store.engine()
     queues = frozenset[str]() if queue is None else frozenset({queue})
     jobs = await shared.latest(engine, Query(statuses=FAILING, queues=queues, limit=LATEST))
-    return shared.masked(visit, error_groups(jobs)), LATEST
+    cut = len(jobs) == LATEST
+    said = f"of the latest {LATEST:,} dead or retrying" if cut else "of all that are dead or retrying"
+    return shared.masked(visit, error_groups(jobs)), said
 
 
 async def points_json(visit: Visit) -> Response:

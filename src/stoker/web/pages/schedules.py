@@ -70,7 +70,7 @@ def live_context(
         "now": now,
         "rows": rows,
         "sub": f"{count(len(found), 'schedule')}.",
-        "soon": None if soon is None or soon.next_fire is None else (soon.name, until(soon.next_fire, now)),
+        "soon": None if soon is None or soon.next_fire is None else (soon.name, _until(soon.next_fire, now)),
         "hours": ["now", *hours],
         "may": visit.may("operate"),
         "live_url": visit.url("live", page="schedules"),
@@ -94,7 +94,7 @@ def row(visit: Visit, one: Schedule, now: Instant, outcomes: dict[bytes, Status]
         "error": visit.board.redact.text(error or ""),
         "ticks": ticks(one, now),
         "next": one.next_fire if one.enabled else None,
-        "next_text": until(one.next_fire, now) if one.enabled and one.next_fire else "–",
+        "next_text": _until(one.next_fire, now) if one.enabled and one.next_fire else "–",
         "next_clock": _own(one, now),
         "last_status": None if status is None else "ready" if status is Status.PENDING else status.value,
         "last_url": "" if status is None or last_job is None else visit.url(f"jobs/{ids.text(last_job)}"),
@@ -102,6 +102,10 @@ def row(visit: Visit, one: Schedule, now: Instant, outcomes: dict[bytes, Status]
         "did": "" if one.last_status is None else one.last_status.value,
         "may": visit.may("operate", one.template.queue),
     }
+
+
+def _until(at: Instant, now: Instant) -> str:
+    return until(at, now) if at > now else "now"
 
 
 def _note(one: Schedule) -> str:

@@ -6,7 +6,7 @@
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const one = (selector) => document.querySelector(selector);
   const base = new URL(one(".brand")?.href ?? "/", location.href).pathname.replace(/\/$/, "");
-  for (const node of all("[hidden][data-copy], #live, #zone, #keys, #save-view")) node.hidden = false;
+  for (const node of all("#save-view")) node.hidden = false;
   root.classList.add("scripted");
 
   // --- theme: at once here, and in a cookie for the next page --------------------------------------------------------
@@ -227,7 +227,6 @@
     const copy = part.cloneNode(true);
     if (morph(old, part)) owed.delete(copy.id);
     else owed.set(copy.id, copy); // once nothing in it is held
-    for (const node of all("[hidden][data-copy]", document.getElementById(copy.id) ?? document)) node.hidden = false;
     if (localStorage.getItem("stoker-zone") === "local") showZone();
   }
   const partsOf = (html) => all("[id^=live_]", new DOMParser().parseFromString(html, "text/html"));
