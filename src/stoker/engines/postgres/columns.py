@@ -239,7 +239,7 @@ INSERT = _insert("", "x", "SELECT now FROM t")
 # New jobs of which some may be stored already; returns the ids of the others, which it stored.
 CREATE = _insert(
     "ON CONFLICT (id) DO NOTHING RETURNING id",
-    "(SELECT DISTINCT ON (x.id) x.* FROM x JOIN j ON j.id = x.id) AS stored",
+    "(SELECT x.* FROM x JOIN j ON j.id = x.id) AS stored",
     "SELECT id FROM j",
 )
 

@@ -15,6 +15,7 @@ from stoker.engines.sql import careful
 from stoker.engines.sql.steps import Steps
 from stoker.model.ahead import wakes
 from stoker.model.groups import Group
+from stoker.model.ids import JobId
 from stoker.model.job import Draft, Receipt, Stored
 from stoker.model.record import due_at
 
@@ -55,7 +56,10 @@ def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> S
         return (yield from careful.insert(unit, drafts, group))
     if not drafts:
         return []
-    stored = {job for (job,) in (yield _CREATE, (unit.now, *draft_columns(drafts)))}
+    firsts: dict[JobId, Draft] = {}
+    for draft in drafts:
+        firsts.setdefault(draft.id, draft)
+    stored = {job for (job,) in (yield _CREATE, (unit.now, *draft_columns([*firsts.values()])))}
     receipts: list[Receipt] = []
     for draft in drafts:
         receipts.append(Receipt(draft.id, _INSERTED if draft.id in stored else _EXISTING))
