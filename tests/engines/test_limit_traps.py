@@ -483,6 +483,63 @@ async def test_no_change_of_a_number_forgets_who_runs(engine: Engine) -> None:
     assert await running(engine) == {"api/a": 3}
 
 
+def watched(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of rows of every statement from now on."""
+    rows: list[int] = []
+    if isinstance(engine, PostgresEngine):
+        run_ = Connection.run
+
+        async def counted(self: Connection, *args: Any, **options: Any) -> Any:
+            found = await run_(self, *args, **options)
+            rows.append(len(found))
+            return found
+
+        monkeypatch.setattr(Connection, "run", counted)
+        return rows
+    run_steps = SqliteConnection.run_steps
+
+    def counting(steps: Any) -> Any:
+        found: Any = None
+        while True:
+            try:
+                step = steps.send(found)
+            except StopIteration as ended:
+                return ended.value
+            found = yield step
+            rows.append(found if isinstance(found, int) else len(found))
+
+    monkeypatch.setattr(SqliteConnection, "run_steps", lambda self, steps: run_steps(self, counting(steps)))
+    return rows
+
+
+@pytest.mark.spec("LIMIT-47")
+@on("sqlite", "postgres")
+async def test_a_queue_without_keys_runs_the_same_statements_beside_queues_with_keys(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Insert, claim and settle of its jobs: as many statements and rows as in a store without limits."""
+
+    async def life() -> None:
+        await engine.insert([Draft(_mint(), "work", queue="plain") for _ in range(5)])
+        claims = await engine.claim(Demand("w1", (("plain", 3),)))
+        settled = await engine.settle([conclude(one, Done()) for one in claims], demand=Demand("w1", (("plain", 9),)))
+        await end(engine, *settled.claims)
+
+    for _ in range(2):  # until the engine knows the queue
+        await life()
+    rows = watched(engine, monkeypatch)
+    await life()
+    alone = sorted(rows)
+    await engine.insert([limited(f"k{n}") for n in range(50)])
+    await engine.tune("fair", Tuning(fair=True))
+    await engine.insert([Draft(_mint(), "work", queue="fair", tenant=f"t{n}") for n in range(50)])
+    assert len(await take(engine, 20)) == 20
+    await life()
+    rows.clear()
+    await life()
+    assert sorted(rows) == alone
+
+
 @pytest.mark.spec("LIMIT-46")
 @on("sqlite", "postgres")
 @pytest.mark.parametrize("fair", [False, True], ids=["in order", "fair"])
@@ -490,41 +547,15 @@ async def test_a_claim_visits_no_more_keys_than_it_wants_jobs(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, fair: bool
 ) -> None:
     """Two thousand open keys and two hundred full ones cost a claim as many rows as twenty open ones."""
-    rows: list[int] = []
     if fair:
         await engine.tune("default", Tuning(fair=True))
-
-    def watch() -> None:
-        if isinstance(engine, PostgresEngine):
-            run_ = Connection.run
-
-            async def counted(self: Connection, *args: Any, **options: Any) -> Any:
-                found = await run_(self, *args, **options)
-                rows.append(len(found))
-                return found
-
-            monkeypatch.setattr(Connection, "run", counted)
-        else:
-            run_steps = SqliteConnection.run_steps
-
-            def counting(steps: Any) -> Any:
-                found: Any = None
-                while True:
-                    try:
-                        step = steps.send(found)
-                    except StopIteration as ended:
-                        return ended.value
-                    found = yield step
-                    rows.append(found if isinstance(found, int) else len(found))
-
-            monkeypatch.setattr(SqliteConnection, "run_steps", lambda self, steps: run_steps(self, counting(steps)))
 
     await engine.insert([limited(f"full {n}") for n in range(200)])
     assert len(await take(engine, 200)) == 200
     await engine.insert([limited(f"full {n}") for n in range(200)])
     await engine.insert([limited(f"few {n}") for n in range(20)])
     await take(engine, 1)
-    watch()
+    rows = watched(engine, monkeypatch)
     await take(engine, 5)
     few, rows[:] = sum(rows), []
     for part in range(2):
