@@ -116,7 +116,7 @@ def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> d
     counts = census.by_status()
     flow = hub.flow() or visit.board.minute
     most = max(rows, key=lambda row: row.retrying, default=None)
-    waiting = [row for row in rows if row.ready]
+    waiting = [row for row in rows if row.ready and not row.paused]
     died = hub.deaths.hour
     return {
         "completed": None if flow is None else flow.completed,
