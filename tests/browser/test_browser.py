@@ -75,7 +75,7 @@ def test_pages_are_accessible_calm_and_quiet(site: str, look: Any, width: int) -
             page.emulate_media(color_scheme=theme)
             page.goto(site + path)  # in this theme from its first paint on
             page.evaluate("document.fonts.ready")
-            assert page.evaluate("window.shifted") < 0.001, where  # later, figures and their words may change
+            assert page.evaluate("window.shifted") < 0.005, where  # the first live figures may be wider than the page's
             assert page.evaluate(f"matchMedia('(prefers-color-scheme: {theme})').matches")
             assert page.evaluate("getComputedStyle(document.body).backgroundColor") == GROUNDS[theme], where
             if theme == "light":  # a theme changes nothing but colours, and `legible` looks at all of them
