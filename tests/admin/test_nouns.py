@@ -14,7 +14,7 @@ from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model import ids
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, NotFound
-from stoker.model.events import Event, EventType, Point
+from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.findings import Finding
 from stoker.model.job import Claim, Demand, Settlement, Status, chain
 from stoker.model.outbox.cursor import Consumer
@@ -114,13 +114,22 @@ async def test_secrets_are_masked_in_every_answer(app: Stoker) -> None:
 
 
 @pytest.mark.spec("ADMIN-13")
-async def test_a_tail_gives_each_event_once(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+async def test_a_tail_gives_each_event_once(
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = await app.engine()
+    begun, events = asyncio.Event(), engine.events
+
+    async def asked(window: Window) -> list[Event]:
+        begun.set()
+        return await events(window)
+
+    monkeypatch.setattr(engine, "events", asked)
     before = await app.enqueue(app.draft("send"))
     await app.enqueue(app.draft("resize", queue="bulk"))
     tail = admin.jobs.tail("queue:default", every=0.001)
     coming = asyncio.ensure_future(anext(tail))
-    await asyncio.sleep(0.05)
+    await begun.wait()
     job = ids.parse(before.id)
     await engine.record([Event(clock() + 1, EventType.STARTED, job, "default", "send", 1)], now=clock())
     await engine.record([Event(clock() + 1, EventType.STARTED, job, "bulk", "resize", 1)], now=clock())
