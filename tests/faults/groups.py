@@ -86,6 +86,8 @@ async def finish(url: str, made: list[str]) -> list[str]:
             closed = {one.id for one in found if one is not None and one.closed_at is not None}
             open_ = [group for group in open_ if group not in closed]
             await asyncio.sleep(0 if closed else 0.2)
+        while (await engine.sweep_groups()).closed:  # their callbacks died with a process
+            pass
         while (await engine.census()).by_status()[Status.PENDING]:
             await asyncio.sleep(0.05)
         wrong = await examined(engine, wanted)
