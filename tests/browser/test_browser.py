@@ -207,12 +207,12 @@ def test_live_pages_change_by_themselves_and_hold_still(small: Small, look: Any)
     ready = page.locator("#live_tiles .tile-v").nth(1)
     expect(ready).to_have_text("1")
     small.do(small.app.enqueue(small.app.draft("send", queue="live")))
-    expect(ready).to_have_text("2", timeout=20_000)
+    expect(ready).to_have_text("2", timeout=40_000)
     page.keyboard.press(".")
     expect(page.locator("#live")).to_contain_text("Held")
     page.keyboard.press(".")
     small.do(small.app.queue("live").pause())
-    expect(page.locator("h1")).to_have_text("Everything keeps up", timeout=30_000)
+    expect(page.locator("h1")).to_have_text("Everything keeps up", timeout=40_000)
     page.wait_for_function("document.title.startsWith('Everything keeps up')")
     assert seen.complaints == []
 
@@ -238,14 +238,14 @@ def test_rows_keep_their_place_and_one_that_is_held_waits(small: Small, look: An
             await small.app.enqueue(small.app.draft("send", queue=queue))
 
     small.do(more())
-    expect(bb).to_have_text("3", timeout=20_000)
+    expect(bb).to_have_text("3", timeout=40_000)
     expect(aa).to_have_text("1")  # the mouse is on it
     page.mouse.move(5, 5)
     expect(aa).to_have_text("2", timeout=10_000)
     assert names.all_inner_texts() == before
     page.locator("#live_queues tr[data-row=bb] a").first.focus()
     small.do(more())
-    expect(aa).to_have_text("3", timeout=20_000)
+    expect(aa).to_have_text("3", timeout=40_000)
     assert page.evaluate("document.activeElement.closest('tr').dataset.row") == "bb"
     assert seen.complaints == []
 
@@ -317,10 +317,10 @@ def test_a_page_of_one_job_follows_the_job(small: Small, look: Any) -> None:
 
     held: list[Claim] = []
     small.do(run(end=False))
-    expect(page.locator("#live_status .pill")).to_have_text("running", timeout=30_000)
+    expect(page.locator("#live_status .pill")).to_have_text("running", timeout=40_000)
     expect(page.locator("#live_main")).to_contain_text("40 %")
     small.do(run(end=True))
-    expect(page.locator("#live_status .pill")).to_have_text("dead", timeout=30_000)
+    expect(page.locator("#live_status .pill")).to_have_text("dead", timeout=40_000)
     expect(page.get_by_role("button", name="Requeue")).to_be_visible()
     expect(page.locator("#live_main .trace")).to_contain_text("KeyError: 1")
     assert seen.complaints == []
