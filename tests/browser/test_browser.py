@@ -217,6 +217,19 @@ def test_live_pages_change_by_themselves_and_hold_still(small: Small, look: Any)
     assert seen.complaints == []
 
 
+@pytest.mark.spec("BROWSER-06")
+def test_a_script_that_comes_late_does_not_keep_a_page_from_living(small: Small, look: Any) -> None:
+    page = look().page
+
+    def late(route: Any) -> None:
+        page.wait_for_timeout(500)
+        route.continue_()
+
+    page.route("**/hx-sse.min.js", late)
+    with page.expect_request("**/live?*"):
+        page.goto(small.url)
+
+
 @pytest.mark.spec("BROWSER-08")
 def test_rows_keep_their_place_and_one_that_is_held_waits(small: Small, look: Any) -> None:
     async def fill() -> None:

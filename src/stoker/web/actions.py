@@ -8,6 +8,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from stoker.admin import Bulk
+from stoker.admin.jobs import UNDONE
 from stoker.model import ids
 from stoker.model.control import Queue, Tuning
 from stoker.model.errors import InvalidInput, NotFound
@@ -98,7 +99,7 @@ async def on_job(visit: Visit) -> Response:
 async def restored(visit: Visit, id_: str, kind: str) -> str:
     """Undo the last cancel or discard of a job, as the audit log has it."""
     entries = await visit.admin.audit.list(3_600, target=f"job {id_}", limit=20)
-    entry = next((one for one in entries if one.deed.former), None)
+    entry = next((one for one in entries if one.deed.action in UNDONE), None)
     if entry is None:
         raise NotFound("The audit log has nothing about this job that can be undone.")
     done = await visit.admin.jobs.restore(entry)
