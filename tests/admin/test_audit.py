@@ -124,7 +124,7 @@ async def test_tokens_and_operations_of_a_person_are_logged(admin: Admin, app: S
 async def test_streams_steered_by_a_person_are_logged(admin: Admin, app: Stoker) -> None:
     engine = await app.engine()
     if Feature.OUTBOX not in engine.features:
-        pytest.skip("no streams here")
+        pytest.skip(f"{engine.name} gives up: {Feature.OUTBOX.value}")
     await outbox_of(engine).register(Stream("orders"), [Consumer("mailer")])
     handle = admin.outbox.stream("orders")
     await handle.pause("mailer")

@@ -343,7 +343,7 @@ async def test_claims_whose_clocks_differ_leave_no_job_behind(
 async def test_a_job_whose_transaction_is_open_while_the_last_slot_is_freed(
     engine: Engine, make: Make, clock: VirtualClock, commit: bool
 ) -> None:
-    """Nobody decides at the insert that it must wait: it runs when it is committed, though its key was gone."""
+    """No insert decides that it must wait: it runs when it is committed, though its key was gone."""
     twin = await make(clock)
     first, second = limited(), limited()
     await engine.insert([first])
@@ -372,7 +372,7 @@ async def test_a_job_whose_transaction_is_open_while_the_last_slot_is_freed(
 async def test_a_job_that_another_transaction_has_locked_is_passed_over(
     engine: Engine, postgres_url: str, postgres_schema: str, fair: bool, deleted: bool
 ) -> None:
-    """The next of its key starts instead, and nobody waits; if its transaction is rolled back it starts in its turn."""
+    """The next of its key starts instead, no worker waits; if its transaction is rolled back it starts in its turn."""
     if fair:
         await engine.tune("default", Tuning(fair=True))
     drafts = [limited(key, 2, priority=n) for n in range(4) for key in ("a", "b")]

@@ -47,7 +47,7 @@ def plant(bug: str) -> None:
     """Plant a bug into this process, before it makes an engine."""
     modules: Any = delivery, sqlite_steering
     if bug == "no fence":
-        # An advance is stored whoever holds the partition now, and wherever its cursor is.
+        # An advance is stored whichever consumer holds the partition now, and wherever its cursor is.
         modules[0].applies = lambda _stored, _advance: True
     elif bug == "release at once":
         # A released key is forgotten: its newer messages overtake what was set aside.

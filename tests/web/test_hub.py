@@ -28,7 +28,7 @@ async def test_many_viewers_cost_one_store_call_a_beat(app: Stoker, monkeypatch:
     assert await hub.reading() is first  # pages share a young reading
     before = hub.calls
     await asyncio.sleep(0.02)
-    assert hub.calls == before  # nobody looks, nothing is asked
+    assert hub.calls == before  # without a viewer nothing is asked
     for _ in range(20):
         hub.enter()
     seen = hub.generation
@@ -116,7 +116,7 @@ async def test_viewers_of_one_thing_share_what_is_read_for_it(app: Stoker, monke
         hub.leave([want])
     reads.clear()
     now += 100
-    assert await hub.wanted(want) == 1  # nobody kept it
+    assert await hub.wanted(want) == 1  # no stream kept it
     await hub.close()
 
 

@@ -16,7 +16,7 @@ from stoker.model.job import Demand, Settled, Status, Verdict
 from stoker.model.outcome import Reject, Snooze
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
-from tests.harness.apps import becomes, drain, working
+from tests.harness.apps import becomes, drain, until, working
 from tests.worker.apps import risky
 
 
@@ -35,6 +35,7 @@ async def test_a_hook_gets_the_job_the_attempt_and_the_exception_after_the_store
     job = await send.using(tenant="acme", metadata={"who": "ada"}).enqueue()
     async with working(jobs):
         await becomes(job, Status.DEAD)
+        await until(lambda: len(seen) == 2)  # the hook comes after the store agreed
         stored = [await record for _, record in seen]
     assert [one.status for one in stored][-1] is Status.DEAD
     first, last = (failed for failed, _ in seen)

@@ -1,7 +1,8 @@
 """Operations: bulk actions as records in the store, which any process shows, stops and resumes.
 
 The process that starts one walks over its jobs and writes the record after each page. A stop reaches it within one
-page, whoever asks for it. One whose process died is shown as interrupted; `resume` goes on from where it came to.
+page, from whichever process it comes. One whose process died is shown as interrupted; `resume` goes on from where it
+came to.
 """
 
 from __future__ import annotations

@@ -78,11 +78,11 @@ def serve(
     )
     server = uvicorn.Server(config)
     shown = f"[{host}]" if ":" in host else host
-    who = "everybody on this machine" if isinstance(sign_in, Open) else "whoever has a token"
+    who = "everybody on this machine" if isinstance(sign_in, Open) else "every holder of a token"
     click.echo(f"the dashboard of {app.root().where} is at http://{shown}:{port}{root_path}/ for {who}", err=True)
     if not here:
         click.echo(
-            "warning: it is served without TLS, so whoever is on the way can read tokens and payloads. Put a proxy "
+            "warning: it is served without TLS, so anyone on the network can read tokens and payloads. Put a proxy "
             "that ends TLS in front of it",
             err=True,
         )

@@ -107,7 +107,7 @@ def refuse_parameters(visit: Visit) -> None:
 
 
 def needs_everything(visit: Visit) -> None:
-    """Refuse a change of what belongs to no single queue to whoever is limited to some."""
+    """Refuse a change of what belongs to no single queue to a caller who is limited to some."""
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
 

@@ -59,7 +59,7 @@ def notes(visit: Visit) -> list[str]:
     if isinstance(board.auth, Open):
         found.append("Everybody on this machine may use this dashboard: auth=Open().")
     if travels_open(visit.request):
-        found.append("This page came without TLS: whoever is on the way can read tokens and payloads.")
+        found.append("This page came without TLS: anyone on the network can read tokens and payloads.")
     if board.read_only:
         found.append("This dashboard is read-only.")
     return found

@@ -553,7 +553,7 @@ def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str]]]:
         if status in ALLOWED[change] and not (change is RunNow and job.scheduled_at <= job.created_at):
             found[rank].append((f"{path}/{verb}", label, hint))
     if status is Status.RUNNING:
-        found["more"].append((f"{path}/force-cancel", "Take the claim away…", "Another worker or nobody goes on"))
+        found["more"].append((f"{path}/force-cancel", "Take the claim away…", "Another worker may go on"))
     return found
 
 

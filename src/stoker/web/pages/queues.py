@@ -51,7 +51,7 @@ def clear_in(row: shared.QueueRow) -> tuple[str, bool]:
 def note(row: shared.QueueRow) -> str:
     """What is special about a queue, in a few words."""
     if row.paused:
-        who = row.paused_by or "somebody"
+        who = row.paused_by or "paused"
         return who if row.paused_why is None else f"{who}: “{row.paused_why}”"
     if row.limit is not None:
         return f"tuned to {count(row.limit, 'slot')}"

@@ -308,7 +308,7 @@ claim_lines = function(q, queue, n, worker, mine, jobs)
     local batch, at = new_batch(), {}
     for i, name in ipairs(plan.lines) do
       local from, k = plan.batches[name], (at[name] or 0) + 1
-      -- A line may hold fewer jobs than its state says only if somebody else wrote to it.
+      -- A line may hold fewer jobs than its state says only if another program wrote to it.
       if from.ids[k] then
         at[name], batch.n = k, batch.n + 1
         batch.ids[batch.n], batch.heads[batch.n] = from.ids[k], from.heads[k]
