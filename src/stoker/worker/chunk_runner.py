@@ -21,8 +21,7 @@ from stoker.model.lifecycle import conclude, expired
 from stoker.model.outcome import Canceled, Expired, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import claims as held_claims
-from stoker.worker.context_vars import InOwnContext, begin
-from stoker.worker.runner import Runner
+from stoker.worker.runner import InOwnContext, Runner, begin
 from stoker.worker.running import Slot
 
 if TYPE_CHECKING:

@@ -2,20 +2,25 @@
 
 This is the hot path. No Task is made per job, not even for a timeout; what a job that simply succeeds does not need is
 done only where it is needed.
+
+A slot is one long-lived Task; what a handler sets in its context must not leak into the slot's next job. Entering a
+context of the job's own for each of its steps (`begin`, `InOwnContext`) costs less than a microsecond, where a Task per
+job costs ten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stoker.context import Context, Runtime
+from stoker.context import Context, Runtime, running
 from stoker.executors.choose import is_suspect
 from stoker.executors.outcomes import (
     Cause,
@@ -34,7 +39,6 @@ from stoker.model.measures import Recorder
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import claims as held_claims
-from stoker.worker.context_vars import InOwnContext, begin
 from stoker.worker.lane import Lane
 from stoker.worker.running import Slot
 
@@ -228,3 +232,47 @@ class Runner:
         if settlement.status is Status.PENDING:
             self._failures.put_back(claim, outcome.why, settlement)
         return settlement
+
+
+# --- a handler's coroutine in a contextvars context of its own, without a Task -----------------------------------
+
+Steps = Any
+"""What can be sent to and thrown into until it stops."""
+
+
+def begin(call: Callable[[Context], Awaitable[Any]], context: Context) -> tuple[Steps, Any]:
+    """The first step of a run: its steps and what they wait for, or None and the result, as of most short handlers.
+
+    To be run inside the run's own contextvars context.
+    """
+    running.set(context)
+    awaitable = call(context)
+    steps: Steps = awaitable if hasattr(awaitable, "send") else awaitable.__await__()
+    try:
+        return steps, steps.send(None)
+    except StopIteration as stop:
+        return None, stop.value
+
+
+class InOwnContext:
+    """Awaiting it goes on with a run that has begun, every step inside the run's own context."""
+
+    __slots__ = ("_steps", "_variables", "_waiting")
+
+    def __init__(self, steps: Steps, waiting: Any, variables: Variables) -> None:
+        self._steps = steps
+        self._waiting = waiting
+        self._variables = variables
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, steps, waiting = self._variables.run, self._steps, self._waiting
+        try:
+            while True:
+                try:
+                    value = yield waiting
+                except BaseException as error:  # noqa: BLE001 - whatever the loop throws in belongs to the handler
+                    waiting = run(steps.throw, error)
+                else:
+                    waiting = run(steps.send, value)
+        except StopIteration as stop:
+            return stop.value
