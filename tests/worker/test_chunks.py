@@ -23,7 +23,7 @@ from stoker.model.events import Transition
 from stoker.model.job import Claim, Status
 from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker, claims, maintenance, running
+from stoker.worker import Worker, maintenance, running, state
 from stoker.worker.chunks import ChunkLane, ChunkQueue
 from tests.harness.apps import becomes, drain, until, working
 
@@ -575,7 +575,7 @@ async def test_claims_that_gathered_past_their_lease_are_handed_back(
     timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asleep = 0.0
-    monkeypatch.setattr(claims, "lease_clock", lambda: time.monotonic() + asleep)
+    monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + asleep)
     work = Gathered(timed_jobs, 3)
     handles = await work.put(1, 2)
     async with working(timed_jobs) as worker:

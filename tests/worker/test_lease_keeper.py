@@ -20,7 +20,7 @@ from stoker.model.events import Transition
 from stoker.model.job import Demand, Status
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker, claims, lease_keeper
+from stoker.worker import Worker, lease_keeper, state
 from tests.harness.apps import becomes, until, working
 
 
@@ -255,7 +255,7 @@ async def test_a_claim_that_waited_past_its_lease_is_handed_back_and_not_run(
     timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asleep = 0.0
-    monkeypatch.setattr(claims, "lease_clock", lambda: time.monotonic() + asleep)
+    monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + asleep)
     runs: list[tuple[int, int]] = []
 
     @timed_jobs.task

@@ -20,7 +20,7 @@ from stoker.model.job import Claim
 from stoker.model.lifecycle import conclude, expired
 from stoker.model.outcome import Canceled, Expired, Outcome
 from stoker.model.time import SECOND
-from stoker.worker import claims as held_claims
+from stoker.worker import state as worker_state
 from stoker.worker.runner import InOwnContext, Runner, begin
 from stoker.worker.running import Slot
 
@@ -45,7 +45,7 @@ class ChunkRunner(Runner):
                 if waiting:
                     self._store_loop.wakeup.set()
                 await self._gather(slot, lane, wait)
-            if held_claims.lease_clock() >= self._claims.safe_until:
+            if worker_state.lease_clock() >= self._claims.safe_until:
                 self._reports.lapsed()
                 continue
             claims = lane.take(clock())

@@ -23,13 +23,12 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.query import CANCEL_REASON
 from stoker.model.time import SECOND, Span
-from stoker.worker import claims as held_claims
+from stoker.worker import state as worker_state
 
 if TYPE_CHECKING:
-    from stoker.worker.claims import HeldClaims
     from stoker.worker.lease_reports import LeaseReports
     from stoker.worker.running import RunningJobs
-    from stoker.worker.state import WorkerState
+    from stoker.worker.state import HeldClaims, WorkerState
 
 logger = logging.getLogger("stoker.worker")
 
@@ -109,7 +108,7 @@ class LeaseKeeper:
         self._nudge = asyncio.Event()
         try:
             await self._engine.open()
-            asked_at = held_claims.lease_clock()
+            asked_at = worker_state.lease_clock()
             await self._engine.renew(self._state.id, [], lease=self._lease, first=True)
             self._claims.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before `_listen` waits.
@@ -164,7 +163,7 @@ class LeaseKeeper:
         held = list(self._claims.tokens.copy().items())
         asked = self._state.id
         fresh = self._state.next_id()
-        asked_at = held_claims.lease_clock()
+        asked_at = worker_state.lease_clock()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:

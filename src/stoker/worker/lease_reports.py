@@ -12,11 +12,10 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled
-from stoker.worker.claims import HeldClaims
 from stoker.worker.fetcher import Fetcher
 from stoker.worker.outage import Outage
 from stoker.worker.running import RunningJobs
-from stoker.worker.state import WorkerState
+from stoker.worker.state import HeldClaims, WorkerState
 from stoker.worker.store_loop import StoreLoop
 
 logger = logging.getLogger("stoker.worker")

@@ -38,17 +38,16 @@ from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.measures import Recorder
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
-from stoker.worker import claims as held_claims
+from stoker.worker import state as worker_state
 from stoker.worker.lane import Lane
 from stoker.worker.running import Slot
 
 if TYPE_CHECKING:
-    from stoker.worker.claims import HeldClaims
     from stoker.worker.failures import FailureLog
     from stoker.worker.lease_reports import LeaseReports
     from stoker.worker.plans import Plan, Plans
     from stoker.worker.running import RunningJobs
-    from stoker.worker.state import WorkerState
+    from stoker.worker.state import HeldClaims, WorkerState
     from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
 
 QUANTUM = 0.002
@@ -98,7 +97,7 @@ class Runner:
         slot = Slot(me)
         state, buffer, clock = self._state, lane.buffer, time.monotonic
         waiting, most, store_loop = self._outcomes.settlements, self._outcomes.most, self._store_loop
-        claims, lease_clock = self._claims, held_claims.lease_clock
+        claims, lease_clock = self._claims, worker_state.lease_clock
         yielded_at = clock()
         while True:
             while not buffer or len(waiting) >= most:

@@ -27,13 +27,12 @@ from stoker.worker.rejected_outcomes import RejectedOutcomes
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
-    from stoker.worker.claims import HeldClaims
     from stoker.worker.due_timer import DueTimer
     from stoker.worker.failures import FailureLog
     from stoker.worker.notes import Notes
     from stoker.worker.outage import Outage
     from stoker.worker.publisher import Publisher
-    from stoker.worker.state import WorkerState
+    from stoker.worker.state import HeldClaims, WorkerState
 
 
 class OutcomeBuffer:

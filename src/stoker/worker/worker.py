@@ -33,7 +33,6 @@ from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker.advice import Advice
 from stoker.worker.chunk_runner import ChunkRunner
 from stoker.worker.chunks import ChunkLane, ChunkQueue, chunk_queues
-from stoker.worker.claims import HeldClaims
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Order, QueueLimits
@@ -51,7 +50,7 @@ from stoker.worker.publisher import Publisher
 from stoker.worker.rollup import RollUp
 from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
-from stoker.worker.state import WorkerState
+from stoker.worker.state import HeldClaims, WorkerState
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
 
 if TYPE_CHECKING:
