@@ -9,8 +9,7 @@ import time
 import pytest
 
 from stoker.model.job import Claim
-from stoker.worker.fetcher import STALE_AFTER, Fetcher
-from stoker.worker.lane import DEEPEST_ALONE, HORIZON, LARGEST, SMALLEST, Lane
+from stoker.worker.fetcher import DEEPEST_ALONE, HORIZON, LARGEST, SMALLEST, STALE_AFTER, Fetcher, Lane
 from stoker.worker.store_loop import OutcomeBuffer
 
 numbers = itertools.count(1)

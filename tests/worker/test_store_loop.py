@@ -15,7 +15,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Settled, Settlement, Status
 from stoker.worker import Worker
-from stoker.worker import lane as lanes
+from stoker.worker import fetcher as lanes
 from stoker.worker import store_loop as store_loops
 from stoker.worker.fetcher import Fetcher
 from tests.harness.apps import until

@@ -16,7 +16,7 @@ from stoker.worker import presence
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.engines.base import Engine
-    from stoker.worker.lane import Lane
+    from stoker.worker.fetcher import Lane
 
 logger = logging.getLogger("stoker.worker")
 

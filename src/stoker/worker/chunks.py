@@ -10,7 +10,7 @@ from stoker.model.chunk import Chunk
 from stoker.model.errors import StokerError
 from stoker.model.job import Claim
 from stoker.model.time import SECOND, span
-from stoker.worker.lane import Lane
+from stoker.worker.fetcher import Lane
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -22,6 +22,10 @@ class ChunkQueue(NamedTuple):
     kind: str
     chunk: Chunk
     one_tenant: bool
+
+    def lane(self, queue: str, slots: int, batch: int | None) -> Lane:
+        """Make the lane of the queue."""
+        return ChunkLane(queue, slots, self, batch)
 
 
 def chunk_queues(app: Stoker) -> dict[str, ChunkQueue]:

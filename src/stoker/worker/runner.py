@@ -39,7 +39,7 @@ from stoker.model.measures import Recorder
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import state as worker_state
-from stoker.worker.lane import Lane
+from stoker.worker.fetcher import Lane
 from stoker.worker.running import Slot
 
 if TYPE_CHECKING:

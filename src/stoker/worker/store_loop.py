@@ -20,9 +20,8 @@ from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
-from stoker.worker.fetcher import Asked, Fetcher
+from stoker.worker.fetcher import LARGEST, SMALLEST, Asked, Fetcher
 from stoker.worker.held_outcomes import HeldOutcomes
-from stoker.worker.lane import LARGEST, SMALLEST
 from stoker.worker.rejected_outcomes import RejectedOutcomes
 
 if TYPE_CHECKING:

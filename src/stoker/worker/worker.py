@@ -35,10 +35,9 @@ from stoker.worker.chunk_runner import ChunkRunner
 from stoker.worker.chunks import ChunkLane, ChunkQueue, chunk_queues
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.failures import FailureLog
-from stoker.worker.fetcher import Fetcher, Order, QueueLimits
+from stoker.worker.fetcher import Fetcher, Lane, Order, QueueLimits
 from stoker.worker.group_sweeper import GroupSweeper
 from stoker.worker.janitor import Janitor
-from stoker.worker.lane import Lane
 from stoker.worker.lease_keeper import LeaseKeeper
 from stoker.worker.lease_reports import LeaseReports
 from stoker.worker.maintenance import Maintenance, keep_running
