@@ -67,14 +67,14 @@ def app(store: Holding) -> Stoker:
 async def test_a_held_outcome_waits_alone_and_the_store_is_not_away(app: Stoker, store: Holding) -> None:
     async with app, working(app) as worker:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
-        await until(lambda: len(worker.store_loop.held_outcomes))
+        await until(lambda: len(worker.store_loop.held_outcomes.waiting))
         others = [await app.enqueue(app.draft("work", {"n": n})) for n in range(1, 51)]
         assert [await handle.result(5) for handle in others] == list(range(1, 51))
         assert worker.ready
         assert (await held.refresh()).status is Status.RUNNING
         store.slots = set()
         assert await held.result(5) == 0
-        assert not len(worker.store_loop.held_outcomes)
+        assert not len(worker.store_loop.held_outcomes.waiting)
         await until(lambda: not worker.claims.tokens)
 
 
@@ -82,12 +82,12 @@ async def test_a_held_outcome_waits_alone_and_the_store_is_not_away(app: Stoker,
 async def test_what_needs_the_same_key_joins_it_and_is_not_sent_with_others(app: Stoker, store: Holding) -> None:
     async with app, working(app) as worker:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
-        await until(lambda: len(worker.store_loop.held_outcomes))
+        await until(lambda: len(worker.store_loop.held_outcomes.waiting))
         handles = [
             await app.enqueue(app.draft("work", {"n": 100 * n, "key": "k" if n % 2 else "free"})) for n in range(1, 11)
         ]
         assert [await handle.result(5) for handle in handles[1::2]] == [100 * n for n in range(2, 11, 2)]
-        await until(lambda: len(worker.store_loop.held_outcomes) == 6)
+        await until(lambda: len(worker.store_loop.held_outcomes.waiting) == 6)
         store.slots = set()
         assert [await handle.result(5) for handle in handles] == [100 * n for n in range(1, 11)]
 
@@ -103,7 +103,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
         await until(lambda: len(store.asked) > 1)
         store.trouble = [trouble]
         await until(lambda: not store.trouble)
-        await until(lambda: len(worker.store_loop.held_outcomes))
+        await until(lambda: len(worker.store_loop.held_outcomes.waiting))
         store.slots = set()
         assert await held.result(5) == 0
 
@@ -129,7 +129,7 @@ async def test_a_worker_that_stops_tries_to_write_it(app: Stoker, store: Holding
     async with app:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
-            await until(lambda: len(worker.store_loop.held_outcomes))
+            await until(lambda: len(worker.store_loop.held_outcomes.waiting))
             left = len(store.asked)
             worker.ask_stop()
             await until(lambda: worker.state == "stopping" and len(store.asked) > left + 2)
@@ -146,7 +146,7 @@ async def test_a_worker_that_stops_says_what_it_could_not_write(
     async with app:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
-            await until(lambda: len(worker.store_loop.held_outcomes))
+            await until(lambda: len(worker.store_loop.held_outcomes.waiting))
     assert "1 outcomes could not be written before the end" in caplog.text
 
 
@@ -175,7 +175,7 @@ async def test_a_queue_of_which_too_many_wait_is_left_alone_until_they_are_writt
         await until(lambda: not worker.fetcher.busy and not worker.fetcher.lane_of("default").buffer)
         tried = len(store.asked)
         await until(lambda: len(store.asked) > tried + 3)
-        assert most <= len(worker.store_loop.held_outcomes) <= most + 10, "and those that were claimed by then"
+        assert most <= len(worker.store_loop.held_outcomes.waiting) <= most + 10, "and those that were claimed by then"
         assert (await store.census()).ready("default") >= 2 * most
         other = await app.enqueue(app.draft("work", {"n": 7}, queue="other"))
         assert await other.result(5) == 7

@@ -37,7 +37,7 @@ WARN_AFTER = 5.0
 
 
 class HeldOutcomes:
-    """Calls `settled` with outcomes that were written, and `wake` after each call to the store."""
+    """Keeps the outcomes that wait. Calls `settled` with those that were written, and `wake` after each call."""
 
     def __init__(
         self,
@@ -54,18 +54,14 @@ class HeldOutcomes:
         self._closed: set[str] = set()
         self._wake = wake
         self._settled = settled
-        self._waiting: list[tuple[Claim, Settlement]] = []
+        self.waiting: list[tuple[Claim, Settlement]] = []
         self._filled = asyncio.Event()
         self._since = 0.0
         self._named = False
 
-    def __len__(self) -> int:
-        """How many outcomes wait."""
-        return len(self._waiting)
-
     def put(self, claim: Claim, settlement: Settlement) -> None:
         """Keep an outcome for which the engine returned `held`."""
-        self._waiting.append((claim, settlement))
+        self.waiting.append((claim, settlement))
         self._filled.set()
         self._queues[claim.queue] += 1
         if self._queues[claim.queue] >= self._outcomes.most and claim.queue not in self._closed:
@@ -73,9 +69,7 @@ class HeldOutcomes:
 
     def sift(self, claims: list[Claim], settlements: list[Settlement]) -> tuple[list[Claim], list[Settlement]]:
         """Take outcomes that need a held key out of a batch; returns the rest."""
-        if not self._waiting:
-            return claims, settlements
-        held = frozenset[str]().union(*(settlement.slots for _, settlement in self._waiting))
+        held = frozenset[str]().union(*(settlement.slots for _, settlement in self.waiting))
         rest: tuple[list[Claim], list[Settlement]] = [], []
         for claim, settlement in zip(claims, settlements, strict=True):
             if settlement.followups and not held.isdisjoint(settlement.slots):
@@ -100,20 +94,20 @@ class HeldOutcomes:
                 await self._until_empty()
         for queue in self._closed:  # for the next start of this worker
             self._fetcher.reopen(queue)
-        return len(self._waiting)
+        return len(self.waiting)
 
     async def _until_empty(self) -> None:
         pause = SHORTEST_PAUSE
-        while self._waiting:
+        while self.waiting:
             await asyncio.sleep(pause * (0.75 + random() / 2))
-            before = len(self._waiting)
+            before = len(self.waiting)
             await self._once()
-            pause = SHORTEST_PAUSE if len(self._waiting) < before else min(2 * pause, LONGEST_PAUSE)
+            pause = SHORTEST_PAUSE if len(self.waiting) < before else min(2 * pause, LONGEST_PAUSE)
             self._name_one()
 
     async def _once(self) -> None:
         """Send them in one call. After an error the store loop sends them."""
-        batch = self._waiting[:LARGEST_BATCH]
+        batch = self.waiting[:LARGEST_BATCH]
         claims, settlements = [claim for claim, _ in batch], [settlement for _, settlement in batch]
         outcomes = self._outcomes
         outcomes.flying.append(claims)
@@ -124,7 +118,7 @@ class HeldOutcomes:
             outcomes.put_back(claims, settlements)
         finally:
             outcomes.flying[:] = [others for others in outcomes.flying if others is not claims]
-        del self._waiting[: len(batch)]
+        del self.waiting[: len(batch)]
         self._queues.subtract(claim.queue for claim in claims)
         if verdicts is not None:
             await self._settled(claims, settlements, verdicts)
@@ -153,10 +147,10 @@ class HeldOutcomes:
             logger.info("this worker claims jobs from queue %s again; %d outcomes wait", queue, self._queues[queue])
 
     def _name_one(self) -> None:
-        if not self._waiting or self._named or time.monotonic() - self._since < WARN_AFTER:
+        if not self.waiting or self._named or time.monotonic() - self._since < WARN_AFTER:
             return
         self._named = True
-        claim, settlement = self._waiting[0]
+        claim, settlement = self.waiting[0]
         logger.warning(
             "the outcome (%s) of job %s (%s) waits for another transaction, which has held the unique key of a "
             "follow-up (%s) for more than %g s; it is tried again until that transaction ends; %d outcomes wait, all "
@@ -166,5 +160,5 @@ class HeldOutcomes:
             claim.kind,
             ", ".join(sorted(settlement.slots)),
             WARN_AFTER,
-            len(self._waiting),
+            len(self.waiting),
         )

@@ -18,17 +18,13 @@ logger = logging.getLogger("stoker.worker")
 
 
 class Notes:
-    """At most one note per running job waits: a newer one is merged into it."""
+    """`waiting`: the notes that are not written, one per running job: a newer one is merged into it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: dict[JobId, Note] = {}
+        self.waiting: dict[JobId, Note] = {}
         self._withheld: set[JobId] = set()
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        """How many jobs have a note that is not written."""
-        return len(self._waiting)
 
     def put(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Keep progress and log lines of a handler until they are written; from any thread."""
@@ -36,12 +32,12 @@ class Notes:
             self._merge(Note(claim.id, claim.worker, claim.token, progress, None, lines, claim.ref))
 
     def _merge(self, note: Note) -> None:
-        known = self._waiting.get(note.id)
+        known = self.waiting.get(note.id)
         if known is not None and known.token == note.token:
             progress = known.progress if note.progress is None else note.progress
             lines = (known.lines + note.lines)[-LONGEST_LOG:]
             note = msgspec.structs.replace(note, progress=progress, lines=lines)
-        self._waiting[note.id] = note
+        self.waiting[note.id] = note
 
     def withhold(self, claim: Claim) -> None:
         """Write nothing of a run until `release`: its block will write it, in its own commit; from any thread."""
@@ -51,8 +47,8 @@ class Notes:
     def take(self, claim: Claim) -> Note | None:
         """What a run has noted and is not written; from any thread."""
         with self._lock:
-            found = self._waiting.get(claim.id)
-            return self._waiting.pop(claim.id) if found is not None and found.token == claim.token else None
+            found = self.waiting.get(claim.id)
+            return self.waiting.pop(claim.id) if found is not None and found.token == claim.token else None
 
     def release(self, claim: Claim) -> None:
         """Go on to write the notes of a run; from any thread."""
@@ -61,14 +57,12 @@ class Notes:
 
     async def write(self, settling: Sequence[Claim] | None = None) -> None:
         """Write progress and log lines: of all jobs, or only of those about to be settled, whose runs are over."""
-        if not self._waiting:
-            return
         with self._lock:
             if settling is None:
-                jobs = self._waiting.keys() - self._withheld
+                jobs = self.waiting.keys() - self._withheld
             else:
-                jobs = self._waiting.keys() & {claim.id for claim in settling}
-            taken = [self._waiting.pop(job) for job in jobs]
+                jobs = self.waiting.keys() & {claim.id for claim in settling}
+            taken = [self.waiting.pop(job) for job in jobs]
         if not taken:
             return
         try:
@@ -84,6 +78,6 @@ class Notes:
     def _keep(self, notes: list[Note]) -> None:
         """Put notes back after a failed write; newer ones may exist already."""
         with self._lock:
-            newer, self._waiting = self._waiting, {note.id: note for note in notes}
+            newer, self.waiting = self.waiting, {note.id: note for note in notes}
             for note in newer.values():
                 self._merge(note)

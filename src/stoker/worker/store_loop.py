@@ -220,7 +220,9 @@ class StoreLoop:
 
     async def call(self) -> None:
         """Make one call to the store, if there is anything to settle or to claim."""
-        claims, settlements = self.held_outcomes.sift(*self._outcomes.take())
+        claims, settlements = self._outcomes.take()
+        if self.held_outcomes.waiting:
+            claims, settlements = self.held_outcomes.sift(claims, settlements)
         asked = self._fetcher.ask(self._state.id) if self._state.taking else None
         if not settlements and asked is None:
             self._rested()
@@ -253,7 +255,8 @@ class StoreLoop:
         self.asking += asked is not None
         try:
             if settlements:
-                await self._notes.write(claims)
+                if self._notes.waiting:
+                    await self._notes.write(claims)
                 return await self.engine.settle(settlements, demand=demand)
             assert demand is not None
             return Settled([], await self.engine.claim(demand))

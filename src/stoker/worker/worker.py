@@ -552,7 +552,8 @@ class Worker:
         if not self.draining or self.state != "running":
             return
         store_loop = self.store_loop
-        resting = not (self.fetcher.busy or len(self.outcomes) or store_loop.under_way or len(store_loop.held_outcomes))
+        held = store_loop.held_outcomes.waiting
+        resting = not (self.fetcher.busy or len(self.outcomes) or store_loop.under_way or held)
         if resting and not self._under_way and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 
