@@ -26,8 +26,7 @@ from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.engines.sql.packing import read_options, read_unique
-from stoker.engines.sql.settings import read_queue
+from stoker.engines.sql.packing import read_options, read_queue, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, EngineUnavailable

@@ -15,7 +15,7 @@ import msgspec
 from stoker.engines.postgres import audit, counters, subqueues
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.settings import pack_budget, pack_queue, read_budget, read_queue
+from stoker.engines.sql.packing import pack_budget, pack_queue, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.audit import By, of_setting
 from stoker.model.control import (

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.statements import sql
-from stoker.engines.sql.packing import read_unique
-from stoker.engines.sql.settings import read_bucket
+from stoker.engines.sql.packing import read_bucket, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.control import Pause

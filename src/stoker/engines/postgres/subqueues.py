@@ -16,8 +16,7 @@ from uuid import UUID
 import msgspec
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.sql.packing import read_options
-from stoker.engines.sql.settings import NO_BUCKET, pack_bucket, read_bucket
+from stoker.engines.sql.packing import NO_BUCKET, pack_bucket, read_bucket, read_options
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId

@@ -21,8 +21,7 @@ from stoker.engines.postgres.statements import changed_table, sql
 from stoker.engines.shared.careful import wanted_by_drafts
 from stoker.engines.shared.unit_of_work import Wanted, Written
 from stoker.engines.sql.careful import SqlUnit
-from stoker.engines.sql.packing import legible, read_options
-from stoker.engines.sql.settings import pack_queue, read_queue
+from stoker.engines.sql.packing import legible, pack_queue, read_options, read_queue
 from stoker.engines.sql.steps import Row, Steps, Together
 from stoker.model.control import Queue
 from stoker.model.errors import EngineBusy

@@ -1,4 +1,8 @@
-"""How the SQL engines pack a job's rarer fields; what cannot be read is reported."""
+"""How the SQL engines pack values into columns: a job's rarer fields, queues, budgets.
+
+A field of a job that cannot be read is reported. A queue or budget has one column for each value, in one order for both
+engines; what an app declared last is JSON, because nothing searches it and only the next declaration reads it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stoker.engines.sql.steps import Row
+from stoker.model.control import Budget, Pause, Queue, Tuning
 from stoker.model.errors import CorruptRecord
 from stoker.model.job import Options, salvaged, unpack
 from stoker.model.query import Totals
+from stoker.model.retry import Curve
+from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate
 from stoker.model.unique import TRAITS, Unique
 
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
@@ -18,6 +26,9 @@ _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
 encode = msgspec.json.Encoder().encode
 _metadata = msgspec.json.Decoder(dict[str, str]).decode
 _lines = msgspec.json.Decoder(tuple[str, ...]).decode
+_tuning = msgspec.json.Decoder(Tuning).decode
+_limits = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
+_rate = msgspec.json.Decoder(Rate).decode
 
 
 def pack_unique(unique: Unique | None) -> tuple[str | None, int | None]:
@@ -114,3 +125,74 @@ def totals(sums: Mapping[str, list[int]], troubles: Mapping[str, str]) -> dict[s
 def legible(text: str) -> str:
     """Text as every database stores it: what a handler wrote must never keep its run from ending."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+# --- queues and budgets -----------------------------------------------------------------------------------------
+
+NO_BUCKET = (None,) * 5
+
+
+def pack_queue(queue: Queue) -> tuple[Any, ...]:
+    """The columns of a queue: name, pause, workers, bucket, retention, curve, cool-down, declaration, turns."""
+    pause, curve, cool = queue.pause, queue.curve, queue.cooldown
+    return (
+        queue.name,
+        pause is not None,
+        *((None, None, None) if pause is None else (pause.until, pause.reason, pause.by)),
+        queue.workers,
+        *(NO_BUCKET if queue.bucket is None else pack_bucket(queue.bucket)),
+        queue.keep_done,
+        queue.keep_dead,
+        curve.on,
+        curve.base,
+        curve.max,
+        cool.until,
+        cool.count,
+        None if queue.declared is None else encode(queue.declared).decode(),
+        queue.fair,
+        encode(queue.limits).decode() if queue.limits else None,
+    )
+
+
+def read_queue(row: Row) -> Queue:
+    """What `pack_queue` wrote."""
+    (
+        name, paused, until, reason, by, workers, n, per, burst, tokens, refilled,
+        keep_done, keep_dead, on, base, top, cool_until, count, declared, fair, limits,
+    ) = row  # fmt: skip
+    return Queue(
+        name=name,
+        pause=Pause(until, reason, by) if paused else None,
+        workers=workers,
+        bucket=read_bucket(n, per, burst, tokens, refilled),
+        keep_done=keep_done,
+        keep_dead=keep_dead,
+        curve=Curve(bool(on), base, top),
+        cooldown=OPEN if cool_until is None and not count else Cooldown(cool_until, count),
+        declared=None if declared is None else _tuning(declared),
+        fair=bool(fair),
+        limits=() if limits is None else _limits(limits),
+    )
+
+
+def pack_bucket(bucket: Bucket) -> tuple[float, float, float, float, int]:
+    """The columns of a bucket: n, per, burst, tokens, refilled."""
+    return *bucket.rate.numbers, bucket.tokens, bucket.refilled_at
+
+
+def read_bucket(n: float | None, per: float, burst: float, tokens: float, refilled: int) -> Bucket | None:
+    """What `pack_bucket` wrote; None: the queue has no rate."""
+    return None if n is None else Bucket(Rate(n, per, burst), tokens, refilled)
+
+
+def pack_budget(budget: Budget) -> tuple[Any, ...]:
+    """The columns of a budget: name, bucket, declaration."""
+    declared = None if budget.declared is None else encode(budget.declared).decode()
+    return budget.name, *pack_bucket(budget.bucket), declared
+
+
+def read_budget(row: Row) -> Budget:
+    """What `pack_budget` wrote."""
+    name, n, per, burst, tokens, refilled, declared = row
+    bucket = Bucket(Rate(n, per, burst), tokens, refilled)
+    return Budget(name, bucket, None if declared is None else _rate(declared))

@@ -17,8 +17,7 @@ import msgspec
 
 from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.engines.sql.packing import read_metadata, read_options, read_unique
-from stoker.engines.sql.settings import read_bucket
+from stoker.engines.sql.packing import read_bucket, read_metadata, read_options, read_unique
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.sql.settings import pack_budget, read_budget, read_queue
+from stoker.engines.sql.packing import pack_budget, read_budget, read_queue
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import audit, subqueues
 from stoker.engines.sqlite.statements import sql

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoker.engines.sql.packing import read_options
-from stoker.engines.sql.settings import NO_BUCKET, pack_bucket, read_bucket
+from stoker.engines.sql.packing import NO_BUCKET, pack_bucket, read_bucket, read_options
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import PICK
 from stoker.engines.sqlite.statements import sql

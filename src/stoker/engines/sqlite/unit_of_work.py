@@ -15,7 +15,7 @@ import msgspec
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
-from stoker.engines.sql.settings import pack_queue, read_queue
+from stoker.engines.sql.packing import pack_queue, read_queue
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
