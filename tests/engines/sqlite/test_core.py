@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.sqlite import SqliteEngine, wal, write_queue
+from stoker.engines.sqlite import SqliteEngine, connection, write_queue
 from stoker.engines.sqlite.liveness import LivenessFiles
 from stoker.model.control import Tuning
 from stoker.model.errors import (
@@ -207,7 +207,7 @@ async def test_a_job_may_start_before_its_enqueue_is_answered(
     await worker.open()
     await worker.renew("w", [], first=True)
     disk = threading.Event()
-    monkeypatch.setattr(wal, "_sync", lambda file: disk.wait(60))
+    monkeypatch.setattr(connection, "_sync", lambda file: disk.wait(60))
     async with asyncio.TaskGroup() as group:
         inserting = group.create_task(engine.insert([draft(queue="new") for _ in range(n)]))
         assert await worker.wait(["new"], 30.0) == {"new"}
@@ -229,7 +229,7 @@ async def test_a_disk_that_does_not_confirm_is_an_error_and_the_call_can_be_repe
     drafts = [draft() for _ in range(n)]
     await engine.renew("w", [], first=True)
     with monkeypatch.context() as patch:
-        patch.setattr(wal, "_sync", refuse)
+        patch.setattr(connection, "_sync", refuse)
         inserting = asyncio.ensure_future(engine.insert(drafts))
         claiming = asyncio.ensure_future(engine.claim(Demand("w", (("default", 1),))))
         with pytest.raises(EngineUnavailable, match=r"Input/output error.*same job ids"):
@@ -250,7 +250,7 @@ async def test_nothing_is_written_behind_what_a_failed_sync_forgot(path: Path, m
     engine = SqliteEngine(path, busy_timeout=0.05)
     await engine.open()
     with monkeypatch.context() as patch:
-        patch.setattr(wal, "_sync", refuse)
+        patch.setattr(connection, "_sync", refuse)
         with pytest.raises(EngineUnavailable):
             await engine.insert([draft()])
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:

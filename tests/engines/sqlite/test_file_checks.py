@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stoker.engines.sqlite import file_checks
-from stoker.engines.sqlite.file_checks import filesystem, identity, inspect_path, version_warning
+from stoker.engines.sqlite.connection import identity
+from stoker.engines.sqlite.file_checks import filesystem, inspect_path, version_warning
 from stoker.model.errors import EngineReadOnly, EngineRefused, EngineUnavailable
 
 pytestmark = pytest.mark.engine("sqlite")

@@ -1,4 +1,4 @@
-"""Connections to SQLite: set up, run steps on them, and translate every driver error once.
+"""Connections to SQLite: set up, run steps on them, fsync their log, and translate every driver error once.
 
 A connection is in autocommit mode and never waits: a busy database raises `EngineBusy`, and the caller decides whether
 and where to wait. Two threads may use it one after the other, never at once. A write transaction always starts with
@@ -15,8 +15,6 @@ from contextlib import closing
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sql.steps import Many, Row, Step, Steps
-from stoker.engines.sqlite import file_checks
-from stoker.engines.sqlite.wal import Wal
 from stoker.model.errors import (
     CorruptRecord,
     EngineBusy,
@@ -52,6 +50,8 @@ STEPS_BETWEEN_LOOKS = 10_000
 
 DriverError = sqlite3.Error
 
+_sync = getattr(os, "fdatasync", os.fsync)  # what SQLite itself calls for its log, where the system has it
+
 
 class Connection:
     """One connection of the engine. `file_checks.inspect_path` must have accepted the path before.
@@ -73,7 +73,7 @@ class Connection:
             )
         except sqlite3.Error as error:
             raise translated(error, path) from error
-        self._identity = file_checks.identity(path)
+        self._identity = identity(path)
         self.wal = Wal(path)
         self._execute = self._raw.execute
         self._executemany = self._raw.executemany
@@ -202,7 +202,7 @@ class Connection:
 
     def prepare(self, level: int) -> None:
         """Check that the files were not replaced, and set `PRAGMA synchronous` for the next write."""
-        if file_checks.identity(self.path) != self._identity:
+        if identity(self.path) != self._identity:
             raise EngineUnavailable(
                 f"the database {self.path} was deleted or replaced while it was open. Nothing was written. Put the "
                 "file back, or close this engine and open it again on the new one"
@@ -261,6 +261,68 @@ class Connection:
     def close(self) -> None:
         self._raw.close()
         self.wal.close()
+
+
+class Wal:
+    """The write-ahead log of one connection as a file: checks that it was not replaced, and fsyncs it.
+
+    SQLite writes and reads it. Wake-ups are sent before the fsync and the caller is answered after it, so the engine
+    syncs the file itself, on a descriptor of its own. Closing that drops no lock of SQLite: those are on other files.
+
+    `unsynced`: an fsync failed. The kernel may have dropped the pages it could not write, so the log cannot be synced
+    again and must be restarted.
+    """
+
+    __slots__ = ("_database", "_file", "_identity", "path", "unsynced")
+
+    def __init__(self, database: str) -> None:
+        self.path = f"{database}-wal"
+        self.unsynced = False
+        self._database = database
+        self._file: int | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Raise if the file was replaced.
+
+        SQLite keeps it for as long as a connection is open.
+        """
+        found = identity(self.path)
+        if self._identity is None:
+            self._identity = found
+        elif found != self._identity:
+            raise EngineUnavailable(
+                f"the log {self.path} was deleted or replaced while the database was open. Nothing was written. Put it "
+                "back, or close every program that has the database open, without killing it, and open it again: "
+                "what the log held is stored when the last one closes"
+            )
+
+    def sync(self) -> None:
+        """Fsync the log, and with it every commit so far."""
+        try:
+            if self._file is None:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            _sync(self._file)
+        except OSError as error:
+            self.unsynced = True
+            raise EngineUnavailable(
+                f"the disk did not confirm what was just stored in {self._database}: {error.strerror}. It is stored "
+                "and its jobs may run, but a power loss could undo it. Repeating the call with the same job ids is safe"
+            ) from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return device and inode of the file at the path, to compare later; None if there is none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _ERRORS: dict[int, tuple[type[EngineError], str]] = {

@@ -1,7 +1,7 @@
 """Checks before a database is opened: its file system, its rights, and the version of SQLite.
 
-The engine calls `inspect_path` at every open, before SQLite sees the file, keeps `identity` to detect later that the
-file was deleted or replaced, and shows `version_warning` at open and in `describe`.
+The engine calls `inspect_path` at every open, before SQLite sees the file, and shows `version_warning` at open and in
+`describe`.
 
 Rule: nothing here ever opens an existing database. Closing any descriptor of a file drops all locks the process has
 on it, also those of the user's own connections.
@@ -153,12 +153,3 @@ def version_warning(version: tuple[int, ...]) -> str | None:
         f"SQLite {'.'.join(map(str, version))} has the WAL-reset bug: commits of other programs can be lost; "
         "use SQLite 3.51.3+, 3.50.7+ or 3.44.6+, or ?journal=delete"
     )
-
-
-def identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """Return device and inode of the file at the path, to compare later; None if there is none."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.engines.sql import migrations
 from stoker.engines.sqlite import file_checks
-from stoker.engines.sqlite.connection import FULL, Connection, Journal
+from stoker.engines.sqlite.connection import FULL, Connection, Journal, identity
 from stoker.engines.sqlite.side_folder import SideFolder
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.engines.sqlite.write_transaction import begin, commit
@@ -69,7 +69,7 @@ def plan(path: str, journal: Journal, patience: float) -> list[str]:
 
 def lacking(path: str, journal: Journal, patience: float) -> list[migrations.Migration]:
     """Return the migrations that a file needs; a file that does not exist needs all."""
-    if file_checks.identity(path) is None:
+    if identity(path) is None:
         return list(MIGRATIONS)
     connection = Connection(path, journal=journal)
     try:

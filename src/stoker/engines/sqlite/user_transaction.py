@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sql.user_handles import handles
-from stoker.engines.sqlite import file_checks
-from stoker.engines.sqlite.connection import Connection, DriverError, translated
+from stoker.engines.sqlite.connection import Connection, DriverError, identity, translated
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.engines.sqlite.write_transaction import LONGEST_NAP, SHORTEST_NAP, commit
@@ -172,7 +171,7 @@ async def check(path: str, handle: Any) -> None:
         dialect = handles.dialect_of(handle)
         raise EngineRefused(f"tx= is a {who} on {dialect}, but the jobs are in {path}. Nothing was stored")
     file = await handles.sqlite_file(handle)
-    if not file or file_checks.identity(file) != file_checks.identity(path):
+    if not file or identity(file) != identity(path):
         raise EngineRefused(
             f"tx= is a {who} on {file or 'a database in memory'}, but the jobs are in {path}. Nothing was stored: one "
             "transaction cannot hold both. Use a connection to the same file, or enqueue without tx="
