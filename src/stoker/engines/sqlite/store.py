@@ -27,7 +27,8 @@ from stoker.engines.sqlite import claim, file_checks, find, groups, leases, outb
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
 from stoker.engines.sqlite.side_folder import SideFolder
-from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.engines.sqlite.wakeup import EVERYTHING, WakeSocket
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.engines.sqlite.write_queue import WriteQueue
@@ -42,6 +43,8 @@ from stoker.model.time import MINUTE, SECOND, Instant, Span
 log = logging.getLogger("stoker.engines.sqlite")
 
 T = TypeVar("T")
+
+_NOW = sql("now")
 
 KEPT = 2
 """Idle connections of own transactions; with one writer, more are seldom in use."""
@@ -180,14 +183,14 @@ class Store:
             await asyncio.sleep(0.001)
 
     def _read_once(self, resources: OpenResources, make: Callable[[Instant], Steps[T]]) -> T:
-        return resources.reader.read(user_transaction.at_now(self.clock(), make))
+        return resources.reader.read(_at_now(self.clock(), make))
 
     async def read_in_slices(self, make: Callable[[Instant], Steps[T]]) -> T:
         """Read slice by slice.
 
         The loop runs other work in between, so no snapshot is held.
         """
-        steps = user_transaction.at_now(self.clock(), make)
+        steps = _at_now(self.clock(), make)
         done, result = self.resources().reader.run_some(steps, None, SLICE)
         while not done:
             await asyncio.sleep(0)
@@ -281,6 +284,12 @@ class Store:
                 resources.unchecked = False
                 for topic in found:
                     resources.hub.wake(topic)
+
+
+def _at_now(clock: Instant, make: Callable[[Instant], Steps[T]]) -> Steps[T]:
+    """Return reading steps made for the store's now, which may be ahead of this machine's clock."""
+    [(high,)] = yield _NOW, ()
+    return (yield from make(high if 0 < high - clock <= FURTHEST_AHEAD else clock))
 
 
 def _with_work(topics: Sequence[str], now: Instant) -> Steps[list[str]]:

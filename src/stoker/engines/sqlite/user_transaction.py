@@ -16,12 +16,11 @@ from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sql.user_handles import handles
 from stoker.engines.sqlite.connection import Connection, DriverError, identity, translated
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
+from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.engines.sqlite.write_transaction import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.groups import Closing
 from stoker.model.job import Draft
-from stoker.model.time import Instant
 
 T = TypeVar("T")
 
@@ -176,9 +175,3 @@ async def check(path: str, handle: Any) -> None:
             f"tx= is a {who} on {file or 'a database in memory'}, but the jobs are in {path}. Nothing was stored: one "
             "transaction cannot hold both. Use a connection to the same file, or enqueue without tx="
         )
-
-
-def at_now(clock: Instant, make: Callable[[Instant], Steps[T]]) -> Steps[T]:
-    """Return reading steps made for the store's now, which may be ahead of this machine's clock."""
-    [(high,)] = yield _HIGH, ()
-    return (yield from make(high if 0 < high - clock <= FURTHEST_AHEAD else clock))
