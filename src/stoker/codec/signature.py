@@ -5,9 +5,10 @@ app and REST pass through `encode_payload` what they enqueue by name. The rules 
 text that reaches the handler byte for byte; a value that JSON would change on the way (NaN, a number as a key) is
 refused before anything is stored; nothing read from a store ever names code to run.
 
-msgspec does the work: a Struct made from the signature binds and encodes a call, a second one decodes it (`structs`).
-Variable arguments, payloads that are lists, and errors take the slow way, parameter by parameter, which names what is
-wrong.
+msgspec does the work: a Struct made from the parameters binds arguments as the function does and encodes what was
+given, a second one decodes a whole payload by the type hints. Where a function cannot be imitated (variable arguments,
+names that a class would change), for payloads that are lists, and for errors there is the slow way, parameter by
+parameter, which names what is wrong.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
+from msgspec.structs import asdict, astuple
 
 from stoker.codec.json_check import PAYLOAD_LIMIT
-from stoker.codec.structs import Call, binder, lenient_decoder, unpacker
-from stoker.codec.to_json import encode_value, reason, revive
+from stoker.codec.to_json import PLAIN, encode_value, reason, revive
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, shown
 
 __all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
+
+Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a handler is called with: positionals and keywords."""
 
 _REST: Final = "*"  # the key of *args in a payload; no parameter can have this name
 _decode_parts = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
@@ -87,9 +91,9 @@ class Signature:
             if p.default is None and hints.get(p.name, Any) is not Raw:
                 hints[p.name] = typing.Optional[hints.get(p.name, Any)]  # noqa: UP045 - a hint need not know `|`
         self._readers = {p.name: self._reader(p.name, hints.get(p.name, Any)) for p in self._parameters}
-        self._bind = binder(self._parameters)
-        self._read, self._unpack = unpacker(self._parameters, hints)
-        self._read_result = lenient_decoder(hints.get("return", Any))
+        self._bind = _binder(self._parameters)
+        self._read, self._unpack = _unpacker(self._parameters, hints)
+        self._read_result = _lenient_decoder(hints.get("return", Any))
 
     @property
     def parameters(self) -> inspect.Signature:
@@ -319,3 +323,67 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 def _is_error(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, BaseException)
+
+
+# --- the Structs of the fast way --------------------------------------------------------------------------------
+
+
+def _binder(parameters: Collection[inspect.Parameter]) -> Callable[..., Any] | None:
+    """A Struct that takes arguments as the function does; None where only `inspect` can imitate the function.
+
+    Its defaults are UNSET, which msgspec leaves out of the JSON: what the caller did not give is not stored, what he
+    gave is, even where it equals today's default.
+    """
+    positional: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    keyword: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for p in parameters:
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or _is_private(p.name):
+            return None
+        fields = keyword if p.kind is p.KEYWORD_ONLY else positional
+        fields.append((p.name, Any) if p.default is p.empty else (p.name, Any, UNSET))
+    base = msgspec.defstruct("Positional", positional, gc=False)
+    return msgspec.defstruct("Arguments", keyword, bases=(base,), kw_only=True, gc=False) if keyword else base
+
+
+def _unpacker(
+    parameters: Collection[inspect.Parameter], hints: Mapping[str, Any]
+) -> tuple[Callable[[bytes], Any] | None, Callable[[Any], Call]]:
+    """A typed decoder for the whole payload, and what turns its Struct into a call; None for variable arguments."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or _is_private(p.name):
+            return None, lambda _: ((), {})
+        hint = hints.get(p.name, Any)
+        fields.append((p.name, hint) if p.default is p.empty else (p.name, hint, _default(p.default)))
+    struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+    read = msgspec.json.Decoder(struct, dec_hook=revive).decode
+    keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    count = len(parameters) - len(keywords)
+    if not keywords:
+        return read, lambda arguments: (astuple(arguments), {})
+    if not count:
+        return read, lambda arguments: ((), asdict(arguments))
+
+    def unpack(arguments: Any) -> Call:
+        values = astuple(arguments)
+        return values[:count], dict(zip(keywords, values[count:]))  # noqa: B905 - strict costs, and lengths are ours
+
+    return read, unpack
+
+
+def _is_private(name: str) -> bool:
+    """A class, hence a Struct, would store this name under another one."""
+    return name.startswith("__") and not name.endswith("__")
+
+
+def _default(value: Any) -> Any:
+    """The function's own default object, never a copy of it: msgspec would copy or refuse a mutable one."""
+    return value if type(value) in PLAIN else msgspec.field(default_factory=lambda: value)
+
+
+def _lenient_decoder(hint: Any) -> Callable[[bytes], Any]:
+    """A result is a by-product: a return hint that JSON cannot honour reads as plain JSON."""
+    try:
+        return msgspec.json.Decoder(hint, dec_hook=revive).decode
+    except Exception:  # noqa: BLE001 - msgspec and users' metaclasses raise what they like
+        return msgspec.json.Decoder().decode
