@@ -234,3 +234,12 @@ def _die_with_parent(parent: int, death: signal.Signals) -> None:
 def _death_signal(number: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def set_title(text: str) -> None:
+    """Set what `ps` and `top` show of this process. Without `setproctitle` (the extra `titles`) nothing happens."""
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return
+    setproctitle(f"stoker: {text}")

@@ -119,8 +119,8 @@ def work(
         _alone(found, served, order or "own", drain, settings)
     if metrics_port is not None:
         _check_metrics()
+    from stoker.subprocesses import set_title
     from stoker.supervisor.supervisor import Supervisor
-    from stoker.titles import set_title
 
     set_title(f"supervisor of {app}, {processes} {'process' if processes == 1 else 'processes'}")
     screen = None

@@ -35,8 +35,7 @@ from stoker.model.job import Claim, Note, Settlement
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
 from stoker.model.time import SECOND, Span
-from stoker.subprocesses import Parent
-from stoker.titles import set_title
+from stoker.subprocesses import Parent, set_title
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

@@ -18,9 +18,8 @@ from stoker.codec.error_text import describe_error, text_of
 from stoker.engines import notices
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
-from stoker.subprocesses import Parent
+from stoker.subprocesses import Parent, set_title
 from stoker.supervisor import messages
-from stoker.titles import set_title
 from stoker.worker.main import MainLoop
 from stoker.worker.worker import LAST_WAIT, Worker
 
