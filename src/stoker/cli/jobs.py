@@ -15,7 +15,7 @@ from stoker.admin import Bulk, Filter, Operators
 from stoker.admin.details import EventView, JobDetail
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
-from stoker.cli.groups import NearestGroup
+from stoker.cli.command import NearestGroup
 from stoker.cli.operations import tally
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read, read_moment, read_time, said, show
 from stoker.cli.text import one_line, safe

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from stoker.admin.limits import BudgetView, KeyView
-from stoker.cli.groups import NearestGroup
+from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, length, objects, on_store, read_rate, said, show
 from stoker.cli.text import safe
 

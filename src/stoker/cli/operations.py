@@ -10,7 +10,7 @@ import msgspec
 
 from stoker.admin import Operators
 from stoker.admin.operations import OperationView
-from stoker.cli.groups import NearestGroup
+from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, show
 from stoker.cli.text import safe
 

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.admin import Operators
 from stoker.admin.queues import QueueView, purged
-from stoker.cli.groups import NearestGroup
+from stoker.cli.command import NearestGroup
 from stoker.cli.store import (
     EXIT_CODES,
     ago,

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from stoker.admin import Operators
-from stoker.cli.groups import NearestGroup
+from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, on_store, read_time, said, show
 from stoker.cli.text import one_line, safe
 from stoker.codec.signature import display
