@@ -28,7 +28,6 @@ from stoker.engines.postgres import (
     find,
     groups,
     insert,
-    insert_batcher,
     leases,
     notes,
     outbox,
@@ -123,7 +122,7 @@ class PostgresEngine(Documents):
         self._store = Store(options)
         self._claimer = claim.Claimer(self._store)
         self._store.looks.inserted = self._claimer.inserted
-        self._batchers = insert_batcher.InsertBatchers(self._store)
+        self._batchers = insert.InsertBatchers(self._store)
         self._sequencer = Sequencer(self._store)
         self._census_bounds = CensusBounds()
 
