@@ -32,10 +32,6 @@ from stoker.testing.conformance.harness import Store
 _ODD_TEXT = "Traceback:\n\tboom ' \" \\ % {} é 日本 🧨"
 
 
-class _RolledBack(Exception):
-    """Ends a transaction without its changes."""
-
-
 async def _requeue(store: Store, job: bytes) -> None:
     tally = await store.engine.alter(Selection((job,)), Requeue())
     assert tally.changed == 1

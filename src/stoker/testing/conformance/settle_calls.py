@@ -19,21 +19,13 @@ from stoker.model.outcome import (
     Snoozed,
     Throttled,
 )
-from stoker.model.query import Requeue, Selection
 from stoker.model.time import HOUR, MINUTE
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store, needs
 
-_ODD_TEXT = "Traceback:\n\tboom ' \" \\ % {} é 日本 🧨"
-
 
 class _RolledBack(Exception):
     """Ends a transaction without its changes."""
-
-
-async def _requeue(store: Store, job: bytes) -> None:
-    tally = await store.engine.alter(Selection((job,)), Requeue())
-    assert tally.changed == 1
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
