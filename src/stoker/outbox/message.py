@@ -33,19 +33,63 @@ class Message(msgspec.Struct, Generic[T_co], frozen=True, weakref=False):
     appended, not JSON.
     """
 
-    id: str
-    key: str
-    payload: bytes
-    type: str
+    # A batch may have hundreds of them, so whatever a handler may not ask for is made when it asks.
+    _stored: stored.Message
     stream: str
-    partition: int
-    number: int
-    created: datetime
-    headers: Mapping[str, str] = {}
-    attempts: int = 0
-    raw: bool = False
     _read: Reader = unread
     _body: Any = UNSET
+
+    @property
+    def id(self) -> str:
+        """The message's UUID."""
+        return text(self._stored.id)
+
+    @property
+    def key(self) -> str:
+        """What the message belongs to: messages of one key arrive in order."""
+        return self._stored.key
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes of the body."""
+        found = self._stored.payload
+        assert found is not None, "messages without a body become letters"
+        return found
+
+    @property
+    def type(self) -> str:
+        """What kind of message it is."""
+        return self._stored.type
+
+    @property
+    def partition(self) -> int:
+        """The partition of its key."""
+        return self._stored.partition
+
+    @property
+    def number(self) -> int:
+        """Its place in the partition, from 1 on."""
+        return self._stored.number
+
+    @property
+    def created(self) -> datetime:
+        """When it was appended."""
+        return moment(self._stored.created)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the producer added, by name."""
+        return self._stored.headers
+
+    @property
+    def attempts(self) -> int:
+        """Earlier deliveries."""
+        return self._stored.attempts
+
+    @property
+    def raw(self) -> bool:
+        """Whether the payload is the caller's own bytes, not JSON."""
+        return self._stored.raw
 
     @property
     def body(self) -> T_co:
@@ -65,18 +109,4 @@ class Message(msgspec.Struct, Generic[T_co], frozen=True, weakref=False):
 
 def message(found: stored.Message, stream: str, read: Reader = unread) -> Message[Any]:
     """A stored message as a handler gets it; its body must not be missing."""
-    assert found.payload is not None, "messages without a body become letters"
-    return Message(
-        text(found.id),
-        found.key,
-        found.payload,
-        found.type,
-        stream,
-        found.partition,
-        found.number,
-        moment(found.created),
-        found.headers,
-        found.attempts,
-        found.raw,
-        read,
-    )
+    return Message(found, stream, read)

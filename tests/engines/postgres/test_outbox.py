@@ -254,16 +254,17 @@ async def test_dead_rows_under_a_held_snapshot_cost_a_turn_nothing(
         rid, pid, turn, position = await connection.fetchrow(query)
         home = await connection.fetchval("SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint")
         fields = (position, 0, None, "w1", 1, 1, 0, 1, None, 0)
-        asked: dict[str, tuple[Any, ...]] = {
-            "outbox_sequence": ("orders", snapshot, home, 1_000, False, False),
-            "outbox_cursors": ("orders", "publish", None, "w1", None, None),
-            "outbox_turn": (rid, pid, turn, *fields, 10, 1 << 20, True),
-            "outbox_partitions": (pid // 64,),
-            "outbox_passed": (pid // 64,),
-        }
+        asked: list[tuple[str, tuple[Any, ...]]] = [
+            ("outbox_sequence", ("orders", snapshot, home, 1_000, False, False)),
+            ("outbox_cursors", ("orders", "publish", None, "w1", None, None)),
+            ("outbox_turn", (rid, pid, turn, *fields, 10, 1 << 20, True, False, None)),
+            ("outbox_turn", (rid, pid, turn, *fields, 10, 1 << 20, True, True, None)),
+            ("outbox_partitions", (pid // 64,)),
+            ("outbox_passed", (pid // 64,)),
+        ]
         return {
-            name: await _buffers(postgres_url, placed(STATEMENTS[name], postgres_schema), values)
-            for name, values in asked.items()
+            f"{n} {name}": await _buffers(postgres_url, placed(STATEMENTS[name], postgres_schema), values)
+            for n, (name, values) in enumerate(asked)
         }
 
     try:

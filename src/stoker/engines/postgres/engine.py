@@ -7,7 +7,7 @@ Claims, renewals and other calls that are soon repeated do not wait for the fsyn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import ClassVar, Literal, Self, TypeVar
 
@@ -428,16 +428,14 @@ class PostgresEngine(Documents):
         clock = self._store.now()
         if tx is not None:
             return await self._join(tx, lambda _: outbox.advance(clock, advance, lax=False))
-        if outbox.has_letters(advance):
-            if wish is not None:
-                await self._sequencer.step(wish.stream)
-            return await self._store.write(lambda _: outbox.advance(clock, advance, wish), lane="stream", lax=True)
         if wish is not None:
             if self._sequencer.recent(wish.stream):
-                with suppress(outbox.Unnumbered):
-                    go_on = partial(outbox.advance, clock, advance, wish, numbered=False)
-                    return await self._store.each("stream", go_on)
+                lease = await self._store.each("stream", partial(outbox.go_on, clock, advance, wish))
+                if lease is not None:
+                    return Advanced(applied=True, lease=lease)
             await self._sequencer.step(wish.stream)
+        if outbox.has_letters(advance):
+            return await self._store.write(lambda _: outbox.advance(clock, advance, wish), lane="stream", lax=True)
         return await self._store.each("stream", lambda: outbox.advance(clock, advance, wish))
 
     @timed(write=False)

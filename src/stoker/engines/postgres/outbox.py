@@ -17,7 +17,7 @@ from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.stream_rows import Shown, cursor_row, read_cursor, read_message
+from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, read_cursor, read_message, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.engines.sql.stream_rows import pack_headers
@@ -178,32 +178,39 @@ def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
     place, limit = shown.place, wanted(cursor, wish)
     for (key,) in (yield _RELEASED, place[:2]) if shown.released else ():
         parked = yield from letters.parked(cursor, place, key, limit)
-        rows = yield from _write(shown, cursor)
+        rows = yield from _write(place, cursor)
         messages = _within([message_of(letter) for letter in parked], wish.bytes)
         return Lease(cursor, messages, released=key, more=True) if rows else None
     due = (yield from letters.due(cursor, place)) if shown.due else None
     if due is not None:
-        rows = yield from _write(shown, cursor)
+        rows = yield from _write(place, cursor)
         return Lease(cursor, (message_of(due),), replayed=True, more=True) if rows else None
     if shown.oldest is None:
         raise Retriable("a user has just ended the letter that was to be delivered")
     keys = {key for (key,) in (yield _PARKED, place[:2])} if cursor.parked else set()
-    rows = yield from _write(shown, cursor, limit, wish.bytes)
-    messages = tuple(read_message(cursor.partition, row, attempts_seen(cursor)) for row in rows)
+    rows = yield from _write(place, cursor, limit, wish.bytes)
+    return _leased(place, cursor, rows, keys)
+
+
+def _write(place: Place, cursor: Cursor, limit: int = 0, most: int = 0, *, lax: bool = True) -> Steps[list[Row]]:
+    """Write a cursor and read messages behind it. No row: it was changed meanwhile, and nothing is written."""
+    rows: list[Row] = yield _TURN, turn_row(place, cursor, limit=limit, most=most, lax=lax)
+    return rows
+
+
+def _leased(place: Place, cursor: Cursor, rows: Sequence[Row], parked: set[str]) -> Lease | None:
+    """Return a lease with the messages of `outbox_turn`; None if it wrote nothing."""
+    partition, seen = cursor.partition, attempts_seen(cursor)
+    messages = tuple([read_message(partition, row, seen) for row in rows])
     if not messages:
         return None
     return Lease(
         cursor,
         messages,
-        frozenset(keys.intersection(message.key for message in messages)),
+        frozenset(parked.intersection(message.key for message in messages) if parked else ()),
         more=rows[-1][8] > messages[-1].number,
+        ref=(place._replace(turn=place.turn + 1), cursor),
     )
-
-
-def _write(shown: Shown, cursor: Cursor, limit: int = 0, most: int = 0, *, lax: bool = True) -> Steps[list[Row]]:
-    """Write a cursor and read messages behind it. No row: it was changed meanwhile, and nothing is written."""
-    rows: list[Row] = yield _TURN, (*cursor_row(shown.place, cursor), limit, most, lax)
-    return rows
 
 
 def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
@@ -219,23 +226,29 @@ def has_letters(change: Advance) -> bool:
     return any(effects) or change.released is not None
 
 
-class Unnumbered(Exception):
-    """There is nothing more to lease; perhaps there is after a step of the numbering. Nothing was written."""
+def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Steps[Lease | None]:
+    """Store an advance and lease the same partition again, by one statement.
 
-
-def advance(
-    clock: Instant | None, change: Advance, wish: Wish | None = None, *, lax: bool = True, numbered: bool = True
-) -> Steps[Advanced]:
-    """Store an advance; with `wish`, lease the same partition again if there is more.
-
-    `numbered`: a step of the numbering has just been made. Otherwise `Unnumbered` is raised if there is nothing more.
+    None, with nothing written, if the cursor is not the one of the lease any more, if there is no message behind it, or
+    if anything but messages must be looked at.
     """
+    if change.ref is None or change.after or has_letters(change):
+        return None
+    place, cursor = change.ref
+    free = advanced(cursor, change, 0)
+    if free is None:
+        return None
+    again = leased(free, wish.worker, 0, wish.terms)
+    rows = yield _TURN, next_turn_row(place, again, wanted(free, wish), wish.bytes, clock)
+    return _leased(place, leased(free, wish.worker, rows[0][9], wish.terms), rows, set()) if rows else None
+
+
+def advance(clock: Instant | None, change: Advance, wish: Wish | None = None, *, lax: bool = True) -> Steps[Advanced]:
+    """Store an advance; with `wish`, lease the same partition again if there is more."""
     shown = yield from _newest(clock, change, wish)
     after = None if shown is None else advanced(shown.cursor, change, shown.now)
     if shown is None or after is None:
         return Advanced(applied=False)
-    if wish is not None and not numbered and not shown.ready:
-        raise Unnumbered
     if has_letters(change):
         locked = yield _CURSOR_LOCK, shown.place
         if not locked:
@@ -249,7 +262,7 @@ def advance(
     if wish is not None and alive and shown.ready and may_lease(after, shown.now, alive=False):
         taken = yield from _take(shown, after, wish)
         return Advanced(applied=taken is not None, lease=taken)
-    rows = yield from _write(shown, after, lax=lax)
+    rows = yield from _write(shown.place, after, lax=lax)
     return Advanced(applied=bool(rows))
 
 

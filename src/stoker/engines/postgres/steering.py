@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.outbox import landings
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.stream_rows import cursor_row, read_cursor
+from stoker.engines.postgres.stream_rows import read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steering import StreamSteering
 from stoker.engines.sql.steps import Steps
@@ -38,7 +38,7 @@ class _Steering(StreamSteering):
         for pid, position in (yield from landings(sid, stream, to.to)):
             for row in (yield _CURSORS, (stream, consumer, pid & PARTITION, None, None, None)):
                 shown = read_cursor(stream, row)
-                written = yield _TURN, (*cursor_row(shown.place, sought(shown.cursor, position)), 0, 0, False)
+                written = yield _TURN, turn_row(shown.place, sought(shown.cursor, position), lax=False)
                 if not written:
                     raise Retriable("a worker took the partition at the same moment")
 

@@ -32,20 +32,12 @@ def read_headers(stored: str | None) -> dict[str, str] | None:
 def read_message(partition: int, number: int, row: Row, attempts: int) -> Message:
     """Return a message of the log. One that cannot be read has no payload: it becomes a letter, and others go on."""
     id_, created, raw, key, type_, stored, payload = row
-    headers = read_headers(stored)
-    readable = isinstance(payload, bytes | bytearray | memoryview) and headers is not None
-    return Message(
-        id=id_,
-        key=key,
-        partition=partition,
-        number=number,
-        payload=bytes(payload) if readable else None,
-        type=type_,
-        created=created,
-        headers=headers or {},
-        raw=bool(raw),
-        attempts=attempts,
-    )
+    headers = {} if stored is None else read_headers(stored)
+    if type(payload) is not bytes:  # what a driver returns, unless the body is missing
+        payload = bytes(payload) if isinstance(payload, bytearray | memoryview) else None
+    if headers is None:
+        headers, payload = {}, None
+    return Message(id_, key, partition, number, payload, type_, created, headers, bool(raw), attempts)
 
 
 def cursor_values(cursor: Cursor) -> Row:

@@ -11,7 +11,7 @@ decided in `delivery`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -102,7 +102,8 @@ class Lease(msgspec.Struct, frozen=True):
 
     Usually the messages behind the cursor; `parked` are keys among them whose messages must not reach the handler.
     With `released` they are the parked letters of that key, in order (none: all were discarded). With `replayed` it is
-    one letter that a user wants delivered again. `more`: there is something behind these.
+    one letter that a user wants delivered again. `more`: there is something behind these. `ref` is private to the
+    engine, which finds the cursor by it.
     """
 
     cursor: Cursor
@@ -111,6 +112,7 @@ class Lease(msgspec.Struct, frozen=True):
     released: str | None = None
     replayed: bool = False
     more: bool = False
+    ref: Any = None
 
 
 class Rest(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ leaves the position where it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, assert_never, get_args
+from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
@@ -145,10 +145,10 @@ class Advance(msgspec.Struct, frozen=True):
     """What to store after a turn. `holder`, `token` and `before` guard it.
 
     `after`: the partition is due so long after the advance; at once is no instant, so a clock that is set back delays
-    nothing. `letters` are new; `resolved` are numbers of letters that
-    were delivered after all, `returned` those that failed again. `parks` are keys to park. `released` is a parked key
-    whose letters were delivered: it is parked no longer once none of its letters is. `report` keeps the reason even
-    where the cursor moved on and carries no error; `processed` is None where the handler did not count.
+    nothing. `letters` are new; `resolved` are numbers of letters that were delivered after all, `returned` those that
+    failed again. `parks` are keys to park. `released` is a parked key whose letters were delivered: it is parked no
+    longer once none of its letters is. `report` keeps the reason even where the cursor moved on and carries no error;
+    `processed` is None where the handler did not count. `ref` is that of the lease.
     """
 
     stream: str
@@ -171,6 +171,7 @@ class Advance(msgspec.Struct, frozen=True):
     released: str | None = None
     report: str | None = None
     processed: int | None = None
+    ref: Any = None
 
 
 class Advanced(msgspec.Struct, frozen=True):
@@ -243,7 +244,7 @@ def quarantine(lease: Lease, missing: Sequence[Message], now: Instant) -> Advanc
     }
     letters = _letters(lease, missing, reasons, now)
     return msgspec.structs.replace(
-        _stay(cursor, Ending.REJECTED),
+        _stay(lease, Ending.REJECTED),
         position=missing[-1].number,
         attempts=0,
         last_error=None,
@@ -318,7 +319,7 @@ def _passed(lease: Lease, prefix: int, outcome: Delivered | RetryLater, now: Ins
     ending = Ending.RETRY if isinstance(outcome, RetryLater) else Ending.DELIVERED
     report = outcome.reason if isinstance(outcome, RetryLater) else None
     made = msgspec.structs.replace(
-        _stay(lease.cursor, ending),
+        _stay(lease, ending),
         position=passed[-1].number,
         attempts=0,
         last_error=None,
@@ -336,7 +337,7 @@ def _failed(lease: Lease, outcome: RetryLater, now: Instant, rules: Rules) -> Ad
     if rules.attempts is not None and cursor.attempts >= rules.attempts and first_alone and not outcome.free:
         return _given_up(lease, outcome, now, rules)
     made = msgspec.structs.replace(
-        _stay(cursor, Ending.RETRY),
+        _stay(lease, Ending.RETRY),
         attempts=max(cursor.attempts - outcome.free, 0),
         last_error=outcome.reason,
         report=outcome.reason,
@@ -354,7 +355,7 @@ def _given_up(lease: Lease, outcome: RetryLater, now: Instant, rules: Rules) -> 
     if parks:
         letters = (*letters[:-1], msgspec.structs.replace(letters[-1], status=LetterStatus.PARKED))
     made = msgspec.structs.replace(
-        _stay(lease.cursor, Ending.REJECTED),
+        _stay(lease, Ending.REJECTED),
         position=first.number,
         attempts=0,
         last_error=None,
@@ -373,7 +374,7 @@ def _rejected(lease: Lease, outcome: Rejected, now: Instant, rules: Rules) -> Ad
     reasons = {one.number: one.reason for one in outcome.rejections}
     reasons |= {one.number: reasons.get(one.number, outcome.reason) for one in messages[prefix:]}
     made = msgspec.structs.replace(
-        _stay(lease.cursor, Ending.REJECTED),
+        _stay(lease, Ending.REJECTED),
         position=lease.messages[-1].number,
         attempts=0,
         last_error=None,
@@ -391,7 +392,7 @@ def _redelivered(lease: Lease, outcome: BatchOutcome, rules: Rules) -> Advance:
     returned = (Rejection(numbers[done], reason),) if reason is not None and done < len(numbers) else ()
     parks = tuple(Park(lease.released, one.reason) for one in returned if lease.released is not None)
     return msgspec.structs.replace(
-        _stay(lease.cursor, Ending.RETRY if done < len(numbers) else Ending.DELIVERED),
+        _stay(lease, Ending.RETRY if done < len(numbers) else Ending.DELIVERED),
         after=(outcome.after or 0) if isinstance(outcome, RetryLater) else 0,
         resolved=numbers[:done],
         returned=returned,
@@ -436,8 +437,9 @@ def _letters(lease: Lease, passed: Sequence[Message], reasons: Mapping[int, str]
     return tuple(found)
 
 
-def _stay(cursor: Cursor, ending: Ending) -> Advance:
+def _stay(lease: Lease, ending: Ending) -> Advance:
     """An advance that gives the lease and its attempt back and changes nothing else."""
+    cursor = lease.cursor
     return Advance(
         cursor.stream,
         cursor.consumer,
@@ -451,6 +453,7 @@ def _stay(cursor: Cursor, ending: Ending) -> Advance:
         cursor.last_error,
         size=cursor.size,
         failures=cursor.failures,
+        ref=lease.ref,
     )
 
 

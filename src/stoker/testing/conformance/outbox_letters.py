@@ -248,6 +248,32 @@ async def test_a_key_is_parked_for_one_consumer(store: Store) -> None:
     assert (keys(lease), lease.parked, lease.cursor.parked) == (["p", "p"], frozenset(), 0)
 
 
+@pytest.mark.spec("OUTBOX-49", "OUTBOX-56", "OUTBOX-54")
+async def test_an_advance_that_leases_again_sees_letters_and_parked_keys(store: Store) -> None:
+    """What a user wants delivered during a turn comes before the next messages, and parked keys are named."""
+    orders = await _parked(store, "a", "p", "b", "c")
+    lease = await orders.lease(limit=1)
+    await orders.add("d")
+    found = await orders.finish(lease, wish=orders.wish(limit=10))
+    assert found.lease is not None
+    assert (keys(found.lease), found.lease.parked) == (["p", "b", "c", "d"], frozenset({"p"}))
+    assert (await orders.finish(found.lease)).applied
+    await orders.add("e", "f", "g")
+    lease = await orders.lease(limit=1)
+    assert await orders.engine.steer("orders", "publish", Release("p"))
+    found = await orders.finish(lease, wish=orders.wish(limit=10))
+    assert found.lease is not None
+    assert found.lease.released == "p"
+    found = await orders.finish(found.lease, wish=orders.wish(limit=1))
+    assert found.lease is not None
+    found = await orders.finish(found.lease, Rejected("odd"), wish=orders.wish(limit=1))
+    assert found.lease is not None
+    assert (await orders.engine.letters(LetterFilter(key="f"), Replay())).n == 1
+    found = await orders.finish(found.lease, wish=orders.wish())
+    assert found.lease is not None
+    assert (keys(found.lease), found.lease.replayed) == (["f"], True)
+
+
 @pytest.mark.core
 @pytest.mark.spec("OUTBOX-54", "OUTBOX-61")
 async def test_a_released_key_is_delivered_in_order_before_newer_messages(store: Store) -> None:
