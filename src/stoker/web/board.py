@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote
 
 from starlette._utils import get_route_path
@@ -30,10 +30,12 @@ from stoker.app import Stoker
 from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
+from stoker.model.job import Job
 from stoker.model.redact import Redaction
 from stoker.model.time import MINUTE, Instant
 from stoker.web import charts, problems
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
+from stoker.web.forms import Form
 from stoker.web.hub import LIMIT, Flow, Hub
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
@@ -56,6 +58,7 @@ HEADERS: Final = {
 }
 SAFE = frozenset({"GET", "HEAD"})
 COLORS = ("red", "amber", "green", "blue", "grey")
+MOST_EDITED = 100
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
@@ -96,6 +99,13 @@ class Way:
     def pattern(self) -> re.Pattern[str]:
         """What the path matches."""
         return compile_path(self.path)[0]
+
+
+class Edited(NamedTuple):
+    """A job before its payload was edited, and the payload it was given."""
+
+    before: Job
+    payload: bytes
 
 
 class Dashboard:
@@ -140,6 +150,7 @@ class Dashboard:
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
         self.walking: list[Admin] = []
+        self.edited: dict[bytes, Edited] = {}
         self.known_tokens = KnownTokens()
         from stoker.web.routes import ways
 
@@ -178,6 +189,13 @@ class Dashboard:
     def sparks(self, name: str) -> dict[str, list[float]]:
         """The bars of each queue over a range, as they were read last."""
         return self._sparks.get(name, {})
+
+    def remember(self, id_: bytes, edited: Edited) -> None:
+        """Keep what an edit replaced, so that it can be undone; of the latest hundred."""
+        self.edited.pop(id_, None)
+        self.edited[id_] = edited
+        for oldest in list(self.edited)[:-MOST_EDITED]:
+            del self.edited[oldest]
 
     async def close(self) -> None:
         """End the live streams and close the dashboard's own connections."""
@@ -385,21 +403,6 @@ class Dashboard:
         from stoker.web.routes import refusal
 
         return await refusal(visit, problem)
-
-
-class Form:
-    """The fields of a form; a name may come more than once."""
-
-    def __init__(self, fields: list[tuple[str, str]]) -> None:
-        self._fields = fields
-
-    def get(self, name: str, default: str = "") -> str:
-        """The last value of a field."""
-        return next((value for key, value in reversed(self._fields) if key == name), default)
-
-    def all(self, name: str) -> list[str]:
-        """Every value of a field."""
-        return [value for key, value in self._fields if key == name]
 
 
 def _too_large(most: int) -> Problem:

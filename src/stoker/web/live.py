@@ -15,7 +15,7 @@ from starlette.types import Send
 from stoker.model.errors import InvalidInput
 from stoker.web import view
 from stoker.web.hub import Want
-from stoker.web.pages import job, jobs, limits, lists, overview, queues, schedules
+from stoker.web.pages import job, job_facts, jobs, limits, lists, overview, queues, schedules
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
@@ -37,7 +37,7 @@ class Live(NamedTuple):
 PAGES: Final = {
     "overview": Live("overview.html", overview.live_context),
     "jobs": Live("jobs.html", jobs.live_context, jobs.wants, "jobs"),
-    "job": Live("job.html", job.live_context, job.wants, "jobs/{id}"),
+    "job": Live("job.html", job.live_context, job_facts.wants, "jobs/{id}"),
     "queues": Live("queues.html", queues.live_context, path="queues"),
     "kinds": Live("kinds.html", lists.kinds_context, lists.kinds_wants, "kinds"),
     "workers": Live("workers.html", lists.workers_context, lists.workers_wants, "workers"),

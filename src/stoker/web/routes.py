@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.web import actions, assets, live, tokens, view
+from stoker.web import assets, live, tokens, view
+from stoker.web.actions import job as job_actions
+from stoker.web.actions import limit, operation, queue, schedule, theme
+from stoker.web.actions import outbox as outbox_actions
+from stoker.web.actions.doing import Run
 from stoker.web.api import document
 from stoker.web.api.endpoint import ROOT
 from stoker.web.api.endpoints import ENDPOINTS
@@ -15,6 +22,7 @@ from stoker.web.pages import (
     audit,
     health,
     job,
+    job_edit,
     jobs,
     limits,
     lists,
@@ -36,25 +44,25 @@ def ways() -> list[Way]:
         Way("GET", "/sign-in", "read", tokens.ask, "open"),
         Way("POST", "/sign-in", "read", tokens.sign_in, "open"),
         Way("POST", "/sign-out", "read", tokens.sign_out, "open"),
-        Way("POST", "/theme", "read", actions.theme, "open"),
+        Way("POST", "/theme", "read", theme.choose, "open"),
         Way("GET", "/", "read", overview.show),
         Way("GET", "/points.json", "read", overview.points_json),
         Way("GET", "/live", "read", live.stream),
         Way("GET", "/pieces", "read", live.pieces),
         Way("GET", "/jobs", "read", jobs.show),
         Way("GET", "/jobs/{id}", "read", job.show),
-        Way("GET", "/jobs/{id}/edit", "operate", job.edit),
-        Way("GET", "/jobs/{id}/move", "operate", job.move),
-        Way("POST", "/jobs/{id}/{verb}", "operate", actions.on_job, "action"),
+        Way("GET", "/jobs/{id}/edit", "operate", job_edit.edit),
+        Way("GET", "/jobs/{id}/move", "operate", job_edit.move),
+        *_acts("/jobs/{id}", job_actions.run, job_actions.VERBS),
         Way("GET", "/operations/new", "operate", operations.preview),
         Way("POST", "/operations/new", "operate", operations.preview_selection, "action"),
         Way("POST", "/operations", "operate", operations.start, "action"),
         Way("GET", "/operations", "read", operations.everything),
         Way("GET", "/operations/{id}", "read", operations.show),
-        Way("POST", "/operations/{id}/{verb}", "operate", operations.steer, "action"),
+        *_acts("/operations/{id}", operation.run, operation.VERBS),
         Way("GET", "/queues", "read", queues.show),
         Way("GET", "/queues/{name}", "read", queues.one),
-        Way("POST", "/queues/{name}/{verb}", "operate", actions.on_queue, "action"),
+        *_acts("/queues/{name}", queue.run, queue.VERBS),
         Way("GET", "/kinds", "read", lists.kinds),
         Way("GET", "/workers", "read", lists.workers),
         Way("GET", "/schedules", "read", schedules.show),
@@ -62,18 +70,23 @@ def ways() -> list[Way]:
         Way("POST", "/new-schedule", "operate", schedules.create, "action"),
         Way("GET", "/new-schedule/fires", "read", schedules.preview),
         Way("GET", "/schedules/{name}", "read", schedules.one),
-        Way("POST", "/schedules/{name}/{verb}", "operate", actions.on_schedule, "action"),
+        *_acts("/schedules/{name}", schedule.run, schedule.VERBS),
         Way("GET", "/limits", "read", limits.show),
-        Way("POST", "/limits/{name}/{verb}", "operate", actions.on_limit, "action"),
+        *_acts("/limits/{name}", limit.run, limit.VERBS),
         Way("GET", "/outbox", "read", outbox.show),
         Way("GET", "/outbox/{stream}/{consumer}", "read", outbox.cursors),
-        Way("POST", "/outbox/letters/{stream}/{verb}", "operate", outbox.on_letters, "action"),
-        Way("POST", "/outbox/{stream}/{consumer}/{verb}", "operate", outbox.steer, "action"),
+        *_acts("/outbox/letters/{stream}", outbox_actions.on_letters, outbox_actions.LETTER_VERBS),
+        *_acts("/outbox/{stream}/{consumer}", outbox_actions.on_consumer, outbox_actions.CONSUMER_VERBS),
         Way("GET", "/health", "read", health.show),
         Way("GET", "/audit", "read", audit.show),
         Way("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.way() for one in ENDPOINTS),
     ]
+
+
+def _acts(below: str, run: Run, verbs: Iterable[str]) -> list[Way]:
+    """An address for each verb of a form below a page."""
+    return [Way("POST", f"{below}/{verb}", "operate", partial(run, verb), "action") for verb in verbs]
 
 
 async def _static(visit: Visit) -> Response:

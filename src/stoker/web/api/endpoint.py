@@ -106,12 +106,6 @@ def refuse_parameters(visit: Visit) -> None:
         raise Problem(422, "invalid", f"There is no parameter {name[:80]!r} here.", field=name[:80])
 
 
-def needs_everything(visit: Visit) -> None:
-    """Refuse a change of what belongs to no single queue to a caller who is limited to some."""
-    if not visit.who.reaches_all:
-        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
-
-
 def place(visit: Visit, name: str) -> str:
     """A part of the address."""
     return str(visit.request.path_params[name])

@@ -16,12 +16,11 @@ from stoker.model import ids
 from stoker.model.errors import NotFound
 from stoker.model.job import Job
 from stoker.model.origin import origin
-from stoker.web import actions
+from stoker.web.actions import job as job_actions
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Do, Noun, place
-from stoker.web.pages import job as job_page
+from stoker.web.pages import job_facts, job_payload, shared
 from stoker.web.pages import operations as pages
-from stoker.web.pages import shared
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
@@ -237,7 +236,7 @@ async def enqueue(visit: Visit, given: NewJob) -> Stored:
         if (value := getattr(given, name)) is not None
     }
     draft = board.jobs.draft(given.kind, given.payload, **options)
-    actions.check_queue(visit, draft.queue)
+    shared.check_queue(visit, draft.queue)
     await _check_quotas(visit, draft.queue)
     if given.id is not None:
         draft = msgspec.structs.replace(draft, id=ids.parse(given.id))
@@ -267,7 +266,7 @@ async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
     engine = await visit.board.store.engine()
     for job in await engine.get([ids.parse(one) for one in given.ids]):
         if job is not None:
-            actions.check_queue(visit, job.queue)
+            shared.check_queue(visit, job.queue)
     done = await visit.admin.jobs.act(given.action, given.ids, needs(visit, given))
     visit.board.hub.forget()
     return _tally(done)
@@ -282,7 +281,7 @@ def needs(visit: Visit, given: Acting) -> dict[str, Any]:
         if name in wanted and name in {"queue", "priority"} and getattr(given, name) is None:
             raise Problem(422, "invalid", f"{given.action} needs {name}. Nothing was changed.", field=name)
     if given.queue is not None:
-        actions.check_queue(visit, given.queue)
+        shared.check_queue(visit, given.queue)
     return {name: getattr(given, name) for name in wanted}
 
 
@@ -290,7 +289,7 @@ def needs(visit: Visit, given: Acting) -> dict[str, Any]:
 async def read(visit: Visit) -> JobRecord:
     """Read a job."""
     reading = await visit.board.hub.reading()
-    raw = await job_page.stored(visit)
+    raw = await job_facts.stored(visit)
     job = records.job(visit.board.redact.job(raw))
     whose = origin(job.payload)
     return JobRecord(
@@ -340,14 +339,14 @@ async def delete(visit: Visit) -> TallyView:
 @api.get("/jobs/{id}/events")
 async def events(visit: Visit) -> Events:
     """Read what happened to a job."""
-    job = await job_page.stored(visit)
+    job = await job_facts.stored(visit)
     return Events(events=(await visit.admin.jobs.get(ids.text(job.id))).events)
 
 
 @api.get("/jobs/{id}/explain")
 async def explain(visit: Visit) -> Why:
     """Say why a job does not run."""
-    job = await job_page.stored(visit)
+    job = await job_facts.stored(visit)
     found = await visit.admin.jobs.explain(ids.text(job.id))
     gates = [
         GateView(reason=gate.reason.value, detail=gate.detail, remedy=gate.remedy)
@@ -359,12 +358,12 @@ async def explain(visit: Visit) -> Why:
 @api.post("/jobs/{id}/reveal")
 async def reveal(visit: Visit, given: RevealBody) -> Revealed:
     """Show a payload or result."""
-    job = await job_page.stored(visit)
+    job = await job_facts.stored(visit)
     raw = job.result if given.part == "result" else job.payload
     if raw is None:
         raise NotFound(f"The job has no {given.part}.")
     await visit.admin.audit.write("jobs.reveal", f"job {ids.text(job.id)}")
-    return Revealed(part=given.part, text=job_page.visible(visit, raw).decode(errors="replace"))
+    return Revealed(part=given.part, text=job_payload.visible(visit, raw).decode(errors="replace"))
 
 
 def _plain(verb: str, words: str) -> Do:
@@ -388,7 +387,7 @@ for _verb, _words in (
 async def restore(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
     """Undo a cancel or a discard."""
     job = await _reached(visit)
-    await actions.restored(visit, ids.text(job.id), job.kind)
+    await job_actions.restored(visit, ids.text(job.id), job.kind)
     visit.board.hub.forget()
     return t.Done()
 
@@ -402,7 +401,7 @@ async def cancel(visit: Visit, given: CancelBody) -> TallyView:
 @api.post("/jobs/{id}/move")
 async def move(visit: Visit, given: MoveBody) -> TallyView:
     """Put a job into another queue."""
-    actions.check_queue(visit, given.queue)
+    shared.check_queue(visit, given.queue)
     return await _act(visit, "move", {"queue": given.queue})
 
 
@@ -433,8 +432,8 @@ async def _act(visit: Visit, verb: str, given: dict[str, Any]) -> TallyView:
 
 
 async def _reached(visit: Visit) -> Job:
-    job = await job_page.stored(visit)
-    actions.check_queue(visit, job.queue)
+    job = await job_facts.stored(visit)
+    shared.check_queue(visit, job.queue)
     return job
 
 

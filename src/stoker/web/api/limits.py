@@ -7,8 +7,9 @@ from msgspec import Struct
 from stoker.admin.limits import BudgetView
 from stoker.model.throttle import Rate
 from stoker.web.api import types as t
-from stoker.web.api.endpoint import Noun, needs_everything, place
+from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.queues import rate_view
+from stoker.web.pages.shared import needs_everything
 from stoker.web.visit import Visit
 
 api = Noun("limits")

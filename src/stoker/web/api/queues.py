@@ -13,7 +13,6 @@ from stoker.admin.queues import QueueView
 from stoker.model.control import Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, span
-from stoker.web import actions
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import shared
@@ -205,7 +204,7 @@ async def clear_limit(visit: Visit) -> t.Done:
 
 def _reached(visit: Visit) -> str:
     name = place(visit, "name")
-    actions.check_queue(visit, name)
+    shared.check_queue(visit, name)
     return name
 
 

@@ -11,9 +11,9 @@ from stoker import records
 from stoker.model.cron_words import in_words
 from stoker.model.job import Draft
 from stoker.model.schedule import Misfire, Overlap
-from stoker.web import actions
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
+from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
 api = Noun("schedules")
@@ -110,7 +110,7 @@ async def create(visit: Visit, given: NewSchedule) -> ScheduleRecord:
     draft: Draft = visit.board.jobs.draft(
         given.kind, given.payload, **{field: value for field, value in options.items() if value is not None}
     )
-    actions.check_queue(visit, draft.queue)
+    shared.check_queue(visit, draft.queue)
     return _record(await visit.admin.schedules.create(given.name, draft, **given.given()))
 
 
@@ -163,7 +163,7 @@ async def run_now(visit: Visit, given: t.NoBody) -> JobId:  # noqa: ARG001 - not
 
 async def _reached(visit: Visit) -> str:
     found = await visit.admin.schedules.get(place(visit, "name"))
-    actions.check_queue(visit, found.queue)
+    shared.check_queue(visit, found.queue)
     return found.name
 
 

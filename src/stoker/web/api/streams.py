@@ -13,7 +13,8 @@ from stoker.model.outbox.letters import LetterStatus
 from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
 from stoker.web.api import types as t
-from stoker.web.api.endpoint import Noun, needs_everything, place
+from stoker.web.api.endpoint import Noun, place
+from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 

@@ -12,7 +12,8 @@ from stoker.model.access import Role
 from stoker.model.time import moment
 from stoker.model.tokens import AccessToken
 from stoker.web.api import types as t
-from stoker.web.api.endpoint import Noun, needs_everything, place
+from stoker.web.api.endpoint import Noun, place
+from stoker.web.pages.shared import needs_everything
 from stoker.web.visit import Visit
 
 api = Noun("tokens")

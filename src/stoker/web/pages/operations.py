@@ -17,8 +17,8 @@ from stoker.model.errors import InvalidInput
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
 from stoker.model.words import count, span
-from stoker.web import actions, view
-from stoker.web.board import Form
+from stoker.web import view
+from stoker.web.forms import Form
 from stoker.web.hub import Reading
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
@@ -221,7 +221,7 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
             shared.check_queue(visit, job.queue)
     done = await act(visit, do, chosen, _needs(form, do))
     visit.board.hub.forget()
-    return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(actions.told(do, done)))
+    return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(in_words(do, done)))
 
 
 def _needs(form: Form, do: str) -> dict[str, Any]:
@@ -293,7 +293,7 @@ async def show(visit: Visit) -> Response:
         "seen": _seen(found),
         "label": label,
         "heading": f"{label} {STATES[found.state]}",
-        "tally": actions.told(found.action, _tally_of(found)),
+        "tally": in_words(found.action, _tally_of(found)),
         "back": visit.url("jobs", q=found.filter),
         "live_url": "",
     }
@@ -310,6 +310,23 @@ STATES: Final = {
 }
 
 
+def in_words(verb: str, done: Bulk) -> str:
+    """A tally in words."""
+    past = {"requeue": "Requeued", "retry": "Copied", "cancel": "Canceled", "discard": "Discarded", "delete": "Deleted"}
+    first = {"run-now": f"{count(done.changed, 'job')} made due"}.get(
+        verb, f"{past.get(verb, 'Changed')} {count(done.changed, 'job')}"
+    )
+    parts = [first]
+    if done.cancel_requested:
+        parts.append(f"{done.cancel_requested:,} running and asked to stop")
+    if done.blocked:
+        parts.append(f"{done.blocked:,} left: their key is taken")
+    if done.missing:
+        parts.append(f"{done.missing:,} gone meanwhile")
+    parts += [f"{n:,} left: {status.value}" for status, n in sorted(done.refused.items())]
+    return "; ".join(parts) + "."
+
+
 def _seen(found: OperationView) -> int:
     refused = sum(found.refused.values())
     return found.changed + found.cancel_requested + found.missing + found.blocked + refused
@@ -321,17 +338,4 @@ def _tally_of(found: OperationView) -> Bulk:
 
 
 def _tally(found: OperationView) -> str:
-    return actions.told(found.action, _tally_of(found))
-
-
-async def steer(visit: Visit) -> Response:
-    """Stop an operation after its present page of jobs, or go on with one that was interrupted."""
-    await visit.board.form(visit)
-    id_, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-    if verb == "stop":
-        await visit.admin.operations.stop(id_)
-        return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It stops after the jobs it is at."))
-    if verb == "resume":
-        await go_on(visit, id_)
-        return view.redirect(visit, visit.url(f"operations/{id_}"), Flash("It goes on from where it came to."))
-    raise Problem(404, "not_found", f"There is no action {verb[:40]} for an operation.")
+    return in_words(found.action, _tally_of(found))

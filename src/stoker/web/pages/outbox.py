@@ -18,9 +18,6 @@ from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState
 from stoker.web import view
 from stoker.web.pages import shared
-from stoker.web.problems import Problem
-from stoker.web.tokens import local
-from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
 SHOWN = 50
@@ -103,51 +100,3 @@ async def cursors(visit: Visit) -> Response:
         "live_url": "",
     }
     return view.page(visit, "cursors.html", context)
-
-
-async def steer(visit: Visit) -> Response:
-    """Pause or resume a consumer."""
-    stream, name, verb = (visit.request.path_params[part] for part in ("stream", "consumer", "verb"))
-    form = await visit.board.form(visit)
-    _check(visit)
-    handle = visit.admin.outbox.stream(stream)
-    path = f"outbox/{quote(stream, safe='')}/{quote(name, safe='')}"
-    back = local(visit, form.get("next") or visit.url(path))
-    if verb == "pause":
-        await handle.pause(name)
-        flash = Flash(f"Paused {name} of {stream}.", f"{path}/resume", (("next", back),))
-    elif verb == "resume":
-        await handle.resume(name)
-        flash = Flash(f"Resumed {name} of {stream}.", f"{path}/pause", (("next", back),))
-    elif verb == "release":
-        await handle.release(form.get("key"), consumer=name)
-        flash = Flash(f"Released the key {form.get('key')}.")
-    else:
-        raise Problem(404, "not_found", f"There is no action {verb[:40]} for a consumer.")
-    visit.board.hub.forget()
-    return view.redirect(visit, back, flash)
-
-
-async def on_letters(visit: Visit) -> Response:
-    """Replay or discard one letter of a stream."""
-    form = await visit.board.form(visit)
-    _check(visit)
-    stream, verb = visit.request.path_params["stream"], visit.request.path_params["verb"]
-    handle = visit.admin.outbox.stream(stream)
-    chosen = form.all("id")
-    if not chosen:
-        raise Problem(422, "invalid", "No letter was named. Nothing was changed.")
-    if verb == "replay":
-        n = await handle.replay(chosen, consumer=form.get("consumer") or None)
-        flash = Flash(f"{count(n, 'letter')} will be delivered again.")
-    elif verb == "discard":
-        n = await handle.discard(chosen, consumer=form.get("consumer") or None)
-        flash = Flash(f"Discarded {count(n, 'letter')}. They stay listed as discarded.")
-    else:
-        raise Problem(404, "not_found", f"There is no action {verb[:40]} for letters.")
-    return view.redirect(visit, visit.url("outbox"), flash)
-
-
-def _check(visit: Visit) -> None:
-    if not visit.who.reaches_all:
-        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -23,7 +22,7 @@ from stoker.model.time import DAY, SECOND, Instant, moment
 from stoker.model.words import clock, count, span, until
 from stoker.schedules import parse
 from stoker.web import view
-from stoker.web.board import Form
+from stoker.web.forms import Form, number
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
 from stoker.web.pages.shared import check_queue
@@ -227,17 +226,6 @@ def options(fields: dict[str, str]) -> dict[str, Any]:
         if fields[name]:
             given[name] = number(name, fields[name])
     return given
-
-
-def number(field: str, text: str) -> float:
-    """A finite number of a form; raises `InvalidInput`."""
-    try:
-        found = float(text.replace(",", ""))
-    except ValueError:
-        raise InvalidInput(field, text, "must be a number") from None
-    if not math.isfinite(found):
-        raise InvalidInput(field, text, "must be a finite number")
-    return found
 
 
 def fires(fields: dict[str, str], now: Instant) -> dict[str, Any]:

@@ -50,6 +50,12 @@ def check_queue(visit: Visit, queue: str) -> None:
         raise Problem(403, "queue", f"{visit.who.name} may not change anything in queue {queue}. Nothing was changed.")
 
 
+def needs_everything(visit: Visit) -> None:
+    """Refuse a change of what belongs to no single queue to a visitor who is limited to some."""
+    if not visit.who.reaches_all:
+        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
+
+
 def masked(visit: Visit, groups: list[ErrorGroup]) -> list[ErrorGroup]:
     """Groups of errors as visitors may read them."""
     return [replace(one, error=visit.board.redact.text(one.error)) for one in groups]

@@ -1,0 +1,66 @@
+"""What all actions share: their answer, and the question that some ask before."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from starlette.responses import Response
+
+from stoker.web import view
+from stoker.web.tokens import local
+from stoker.web.view import Flash
+from stoker.web.visit import Visit
+
+T = TypeVar("T")
+
+
+class Done(NamedTuple):
+    """What an action did, and the page that says so; without one the page that the form came from."""
+
+    flash: Flash
+    to: str = ""
+
+
+class Question(NamedTuple):
+    """What is asked before: title, consequence, the button that does it, the one that does not."""
+
+    title: str
+    text: str
+    yes: str
+    no: str
+
+
+Doing: TypeAlias = Callable[[T], Awaitable[Done | Response]]
+"""One action; a page instead of `Done` where more is to be said before anything is done."""
+
+
+Run: TypeAlias = Callable[[str, Visit], Awaitable[Response]]
+"""Does what a verb says to what the address names."""
+
+
+def answer(visit: Visit, done: Done | Response, back: str) -> Response:
+    """Go on to the page that says what was done, which reads the store anew."""
+    if isinstance(done, Response):
+        return done
+    visit.board.hub.forget()
+    return view.redirect(visit, done.to or back, done.flash)
+
+
+def ask(visit: Visit, page: str, path: str, name: str, back: str, question: Question) -> Response:
+    """Say what follows, and ask; the same address with `sure` does it."""
+    context = view.common(visit, page, question.title) | {
+        "name": name,
+        "text": question.text,
+        "yes": question.yes,
+        "no": question.no,
+        "path": path,
+        "back": back,
+        "destroys": path.rpartition("/")[2] in {"delete", "force-cancel"},
+    }
+    return view.page(visit, "confirm.html", context)
+
+
+def come_from(visit: Visit, given: str, otherwise: str) -> str:
+    """The page that a form names as the one to go back to, if it is one of ours."""
+    return local(visit, given or visit.url(otherwise))

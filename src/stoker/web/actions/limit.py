@@ -1,0 +1,78 @@
+"""What a form does to a budget, or to a limit by key of a queue."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from stoker.model.errors import NotFound
+from stoker.model.throttle import Rate
+from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
+from stoker.web.forms import number
+from stoker.web.pages.shared import check_queue, needs_everything
+from stoker.web.view import Flash
+from stoker.web.visit import Visit
+
+DRAIN = Question(
+    "Drain this budget?",
+    "All its tokens are taken away. They come back at its rate; jobs that need one wait until then.",
+    "Drain it",
+    "Leave its tokens",
+)
+
+
+async def run(verb: str, visit: Visit) -> Response:
+    """Do one thing to the budget of the address, or to a limit of the queue of the address."""
+    return answer(visit, await VERBS[verb](visit), visit.url("limits"))
+
+
+async def _tune(visit: Visit) -> Done:
+    name, form = visit.request.path_params["name"], await visit.board.form(visit)
+    before = await _rate_of(visit, name)
+    await visit.admin.limits.tune(name, Rate(number("n", form.get("n")), per=number("per", form.get("per") or "1")))
+    former = (("n", f"{before.n:g}"), ("per", f"{before.per:g}"))
+    return Done(Flash(f"Tuned {name}.", f"limits/{quote(name, safe='')}/tune", former))
+
+
+async def _drain(visit: Visit) -> Done | Response:
+    name, form = visit.request.path_params["name"], await visit.board.form(visit)
+    await _rate_of(visit, name)
+    if form.get("sure") != "yes":
+        return ask(visit, "limits", f"limits/{quote(name, safe='')}/drain", name, visit.url("limits"), DRAIN)
+    await visit.admin.limits.drain(name)
+    return Done(Flash(f"Drained {name}."))
+
+
+async def _rate_of(visit: Visit, name: str) -> Rate:
+    needs_everything(visit)
+    engine = await visit.board.store.engine()
+    found = next((one for one in await engine.budgets() if one.name == name), None)
+    if found is None:
+        raise NotFound(f"There is no budget {name}.")
+    return found.bucket.rate
+
+
+async def _set(visit: Visit) -> Done:
+    """Let another number of each key of a limit run at once."""
+    queue, form = visit.request.path_params["name"], await visit.board.form(visit)
+    check_queue(visit, queue)
+    limit, n, before = form.get("limit"), int(number("n", form.get("n"))), form.get("before")
+    back = come_from(visit, form.get("next"), visit.url("limits", queue=queue).removeprefix(visit.root))
+    await visit.admin.limits.set(queue, limit, n)
+    former = (("limit", limit), *((("n", before),) if before else ()), ("next", back))
+    path = f"limits/{quote(queue, safe='')}/{'set' if before else 'clear'}"
+    return Done(Flash(f"Limit {limit} of {queue} lets {n:,} of each key run at once.", path, former), back)
+
+
+async def _clear(visit: Visit) -> Done:
+    """Give a limit back to the number that its jobs bring."""
+    queue, form = visit.request.path_params["name"], await visit.board.form(visit)
+    check_queue(visit, queue)
+    back = come_from(visit, form.get("next"), visit.url("limits", queue=queue).removeprefix(visit.root))
+    await visit.admin.limits.clear(queue, form.get("limit"))
+    return Done(Flash(f"Limit {form.get('limit')} of {queue} is again what its jobs bring."), back)
+
+
+VERBS: Final[dict[str, Doing[Visit]]] = {"tune": _tune, "drain": _drain, "set": _set, "clear": _clear}

@@ -1,0 +1,31 @@
+"""What a form does to an operation that is under way or was interrupted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from stoker.web.actions.doing import Doing, Done, answer
+from stoker.web.pages import operations
+from stoker.web.view import Flash
+from stoker.web.visit import Visit
+
+
+async def run(verb: str, visit: Visit) -> Response:
+    """Do one thing to the operation of the address."""
+    await visit.board.form(visit)
+    return answer(visit, await VERBS[verb](visit), visit.url(f"operations/{visit.request.path_params['id']}"))
+
+
+async def _stop(visit: Visit) -> Done:
+    await visit.admin.operations.stop(visit.request.path_params["id"])
+    return Done(Flash("It stops after the jobs it is at."))
+
+
+async def _resume(visit: Visit) -> Done:
+    await operations.go_on(visit, visit.request.path_params["id"])
+    return Done(Flash("It goes on from where it came to."))
+
+
+VERBS: Final[dict[str, Doing[Visit]]] = {"stop": _stop, "resume": _resume}

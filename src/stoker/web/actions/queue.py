@@ -1,0 +1,108 @@
+"""What a form does to a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from stoker.model.control import Queue, Tuning
+from stoker.model.throttle import Rate
+from stoker.model.time import HOUR, MINUTE, span
+from stoker.web.actions.doing import Doing, Done, answer, come_from
+from stoker.web.forms import Form, number
+from stoker.web.pages.shared import check_queue
+from stoker.web.view import Flash
+from stoker.web.visit import Visit
+
+
+@dataclass(frozen=True)
+class QueueForm:
+    """A form about one queue: its settings as they were before, and the page to go back to."""
+
+    visit: Visit
+    form: Form
+    before: Queue
+    back: str
+
+    @property
+    def name(self) -> str:
+        return self.before.name
+
+    def undo(self, text: str, verb: str, *fields: tuple[str, str]) -> Done:
+        """What was done, with the form that reverts it and comes back here."""
+        return Done(Flash(text, f"queues/{quote(self.name, safe='')}/{verb}", (*fields, ("next", self.back))))
+
+
+async def run(verb: str, visit: Visit) -> Response:
+    """Do one thing to the queue of the address."""
+    name = visit.request.path_params["name"]
+    form = await visit.board.form(visit)
+    check_queue(visit, name)
+    engine = await visit.board.store.engine()
+    before = next((one for one in await engine.queues() if one.name == name), Queue(name=name))
+    back = come_from(visit, form.get("next"), f"queues/{quote(name, safe='')}")
+    return answer(visit, await VERBS[verb](QueueForm(visit, form, before, back)), back)
+
+
+async def _pause(queue: QueueForm) -> Done:
+    minutes = queue.form.get("minutes")
+    lasts = span(number("minutes", minutes) * 60) if minutes else None
+    reason = queue.form.get("reason") or None
+    tuning = Tuning(paused=True, pause_for=lasts, reason=reason, by=queue.visit.who.name)
+    await queue.visit.admin.queues.tune(queue.name, tuning)
+    return queue.undo(f"Paused {queue.name}. Running jobs go on.", "resume")
+
+
+async def _resume(queue: QueueForm) -> Done:
+    await queue.visit.admin.queues.tune(queue.name, Tuning(paused=False))
+    reason = queue.before.pause.reason if queue.before.pause is not None else None
+    return queue.undo(f"Resumed {queue.name}.", "pause", ("reason", reason or ""))
+
+
+async def _reopen(queue: QueueForm) -> Done:
+    await queue.visit.admin.queues.reopen(queue.name)
+    return Done(Flash(f"Ended the cool-down of {queue.name}."))
+
+
+async def _tune(queue: QueueForm) -> Done:
+    await queue.visit.admin.queues.tune(queue.name, _tuning(queue.form, queue.before))
+    return queue.undo(f"Tuned {queue.name}.", "tune", *settings(queue.before))
+
+
+def _tuning(form: Form, before: Queue) -> Tuning:
+    if form.get("reset"):
+        return Tuning(clear=frozenset({"workers", "rate", "keep_done", "keep_dead"}))
+    clear: set[str] = set()
+    given: dict[str, Any] = {}
+    if workers := form.get("workers").strip():
+        given["workers"] = int(number("workers", workers))
+    else:
+        clear.add("workers")
+    if n := form.get("rate_n").strip():
+        given["rate"] = Rate(number("rate", n), per=number("rate", form.get("rate_per").strip() or "1"))
+    else:
+        clear.add("rate")
+    for field in ("keep_done", "keep_dead"):
+        if hours := form.get(field).strip():
+            wanted = round(number(field, hours) * HOUR)
+            if abs(wanted - getattr(before, field)) > MINUTE:
+                given[field] = wanted
+    return Tuning(clear=frozenset(clear), **given)
+
+
+def settings(queue: Queue) -> tuple[tuple[str, str], ...]:
+    """The fields of a form that sets a queue as it is."""
+    rate = queue.rate
+    return (
+        ("workers", "" if queue.workers is None else str(queue.workers)),
+        ("rate_n", "" if rate is None else f"{rate.n:g}"),
+        ("rate_per", "" if rate is None else f"{rate.per:g}"),
+        ("keep_done", f"{queue.keep_done / HOUR:g}"),
+        ("keep_dead", f"{queue.keep_dead / HOUR:g}"),
+    )
+
+
+VERBS: Final[dict[str, Doing[QueueForm]]] = {"pause": _pause, "resume": _resume, "reopen": _reopen, "tune": _tune}

@@ -1,0 +1,111 @@
+"""The forms that edit a job and move it to another queue."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from stoker import records
+from stoker.model import ids
+from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.job import Job
+from stoker.model.query import ALLOWED, WAITING, Edit, Move
+from stoker.model.time import moment
+from stoker.web import view
+from stoker.web.board import Edited
+from stoker.web.forms import Form
+from stoker.web.pages import shared
+from stoker.web.pages.job_facts import stored
+from stoker.web.problems import Problem
+from stoker.web.view import Flash
+from stoker.web.visit import Visit
+
+
+async def edit(visit: Visit) -> Response:
+    """The form that changes priority, due time or payload of a job that waits or is dead."""
+    return await edit_form(visit)
+
+
+async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None) -> Response:
+    """The form, with what was typed where it was refused."""
+    reading = await visit.board.hub.reading()
+    job = await stored(visit)
+    if job.status not in ALLOWED[Edit]:
+        raise Problem(409, "wrong_status", f"{job.kind} is {job.status.value}: only waiting and dead jobs are edited.")
+    fields = Form([]) if given is None else given
+    record = records.job(job)
+    context = view.common(visit, "jobs", f"Edit {job.kind}", shared.found(visit, reading)) | {
+        "j": record,
+        "status": shared.shown_status(record, reading.census.at),
+        "now": reading.census.at,
+        "mistake": mistake,
+        "timed": job.status in WAITING,
+        "typed_priority": fields.get("priority", str(job.priority)),
+        "typed_at": fields.get("at", f"{moment(job.scheduled_at):%Y-%m-%dT%H:%M:%S}"),
+        "typed_payload": fields.get("payload"),
+        "payload_size": len(job.payload),
+        "back": visit.url(f"jobs/{record.id}"),
+        "live_url": "",
+    }
+    return view.page(visit, "job-edit.html", context, 422 if mistake else 200)
+
+
+async def save(visit: Visit, form: Form, before: Job) -> Flash:
+    """Change what the form says differently; raises `InvalidInput` and changes nothing where it cannot be."""
+    given: dict[str, Any] = {}
+    if (text := form.get("priority").strip()) not in {"", str(before.priority)}:
+        if not text.lstrip("-").isdigit():
+            raise InvalidInput("priority", text, "must be a whole number")
+        given["priority"] = int(text)
+    shown_at = f"{moment(before.scheduled_at):%Y-%m-%dT%H:%M:%S}"
+    if before.status in WAITING and (text := form.get("at", shown_at).strip()) not in {shown_at, shown_at[:-3]}:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidInput("at", text, "must be a time such as 2026-11-16T14:00") from None
+        given["at"] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    if text := form.get("payload").replace("\r\n", "\n").strip():
+        given["payload"] = text.encode()
+    if not given:
+        return Flash("Nothing was different. The job is as it was.")
+    await visit.admin.jobs.edit(ids.text(before.id), **given)
+    names = {"priority": "priority", "at": "due time", "payload": "payload"}
+    told = f"Changed the {' and '.join(names[name] for name in given)} of {before.kind}."
+    if "payload" in given:  # the page's cookie must not carry it, so the dashboard remembers it for a while
+        visit.board.remember(before.id, Edited(before, given["payload"]))
+        return Flash(told, f"jobs/{ids.text(before.id)}/edit-back")
+    former = (("priority", str(before.priority)), ("at", moment(before.scheduled_at).isoformat()))
+    return Flash(told, f"jobs/{ids.text(before.id)}/edit", former)
+
+
+async def undo(visit: Visit, now: Job) -> Flash:
+    """Give a job back what it had before its payload was edited, unless it has changed since."""
+    edited = visit.board.edited.get(now.id)
+    if edited is None:
+        raise NotFound("The dashboard does not remember the payload from before. Nothing was changed.")
+    if now.payload != edited.payload:
+        raise Problem(409, "changed", f"{now.kind} has changed since. Nothing was undone.")
+    before = edited.before
+    given: dict[str, Any] = {"payload": before.payload, "priority": before.priority}
+    if now.status in WAITING:
+        given["at"] = moment(before.scheduled_at)
+    await visit.admin.jobs.edit(ids.text(now.id), **given)
+    del visit.board.edited[now.id]
+    return Flash(f"{now.kind} is as it was before.")
+
+
+async def move(visit: Visit) -> Response:
+    """The form that moves a job to another queue."""
+    reading = await visit.board.hub.reading()
+    job = await stored(visit)
+    if job.status not in ALLOWED[Move]:
+        raise Problem(409, "wrong_status", f"{job.kind} is {job.status.value}: only waiting jobs are moved.")
+    context = view.common(visit, "jobs", f"Move {job.kind}", shared.found(visit, reading)) | {
+        "j": records.job(job),
+        "queues": [name for name in shared.queue_names(reading) if name != job.queue],
+        "back": visit.url(f"jobs/{ids.text(job.id)}"),
+        "live_url": "",
+    }
+    return view.page(visit, "job-move.html", context)

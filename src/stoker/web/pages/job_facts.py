@@ -1,0 +1,98 @@
+"""What the page of a job reads from the store: the record, its events, and what it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, cast
+
+from stoker.engines.base import Engine
+from stoker.model import ids
+from stoker.model.errors import NotFound
+from stoker.model.events import Event, Window
+from stoker.model.groups import Group
+from stoker.model.job import PARENT, Job, links
+from stoker.model.subqueues import SubqueueView
+from stoker.model.time import LATEST
+from stoker.web.hub import Want
+from stoker.web.visit import Visit
+
+RELATIVES = 60
+"""Members of a group that are shown as marks."""
+
+DEAD_END = "No job has this id. It may have been deleted, or its retention has passed."
+
+
+class Facts(NamedTuple):
+    """A job with its events and what it belongs to; `relatives` are the jobs of its group and chain that are stored."""
+
+    job: Job
+    events: Sequence[Event] = ()
+    group: Group | None = None
+    subqueue: SubqueueView | None = None
+    relatives: Mapping[bytes, Job] = MappingProxyType({})
+    gone: bool = False
+
+
+def named(visit: Visit) -> bytes:
+    """The id that the address names."""
+    try:
+        return ids.parse(visit.request.path_params["id"])
+    except ValueError:
+        raise NotFound(DEAD_END) from None
+
+
+async def stored(visit: Visit) -> Job:
+    """The record that the address names."""
+    engine = await visit.board.store.engine()
+    [found] = await engine.get([named(visit)])
+    if found is None:
+        raise NotFound(DEAD_END)
+    return found
+
+
+def wants(visit: Visit) -> list[Want]:
+    """The job of the address."""
+    id_ = named(visit)
+    last: Facts | None = None
+
+    async def read(engine: Engine) -> tuple[Facts, int]:
+        nonlocal last
+        found, calls = await _facts_of(engine, id_)
+        if found is None and last is None:
+            raise NotFound(DEAD_END)
+        last = found or cast(Facts, last)._replace(gone=True)
+        return last, calls
+
+    return [Want(("job", id_), read)]
+
+
+async def _facts_of(engine: Engine, id_: bytes) -> tuple[Facts | None, int]:
+    [job] = await engine.get([id_])
+    if job is None:
+        return None, 1
+    events = await engine.events(Window(0, LATEST, job=job.id, limit=1_000))
+    group, subqueue, relatives, calls = None, None, dict[bytes, Job](), 2
+    if job.options.group is not None:
+        [group] = await engine.groups([job.options.group])
+        calls += 1
+    if job.options.limit is not None:
+        found = await engine.subqueues(job.queue, names=[job.options.limit.subqueue])
+        subqueue, calls = next(iter(found), None), calls + 1
+    if near := _near(job, group):
+        relatives = {one.id: one for one in await engine.get(near) if one is not None}
+        calls += 1
+    return Facts(job, events, group, subqueue, relatives), calls
+
+
+def _near(job: Job, group: Group | None) -> list[bytes]:
+    """The ids of what comes before and after it in its chain, and of the other members of its group."""
+    parent = metadata(job).get(PARENT)
+    before = [] if parent is None else [ids.parse(parent)]
+    members = () if group is None else group.members[:RELATIVES]
+    return list(dict.fromkeys([*before, *(one.id for one in links(job.options)), *members]))
+
+
+def metadata(job: Job) -> dict[str, str]:
+    """What callers and Stoker noted with the job."""
+    return {**(job.options.metadata or {}), **job.metadata}
