@@ -11,11 +11,14 @@ import httpx
 import pytest
 
 from stoker import Limit, Unique
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model import ids
+from stoker.model.access import Identity
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
+from stoker.web import Limits, dashboard
 from tests.web.conftest import Client, claim, end, enqueue, text
 
 
@@ -30,6 +33,12 @@ def told(answer: httpx.Response) -> dict[str, object]:
 
 async def status(app: Stoker, job: str) -> Status:
     return (await app.handle(job).refresh()).status
+
+
+async def payload(app: Stoker, id_: str) -> bytes:
+    [job] = await (await app.engine()).get([ids.parse(id_)])
+    assert job is not None
+    return job.payload
 
 
 async def undo(client: Client, flash: dict[str, object]) -> None:
@@ -229,10 +238,17 @@ async def test_a_waiting_job_is_edited_by_a_form_and_the_edit_undone(app: Stoker
     await undo(client, flash)
     restored = await app.handle(id_).refresh()
     assert (restored.priority, restored.scheduled_at) == (0, before.scheduled_at)
-    await client.post(f"/jobs/{id_}/edit", {"payload": '{"to": "bob"}'})
-    [job] = await (await app.engine()).get([ids.parse(id_)])
-    assert job is not None
-    assert b"bob" in job.payload
+    stored = await payload(app, id_)
+    edited = told(await client.post(f"/jobs/{id_}/edit", {"payload": '{"to": "bob"}', "priority": "4"}))
+    assert b"bob" in await payload(app, id_)
+    assert "zoe" not in str(edited)  # nor is it in the cookie
+    await undo(client, edited)
+    assert (await payload(app, id_), (await app.handle(id_).refresh()).priority) == (stored, 0)
+    assert (await client.post(f"/{edited['undo']}")).status_code == 404
+    edited = told(await client.post(f"/jobs/{id_}/edit", {"payload": '{"to": "bob"}'}))
+    await Admin(app).jobs.edit(id_, payload=b'{"to": "cem"}')
+    assert (await client.post(f"/{edited['undo']}")).status_code == 409
+    assert b"cem" in await payload(app, id_)
     refused = await client.post(f"/jobs/{id_}/edit", {"payload": "{", "priority": "3"})
     assert refused.status_code == 422
     assert 'value="3"' in refused.text  # what was typed is kept
@@ -269,6 +285,18 @@ async def test_jobs_are_moved_to_another_queue_by_a_form(app: Stoker, client: Cl
     assert {(await app.handle(one).refresh()).queue for one in made} == {"bulk"}
     by_filter = await client.get("/operations/new", params={"do": "move", "q": "queue:bulk"})
     assert "Move 3 jobs?" in text(by_filter)
+
+
+@pytest.mark.spec("WEBACT-13")
+async def test_a_visitor_of_some_queues_moves_nothing_into_another(app: Stoker) -> None:
+    id_ = await enqueue(app)
+    board = dashboard(app, auth=lambda _: Identity("ci", "operate", frozenset({"default"})), limits=Limits(seconds=30))
+    client = Client(board)
+    assert (await client.post(f"/jobs/{id_}/move", {"queue": "bulk"})).status_code == 403
+    assert (await client.post("/operations", {"do": "move", "queue": "bulk", "id": id_})).status_code == 403
+    assert (await app.handle(id_).refresh()).queue == "default"
+    await client.close()
+    await board.close()
 
 
 @pytest.mark.spec("WEBACT-14")

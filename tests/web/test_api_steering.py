@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from stoker import Limit
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
+from stoker.model import ids
 from stoker.model.job import Status
 from stoker.model.outbox.cursor import Consumer, Lease, Wish
 from stoker.model.outbox.delivery import Delivered, Rejection, conclude_batch
@@ -131,6 +133,15 @@ async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) ->
     assert (await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})).json() == {"done": True}
     assert (await send(client, "DELETE", "/queues/mail/limits/account")).json() == {"done": True}
     assert (await client.get("/api/v1/queues/mail/keys")).json() == {"keys": [], "after": None}
+    for _ in range(2):
+        await enqueue(app, queue="mail", limit=Limit(1, "@tenant", name="account"), tenant="acme")
+    [plain, held] = await claim(app, "mail")
+    [key] = (await client.get("/api/v1/at-limit?queue=mail")).json()["keys"]
+    assert (key["limit"], key["key"], key["running"], key["most"]) == ("account", "acme", 1, 1)
+    assert key["holders"] == [ids.text(held.id)]
+    assert (await client.get("/api/v1/at-limit")).json()["keys"] == [key]
+    assert (await client.get("/api/v1/at-limit?queue=gone")).status_code == 404
+    await end(app, [plain, held])
     assert (await send(client, "POST", "/queues/mail/reopen")).json()["cooling_until"] is None
     tuned = (await send(client, "PATCH", "/queues/mail", {"fair": True, "keep_done": 60})).json()
     assert tuned["keep_done"] == 60

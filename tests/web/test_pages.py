@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from starlette.requests import Request
 
 from stoker import Limit
 from stoker.app import Stoker
@@ -17,6 +18,8 @@ from stoker.model.query import Query
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard
+from stoker.web.pages import limits
+from stoker.web.visit import Visit
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
@@ -246,6 +249,23 @@ async def test_keys_at_their_limit_are_shown_with_their_holders(
     why = await client.get(f"/jobs/{made[1]}")
     assert "Limit" in text(why)
     assert "lets 1 run at once for key" in text(why)
+
+
+@pytest.mark.spec("WEB-19")
+async def test_keys_of_every_queue_are_shown_ten_queues_to_a_page(app: Stoker, client: Client) -> None:
+    queues = [f"q{n:02}" for n in range(12)]
+    for queue in queues:
+        for _ in range(2):
+            await enqueue(app, queue=queue, limit=Limit(1, "@tenant", name="customer"), tenant=f"of-{queue}")
+        await claim(app, queue)
+    first = await client.get("/limits")
+    assert [queue for queue in queues if f"of-{queue}" in first.text] == queues[:10]
+    assert "More queues" in text(first)
+    rest = await client.get("/limits?after=q09")
+    assert [queue for queue in queues if f"of-{queue}" in rest.text] == queues[10:]
+    [want] = limits.wants(Visit(client.board, Request({"type": "http", "query_string": b""}), "", "", ""))
+    calls = [(await want.read(await client.board.store.engine()))[1] for _ in range(3)]
+    assert calls == [13, 6, 6]  # all at first, then three at a time
 
 
 @pytest.mark.spec("WEB-20")

@@ -13,7 +13,7 @@ from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, span
 from stoker.web.actions.doing import Doing, Done, answer, come_from
 from stoker.web.forms import Form, number
-from stoker.web.pages.shared import check_queue
+from stoker.web.pages.shared import check_queue, settings
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
@@ -91,18 +91,6 @@ def _tuning(form: Form, before: Queue) -> Tuning:
             if abs(wanted - getattr(before, field)) > MINUTE:
                 given[field] = wanted
     return Tuning(clear=frozenset(clear), **given)
-
-
-def settings(queue: Queue) -> tuple[tuple[str, str], ...]:
-    """The fields of a form that sets a queue as it is."""
-    rate = queue.rate
-    return (
-        ("workers", "" if queue.workers is None else str(queue.workers)),
-        ("rate_n", "" if rate is None else f"{rate.n:g}"),
-        ("rate_per", "" if rate is None else f"{rate.per:g}"),
-        ("keep_done", f"{queue.keep_done / HOUR:g}"),
-        ("keep_dead", f"{queue.keep_dead / HOUR:g}"),
-    )
 
 
 VERBS: Final[dict[str, Doing[QueueForm]]] = {"pause": _pause, "resume": _resume, "reopen": _reopen, "tune": _tune}

@@ -1,10 +1,10 @@
-"""Budgets: read, tune and drain them."""
+"""Budgets, which are read, tuned and drained, and the keys that are at their limit."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.admin.limits import BudgetView
+from stoker.admin.limits import BudgetView, KeyView
 from stoker.model.throttle import Rate
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -29,6 +29,19 @@ class Budgets(Struct, kw_only=True):
     """Every budget, by name."""
 
     budgets: list[BudgetRecord]
+
+
+class AtLimitQuery(t.Strict):
+    """Of one queue, else of all."""
+
+    queue: t.Name | None = None
+    limit: t.Limit = 100
+
+
+class AtLimit(Struct, kw_only=True):
+    """Keys by queue and name, with the jobs that hold their places."""
+
+    keys: list[KeyView]
 
 
 @api.get("/limits")
@@ -58,6 +71,14 @@ async def drain(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - noth
     needs_everything(visit)
     await visit.admin.limits.drain(place(visit, "name"))
     return t.Done()
+
+
+@api.get("/at-limit")
+async def at_limit(visit: Visit, given: AtLimitQuery) -> AtLimit:
+    """List keys whose places are all taken while jobs wait."""
+    if given.queue is not None:
+        await visit.admin.queues.get(given.queue)
+    return AtLimit(keys=list(await visit.admin.limits.at_limit(given.queue, limit=given.limit)))
 
 
 def _record(one: BudgetView) -> BudgetRecord:

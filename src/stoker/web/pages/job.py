@@ -85,7 +85,7 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
         "ends": job_runs.ends(record, status, now),
         "why": why,
         "besides": job_why.besides(why),
-        "gates": job_why.gates(visit, job, why, reading) if why is not None and job.status in WAITING else [],
+        "gates": job_why.gates(visit, job, why, reading, facts) if why is not None and job.status in WAITING else [],
         "attempts": job_runs.attempts(job, facts.events, reading, visit.parameter("attempt")),
         "attempts_note": job_runs.attempts_note(job),
         "facts": _facts(visit, job, record, reading),
@@ -183,5 +183,6 @@ def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str]]]:
         if status in ALLOWED[change] and not (change is RunNow and job.scheduled_at <= job.created_at):
             found[rank].append((f"{path}/{verb}", label, hint))
     if status is Status.RUNNING:
-        found["more"].append((f"{path}/force-cancel", "Take the claim away…", "Another worker may go on"))
+        rank = "main" if job.cancel_requested else "more"
+        found[rank].append((f"{path}/force-cancel", "Take the claim away…", "Another worker may go on"))
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import re
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from stoker.engines.base import CORRUPT
@@ -15,15 +16,15 @@ from stoker.model.throttle import level
 from stoker.model.words import count, span
 from stoker.web.hub import Reading
 from stoker.web.pages.job_facts import Facts
+from stoker.web.pages.shared import settings
 from stoker.web.visit import Visit
 
 
 def why(job: Job, reading: Reading, facts: Facts) -> Explanation:
     """The gates that are shut, from what the page has read."""
-    queue = next((one for one in reading.queues if one.name == job.queue), Queue(name=job.queue))
     return explain(
         job,
-        queue,
+        queue_of(job, reading),
         reading.presences,
         reading.census,
         unreadable=job.metadata.get(CORRUPT),
@@ -32,10 +33,20 @@ def why(job: Job, reading: Reading, facts: Facts) -> Explanation:
     )
 
 
+def queue_of(job: Job, reading: Reading) -> Queue:
+    """The settings of its queue."""
+    return next((one for one in reading.queues if one.name == job.queue), Queue(name=job.queue))
+
+
 def besides(found: Explanation | None) -> list[str]:
     """What else keeps the job from running, but for those before it in line."""
     return [] if found is None else [gate.detail for gate in found.gates if gate.reason is not Reason.BEHIND]
 
+
+ELSEWHERE: Final = frozenset({Reason.UNKNOWN_TASK, Reason.NO_WORKER, Reason.WORKER_UNHEALTHY})
+"""Reasons that end with a change of the workers: the page says which."""
+
+COMMAND: Final = re.compile("`(stoker work [^`]+)`")
 
 GATES: Final = (
     ("Due", frozenset({Reason.SCHEDULED}), "scheduled"),
@@ -48,26 +59,42 @@ GATES: Final = (
 )
 
 
-def gates(visit: Visit, job: Job, why: Explanation, reading: Reading) -> list[dict[str, Any]]:
+class Remedy(NamedTuple):
+    """A button that opens a gate: the form it sends."""
+
+    path: str
+    label: str
+    fields: tuple[tuple[str, str], ...] = ()
+
+
+def gates(visit: Visit, job: Job, found: Explanation, reading: Reading, facts: Facts) -> list[dict[str, Any]]:
     """Every gate in the order in which a claim asks: passed, shut with its remedy, or not reached."""
-    shut: dict[Reason, Gate] = {gate.reason: gate for gate in (why.first, *why.gates)}
-    found: list[dict[str, Any]] = []
+    shut: dict[Reason, Gate] = {gate.reason: gate for gate in (found.first, *found.gates)}
+    rows: list[dict[str, Any]] = []
     blocked = False
     for name, reasons, sign in GATES:
         gate = next((shut[reason] for reason in shut if reason in reasons), None)
-        line = name == "Line"
         if name == "Limit" and job.options.limit is None:
             continue
+        row: dict[str, Any] = {"name": name, "look": "", "sign": "check", "act": None, "todo": "", "command": ""}
         if gate is None:
-            found.append({"name": name, "look": "", "sign": "check", "text": _passed(name, job, reading), "act": None})
+            rows.append(row | {"text": _passed(name, job, reading)})
             continue
-        look = "later" if line else "shut"
-        sign = "snow" if gate.reason is Reason.COOLING else sign
-        act = _remedy(visit, job, gate.reason)
-        text = gate.detail if not line else _line(job, reading, blocked)
-        found.append({"name": name, "look": look, "sign": sign, "text": text, "act": act})
+        line = gate.reason is Reason.BEHIND
+        command = COMMAND.search(gate.remedy)
+        rows.append(
+            row
+            | {
+                "look": "later" if line else "shut",
+                "sign": "snow" if gate.reason is Reason.COOLING else sign,
+                "text": _line(job, reading, blocked) if line else gate.detail,
+                "act": _remedy(visit, job, gate.reason, reading, facts),
+                "todo": gate.remedy if gate.reason in ELSEWHERE and command is None else "",
+                "command": command[1] if gate.reason in ELSEWHERE and command is not None else "",
+            }
+        )
         blocked = True
-    return found
+    return rows
 
 
 def _line(job: Job, reading: Reading, blocked: bool) -> str:
@@ -90,23 +117,50 @@ def _passed(name: str, job: Job, reading: Reading) -> str:
     if name == "Limit" and job.options.limit is not None:
         return f"{job.options.limit.name} has a free place"
     if name == "Rate":
-        queue = next((one for one in reading.queues if one.name == job.queue), None)
-        if queue is None or queue.bucket is None:
-            return "none is set"
-        return f"{level(queue.bucket, now):.0f} of {queue.bucket.rate.capacity:.0f} tokens"
+        bucket = queue_of(job, reading).bucket
+        return "none is set" if bucket is None else f"{level(bucket, now):.0f} of {bucket.rate.capacity:.0f} tokens"
     return "yes" if name == "Task known" else f"{job.queue} hands out jobs"
 
 
-def _remedy(visit: Visit, job: Job, reason: Reason) -> tuple[str, str] | None:
+def _remedy(visit: Visit, job: Job, reason: Reason, reading: Reading, facts: Facts) -> Remedy | None:
+    """What an operator can do here about a reason; None where only workers or time can."""
     if not visit.may("operate", job.queue):
         return None
     path, queue = f"jobs/{ids.text(job.id)}", f"queues/{quote(job.queue, safe='')}"
-    ways = {
-        Reason.SCHEDULED: (f"{path}/requeue", "Requeue now")
-        if job.status is Status.RETRYING
-        else (f"{path}/run-now", "Run now"),
-        Reason.PAUSED: (f"{queue}/resume", "Resume"),
-        Reason.COOLING: (f"{queue}/reopen", "End cool-down"),
-        Reason.BEHIND: (f"{path}/prioritize", "Move to the front"),
-    }
-    return ways.get(reason)
+    match reason:
+        case Reason.SCHEDULED if job.status is Status.RETRYING:
+            return Remedy(f"{path}/requeue", "Requeue now")
+        case Reason.SCHEDULED:
+            return Remedy(f"{path}/run-now", "Run now")
+        case Reason.PAUSED:
+            return Remedy(f"{queue}/resume", "Resume")
+        case Reason.COOLING:
+            return Remedy(f"{queue}/reopen", "End cool-down")
+        case Reason.BEHIND:
+            return Remedy(f"{path}/prioritize", "Move to the front")
+        case Reason.RATE_LIMITED:
+            kept = [(name, text) for name, text in settings(queue_of(job, reading)) if not name.startswith("rate_")]
+            return Remedy(f"{queue}/tune", "Lift the rate", tuple(kept))
+        case Reason.KEY_LIMITED:
+            return _one_more(job, facts)
+        case _:
+            there = _other_queue(visit, job, reading)
+            return None if there is None else Remedy(f"{path}/move", f"Move to {there}", (("queue", there),))
+
+
+def _one_more(job: Job, facts: Facts) -> Remedy | None:
+    full = facts.subqueue
+    if full is None or full.limit is None or full.most is None:
+        return None
+    before = (("before", str(full.most)),) if full.pinned else ()
+    fields = (("limit", full.limit), ("n", str(full.most + 1)), *before)
+    return Remedy(f"limits/{quote(job.queue, safe='')}/set", f"Let {full.most + 1:,} run", fields)
+
+
+def _other_queue(visit: Visit, job: Job, reading: Reading) -> str | None:
+    """The shortest open queue whose live workers know the task."""
+    now = reading.census.at
+    shut = {one.name for one in reading.queues if one.is_paused(now) or one.cooldown.shut(now)}
+    able = {name for one in live(reading.presences, now) if job.kind in one.kinds for name in one.queues}
+    reached = {name for name in able - shut - {job.queue} if visit.who.reaches(name)}
+    return min(reached, key=lambda name: (reading.census.ready(name), name), default=None)

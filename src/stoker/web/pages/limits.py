@@ -23,14 +23,16 @@ from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
-LOOKED_AT = 3
-"""Queues whose keys are read when none is named."""
+QUEUES = 10
+"""Queues whose keys are on one page when none is named."""
+AT_ONCE = 3
+"""Queues whose keys a live page reads again at a time, in turn; each is a store call."""
 RUNNING = 1_000
 SHOWN = 100
 
 
 class Taken(NamedTuple):
-    """Budgets and keys at one instant; `after` is the last name where more may follow."""
+    """Budgets and keys at one instant; `after` is the last key, or queue, where more may follow."""
 
     at: Instant
     budgets: Sequence[Budget]
@@ -39,35 +41,38 @@ class Taken(NamedTuple):
 
 
 def wants(visit: Visit) -> list[Want]:
-    """Budgets, and the keys of the queue that the address names, else those of jobs that run."""
+    """Budgets, and the keys of the queue that the address names, else those of jobs that run, queue by queue."""
     wanted, after = visit.parameter("queue"), visit.parameter("after") or None
+    known: dict[str, Sequence[SubqueueView]] = {}
 
     async def read(engine: Engine) -> tuple[Taken, int]:
+        nonlocal known
         if wanted:
-            keys = await engine.subqueues(wanted, after=after, limit=SHOWN)
-            calls = 1
-        else:
-            keys, calls = await _held(engine)
-        more = keys[-1].name if wanted and len(keys) == SHOWN else None
-        return Taken(await engine.now(), await engine.budgets(), keys, more), calls + 2
+            keys: Sequence[SubqueueView] = await engine.subqueues(wanted, after=after, limit=SHOWN)
+            more = keys[-1].name if len(keys) == SHOWN else None
+            return Taken(await engine.now(), await engine.budgets(), keys, more), 3
+        held = await _held(engine)
+        behind = sorted(name for name in held if after is None or name > after)
+        shown = behind[:QUEUES]
+        fresh = [name for name in shown if name not in known]
+        turn = fresh or [name for name in known if name in shown][:AT_ONCE]
+        read_now = {name: await engine.subqueues(name, names=held[name], limit=SHOWN) for name in turn}
+        known = {name: keys for name, keys in known.items() if name in shown and name not in turn} | read_now
+        found = [key for name in shown for key in known[name]]
+        more = shown[-1] if len(behind) > QUEUES else None
+        return Taken(await engine.now(), await engine.budgets(), found, more), 3 + len(turn)
 
     return [Want(("limits", wanted, after), read)]
 
 
-async def _held(engine: Engine) -> tuple[list[SubqueueView], int]:
-    """The keys that running jobs hold places of, in the queues with the most of them, and how many calls it took."""
+async def _held(engine: Engine) -> dict[str, list[str]]:
+    """The keys that running jobs hold places of, by queue, those with the most first."""
     running = (await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=RUNNING))).jobs
     held: dict[str, Counter[str]] = {}
     for job in running:
         if job.options.limit is not None:
             held.setdefault(job.queue, Counter())[job.options.limit.subqueue] += 1
-    busiest = sorted(held, key=lambda name: -held[name].total())[:LOOKED_AT]
-    keys = [
-        one
-        for name in busiest
-        for one in await engine.subqueues(name, names=[key for key, _ in held[name].most_common(SHOWN)], limit=SHOWN)
-    ]
-    return keys, 1 + len(busiest)
+    return {queue: [key for key, _ in keys.most_common(SHOWN)] for queue, keys in held.items()}
 
 
 def _active(reading: Reading, queue: str) -> int:
@@ -103,6 +108,7 @@ def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]
         "wanted": wanted,
         "queues": [(name, visit.url("limits", queue=name)) for name in names[:50]],
         "more": visit.url("limits", queue=wanted, after=taken.after) if taken.after else "",
+        "more_of": "keys" if wanted else "queues",
         "live_url": visit.url("live", page="limits", queue=wanted, after=visit.parameter("after")),
     }
 

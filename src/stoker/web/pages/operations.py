@@ -219,7 +219,10 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
     for job in await engine.get([ids.parse(one) for one in chosen]):
         if job is not None:
             shared.check_queue(visit, job.queue)
-    done = await act(visit, do, chosen, _needs(form, do))
+    needs = _needs(form, do)
+    if do == "move":
+        shared.check_queue(visit, needs["queue"])
+    done = await act(visit, do, chosen, needs)
     visit.board.hub.forget()
     return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(in_words(do, done)))
 

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from stoker.admin.history import RECENT
 from stoker.admin.queues import QueueView, views
 from stoker.engines.base import Engine
-from stoker.model.control import live
+from stoker.model.control import Queue, live
 from stoker.model.derived import ErrorGroup
 from stoker.model.findings import Finding, Situation, findings
 from stoker.model.job import Job as StoredJob
 from stoker.model.query import Query
-from stoker.model.time import SECOND, Instant, instant
+from stoker.model.time import HOUR, SECOND, Instant, instant
 from stoker.records import Job
 from stoker.web.hub import Reading
 from stoker.web.problems import Problem
@@ -116,6 +116,18 @@ def queue_rows(visit: Visit, reading: Reading, sparks: dict[str, list[float]]) -
         for one in views(reading.census, reading.queues, reading.presences, visit.board.recent, RECENT)
     ]
     return sorted(rows, key=lambda row: (row.paused, -row.lag if row.ready else row.lag * 0, row.name))
+
+
+def settings(queue: Queue) -> tuple[tuple[str, str], ...]:
+    """The fields of a form that sets a queue as it is."""
+    rate = queue.rate
+    return (
+        ("workers", "" if queue.workers is None else str(queue.workers)),
+        ("rate_n", "" if rate is None else f"{rate.n:g}"),
+        ("rate_per", "" if rate is None else f"{rate.per:g}"),
+        ("keep_done", f"{queue.keep_done / HOUR:g}"),
+        ("keep_dead", f"{queue.keep_dead / HOUR:g}"),
+    )
 
 
 def shown_status(job: Job, now: Instant) -> str:
