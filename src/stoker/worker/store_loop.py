@@ -100,7 +100,10 @@ FINISH_WITHIN = 10.0
 
 
 class StoreLoop:
-    """Starts a call to the store whenever `wakeup` is set. Calls `rested` after each call, and when none is needed."""
+    """Starts a call to the store whenever `wakeup` is set.
+
+    Of a worker that drains it calls `rested` after each call, and when none is needed.
+    """
 
     def __init__(
         self,
@@ -225,7 +228,8 @@ class StoreLoop:
             claims, settlements = self.held_outcomes.sift(claims, settlements)
         asked = self._fetcher.ask(self._state.id) if self._state.taking else None
         if not settlements and asked is None:
-            self._rested()
+            if self._state.draining:
+                self._rested()
             return
         self._calls += 1
         try:
@@ -246,7 +250,8 @@ class StoreLoop:
             await self._settled(claims, settlements, settled.verdicts)
         if asked is not None:
             self._claimed(asked, settled.claims)
-        self._rested()
+        if self._state.draining:
+            self._rested()
 
     async def _call(self, claims: list[Claim], settlements: list[Settlement], asked: Asked | None) -> Settled:
         """Make the call. If it raises, keep the settlements: sending them again shows whether they were written."""

@@ -549,7 +549,7 @@ class Worker:
 
     def _notice_drained(self) -> None:
         """In drain mode: stop when a claim found nothing and nothing is running."""
-        if not self.draining or self.state != "running":
+        if self.state != "running":
             return
         store_loop = self.store_loop
         held = store_loop.held_outcomes.waiting

@@ -77,7 +77,8 @@ async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict
         verdicts = await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
         if freed := _freed(plain, verdicts):
             store.notify(freed)
-        store.looks.add({item.ref.group for item in plain if item.ref.group is not None})
+        if groups := {item.ref.group for item in plain if item.ref.group is not None}:
+            store.looks.add(groups)
         return verdicts
     if any(settlement.slots for settlement in settlements):
         return await _around_locks(store, settlements)
