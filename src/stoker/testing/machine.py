@@ -2,9 +2,7 @@
 
 Both get the same ids, the same clock and the same calls; every receipt, claim, verdict, renewal and tally must be the
 same, and after every step every record and every count. A few laws that must hold whatever the model decides are
-checked on the way: tokens rise, a key has one active job, statuses change only along the table, a finished job stays
-as it finished, counters equal a recount, a group closes at most once and only when all its members are finished, and
-the events on the timeline tell of every run's start and end, whichever worker died meanwhile.
+checked on the way (`machine_laws.py`).
 
     machine = engine_machine(lambda clock: MyEngine(fresh_place(), clock=clock))
     run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40))
@@ -12,27 +10,20 @@ the events on the timeline tell of every run's start and end, whichever worker d
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER, Clock, Engine, Feature
-from stoker.engines.memory import MemoryEngine
+from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine
 from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
-from stoker.model.events import Event, Window, in_flight, of_alter, of_claims, of_insert, of_settlement
+from stoker.model.events import Window, of_alter, of_claims, of_insert, of_settlement
 from stoker.model.groups import Group, into_group, new_group
-from stoker.model.ids import JobId, Mint
+from stoker.model.ids import JobId
 from stoker.model.job import (
-    ACTIVE,
-    FINISHED,
     Claim,
     Demand,
     Draft,
@@ -44,7 +35,7 @@ from stoker.model.job import (
     Status,
     Verdict,
 )
-from stoker.model.lifecycle import TRANSITIONS, Rules, conclude
+from stoker.model.lifecycle import Rules, conclude
 from stoker.model.operations import Operation
 from stoker.model.outcome import (
     Done,
@@ -57,7 +48,6 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
-    Former,
     Query,
     Restore,
     Retention,
@@ -69,26 +59,20 @@ from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, digest
 from stoker.testing import machine_values as values
-from stoker.testing.clock import VirtualClock
+from stoker.testing.machine_laws import SLOTS, Laws, MakeMachineEngine, Pair
 from stoker.testing.machine_values import QUEUES, START
 
-MakeMachineEngine: TypeAlias = Callable[[Clock], Engine]
-"""Makes an engine that is not opened yet, on a fresh store of its own, each time it is called."""
+__all__ = ["LockStep", "MakeMachineEngine", "engine_machine"]
 
-SLOTS = 3
 RETENTION = Retention(events=1_000 * DAY)
 """Events stay as long as their jobs, so that starts and ends can be counted."""
-
-_T = TypeVar("_T")
-_Pair: TypeAlias = tuple[Claim, Claim]
-"""One claim as the memory engine and as the other engine handed it out: only `ref` may differ."""
 
 
 def _bare(claim: Claim) -> Claim:
     return msgspec.structs.replace(claim, ref=None)
 
 
-def _pairs(mine: list[Claim], theirs: list[Claim]) -> list[_Pair]:
+def _pairs(mine: list[Claim], theirs: list[Claim]) -> list[Pair]:
     """Claims side by side; fails unless they are the same."""
     assert [_bare(claim) for claim in mine] == [_bare(claim) for claim in theirs]
     return list(zip(mine, theirs, strict=True))
@@ -99,65 +83,8 @@ def _told(verdicts: list[Verdict]) -> list[Verdict]:
     return [Verdict.LOST if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
 
 
-class LockStep(RuleBasedStateMachine):
+class LockStep(Laws):
     """The lives of jobs. Make a runnable one with `engine_machine`."""
-
-    make_engine: MakeMachineEngine
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.clock = VirtualClock(START)
-        entropy = itertools.count(1)
-        self.mint = Mint(self.clock, lambda n: next(entropy).to_bytes(n))
-        self.model: Engine = MemoryEngine(self.clock)
-        self.engine: Engine = type(self).make_engine(self.clock)
-        self.model.keep_done = self.engine.keep_done
-        self.ids: list[JobId] = []
-        self.claims: list[_Pair] = []
-        self.workers = [f"w{slot}.0" for slot in range(SLOTS)]
-        self.tokens: dict[JobId, int] = {}
-        self.ended: set[tuple[JobId, int]] = set()
-        self.records: dict[JobId, Job] = {}
-        self.scheduled = False
-        self.group_ids: list[JobId] = []
-        self.groups: dict[JobId, Group] = {}
-        self.slots: dict[tuple[str, str], int] = {}
-        self.numbers = itertools.count(1)
-        self.told: list[Event] = []
-        """Events that no call has recorded yet."""
-
-        self.undoable: list[tuple[Former, ...]] = []
-        self.restored: set[JobId] = set()
-        """Jobs that a step gave back what a cancel or a discard had taken."""
-
-    # --- both at once -------------------------------------------------------------------------------------------
-
-    def both(self, call: Callable[[Engine], Awaitable[_T]]) -> tuple[_T, _T]:
-        """The same call on both engines."""
-
-        async def run() -> tuple[_T, _T]:
-            return await call(self.model), await call(self.engine)
-
-        answers = self.runner.run(run())
-        self.close_groups()
-        return answers
-
-    def close_groups(self) -> None:
-        """Where closing a group is a write of its own, do it at once, so that both engines close at one instant."""
-
-        async def run() -> None:
-            for engine in (self.model, self.engine):
-                await engine.sweep_groups()
-
-        if self.group_ids and Feature.CLOSES_AT_ONCE not in self.engine.features:
-            self.runner.run(run())
-
-    def same(self, call: Callable[[Engine], Awaitable[_T]]) -> _T:
-        """The same call on both engines, with the same result."""
-        mine, theirs = self.both(call)
-        assert theirs == mine
-        return mine
 
     @initialize(options=st.lists(values.drafts, min_size=3, max_size=6))
     def begin(self, options: list[dict[str, Any]]) -> None:
@@ -184,7 +111,7 @@ class LockStep(RuleBasedStateMachine):
         ids = aimed or self.ids
         return ids[-1 - place % len(ids)]
 
-    def pick_claims(self, places: list[int], *, live: bool) -> list[_Pair]:
+    def pick_claims(self, places: list[int], *, live: bool) -> list[Pair]:
         """Claims that still hold if there are any, else any that were ever handed out."""
         held = [pair for pair in self.claims if live and self.holds(pair[0])]
         pairs = held or self.claims
@@ -199,7 +126,7 @@ class LockStep(RuleBasedStateMachine):
         self.ids.append(draft.id)
         return draft
 
-    def took(self, pairs: list[_Pair]) -> None:
+    def took(self, pairs: list[Pair]) -> None:
         """New claims: each under a higher token than the job ever had, within its budget, of a job never held twice."""
         for claim, _ in pairs:
             assert claim.token > self.tokens.get(claim.id, 0)
@@ -374,7 +301,7 @@ class LockStep(RuleBasedStateMachine):
         self.took(_pairs(mine.claims, theirs.claims))
         return mine.verdicts
 
-    def note(self, pairs: list[_Pair], text: str) -> None:
+    def note(self, pairs: list[Pair], text: str) -> None:
         """Write on the records, through claims that may be stale."""
 
         def written(claim: Claim) -> Note:
@@ -641,120 +568,6 @@ class LockStep(RuleBasedStateMachine):
 
         self.record_events()
         self.same(look)
-
-    # --- laws ---------------------------------------------------------------------------------------------------
-
-    @invariant()
-    def nothing_differs(self) -> None:
-        """Every record, page and count is the same in both, and lawful after what was there a step before."""
-
-        async def look(engine: Engine) -> Any:
-            page = await engine.find(Query(order="oldest", limit=1_000))
-            census = await engine.census()
-            assert page.cursor is None
-            return {
-                "jobs": {job.id: job for job in page.jobs},
-                "order": [job.id for job in page.jobs],
-                "got": await engine.get(self.ids[-5:]),
-                "counts": {(count.queue, count.kind, count.status): count.n for count in census.counts},
-                "census": msgspec.structs.replace(census, counts=()),
-                "queues": await engine.queues(),
-                "budgets": await engine.budgets(),
-                "groups": await engine.groups(self.group_ids),
-                "schedules": await engine.schedules() if self.scheduled else [],
-                "in flight": in_flight(await engine.events(Window(0, self.clock() + 1))),
-                "slots": {
-                    (queue, view.name): (view.running, view.most, view.holders)
-                    for queue in QUEUES
-                    for view in await engine.subqueues(queue)
-                    if view.running
-                },
-            }
-
-        if not self.records and not self.ids:
-            return
-        self.record_events()
-        seen = self.same(look)
-        jobs: dict[JobId, Job] = seen["jobs"]
-        assert seen["order"] == sorted(jobs)
-        assert seen["counts"] == Counter((job.queue, job.kind, job.status) for job in jobs.values())
-        for job in jobs.values():
-            self.lawful(self.records.get(job.id), job)
-        running = Counter(job.id for job in jobs.values() if job.status is Status.RUNNING)
-        assert seen["in flight"] == running, "a start without an end, or an end without a start"
-        self.restored.clear()
-        keyed = Counter(job.unique.slot(job.kind) for job in jobs.values() if job.unique and job.status in ACTIVE)
-        assert all(n == 1 for n in keyed.values()), "two active jobs under one key"
-        self.lawful_slots(seen["slots"], jobs)
-        groups = {group.id: group for group in seen["groups"] if group is not None}
-        for group in groups.values():
-            self.lawful_group(self.groups.get(group.id), group, jobs)
-        self.groups = groups
-        for gone in self.records.keys() - jobs.keys():
-            # What is stored under this id from now on is another job.
-            self.tokens.pop(gone, None)
-            self.ended = {fence for fence in self.ended if fence[0] != gone}
-        self.records = jobs
-
-    def record_events(self) -> None:
-        """Write what was told since the last time to both timelines."""
-        events, self.told = self.told, []
-        if events:
-            self.same(lambda engine: engine.record(events, now=self.clock()))
-
-    def lawful_slots(self, slots: dict[tuple[str, str], tuple[int, int | None, tuple[JobId, ...]]], jobs: Any) -> None:
-        """A slot is a claim: each subqueue counts the jobs that hold one, and no claim takes more than allowed."""
-        claims = Counter(
-            (job.queue, job.options.limit.subqueue)
-            for job in jobs.values()
-            if job.status is Status.RUNNING and job.options.limit is not None
-        )
-        assert claims.keys() <= slots.keys(), "a claim holds no slot"
-        for name, (running, most, holders) in slots.items():
-            assert running == len(holders), "a subqueue counts wrong"
-            assert running >= claims[name]
-            assert most is None or running <= max(most, self.slots.get(name, 0)), "more claims than the limit allows"
-            for job in holders:
-                limit = jobs[job].options.limit
-                assert (jobs[job].queue, limit.subqueue) == name
-                assert jobs[job].status is Status.RUNNING or limit.hold == "retrying"
-        self.slots = {name: running for name, (running, _, _) in slots.items()}
-
-    def lawful_group(self, before: Group | None, after: Group, jobs: dict[JobId, Job]) -> None:
-        """A group closes at most once, and only when all its members are finished; until then it counts them."""
-        active = sum(job.options.group == after.id and job.status in ACTIVE for job in jobs.values())
-        assert min(after.total, after.done, after.dead, after.canceled, after.waiting) >= 0
-        if before is not None and before.closed_at is not None:
-            assert after == before, "a closed group changed"
-        elif after.closed_at is None:
-            assert after.waiting == active, "a group counts wrong"
-            assert not after.complete
-        else:
-            assert (after.sealed, after.waiting, active) == (True, 0, 0), "a group closed too early"
-
-    def lawful(self, before: Job | None, after: Job) -> None:
-        """What must hold for a record, and between it and what it was one step ago."""
-        finished = after.status in FINISHED
-        assert (after.finished_at is not None) == finished
-        assert (after.expires_at is not None) == finished
-        assert (after.worker is not None) == (after.status is Status.RUNNING)
-        assert after.attempts >= after.base >= 0
-        if before is None:
-            return
-        assert after.token >= before.token
-        if after.status is not before.status:
-            steps = TRANSITIONS[before.status]
-            # A job can be claimed and ended in one breath.
-            if Status.RUNNING in steps and before.status is not Status.RUNNING:
-                steps |= TRANSITIONS[Status.RUNNING]
-            assert after.status in steps or after.id in self.restored, (before.status, after.status)
-        elif finished:
-            kept = {name: getattr(before, name) for name in ("successor", *_EDITED)}
-            assert msgspec.structs.replace(after, **kept) == before
-
-
-_EDITED = ("payload", "priority", "budget")
-"""What an operator may change of a dead job."""
 
 
 def _plain(renewal: Renewal) -> tuple[bool, list[tuple[JobId, int]], list[tuple[JobId, int]]]:
