@@ -31,8 +31,8 @@ from stoker.model.query import (
 from stoker.model.retry import Fixed
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.conformance.alter_helpers import SOON, alter, dead_job, each_status, plain, quiet, retrying_job
-from stoker.testing.conformance.harness import Store, needs
+from stoker.testing.conformance.alter_helpers import alter, dead_job, each_status, plain, retrying_job
+from stoker.testing.conformance.harness import ARRIVES, Store, needs
 
 # --- cancel -----------------------------------------------------------------------------------------------------
 
@@ -84,9 +84,9 @@ async def test_alter_forced_cancel_wakes_the_keeper(store: Store) -> None:
     await store.engine.wait([CONTROL], 0.01)
     job = await store.add()
     await store.take()
-    await quiet(store, CONTROL)
+    await store.quiet(CONTROL)
     await alter(store, Cancel(force=True), job)
-    assert await store.engine.wait([CONTROL], SOON) == {CONTROL}
+    assert await store.engine.wait([CONTROL], ARRIVES) == {CONTROL}
 
 
 # --- requeue ----------------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ async def test_alter_that_makes_a_job_due_wakes_its_queue(store: Store, change: 
     else:
         job = await dead_job(store, queue="mail")
     change = Clone((store.mint(),)) if isinstance(change, Clone) else change
-    await quiet(store, "mail")
+    await store.quiet("mail")
     assert (await alter(store, change, job)).changed == 1
-    assert await store.engine.wait(["mail"], SOON) == {"mail"}
+    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
 
 
 @pytest.mark.spec("ALTER-10")
@@ -209,7 +209,7 @@ async def test_alter_that_does_not_apply_wakes_no_waiter(store: Store) -> None:
     """A refused requeue leaves waiters asleep."""
     await store.add(queue="mail")
     claim = await store.take(queue="mail")
-    await quiet(store, "mail")
+    await store.quiet("mail")
     assert (await alter(store, Requeue(), claim.id)).changed == 0
     assert await store.engine.wait(["mail"], 0.05) == frozenset()
 
@@ -365,10 +365,10 @@ async def test_alter_delete_asks_a_running_job_to_stop(store: Store) -> None:
     await store.engine.wait([CONTROL], 0.01)
     job = await store.add()
     claim = await store.take()
-    await quiet(store, CONTROL)
+    await store.quiet(CONTROL)
     tally = await alter(store, Delete(), job)
     assert (tally.changed, tally.cancel_requested) == (0, 1)
-    assert await store.engine.wait([CONTROL], SOON) == {CONTROL}
+    assert await store.engine.wait([CONTROL], ARRIVES) == {CONTROL}
     record = await store.job(job)
     assert (record.status, record.cancel_requested) == (Status.RUNNING, True)
     assert (await store.engine.renew("w1", [(job, claim.token)])).canceling == [(job, claim.token)]
@@ -440,9 +440,9 @@ async def test_alter_move_leaves_the_key_with_the_job(store: Store) -> None:
 async def test_alter_move_of_a_due_job_wakes_the_new_queue(store: Store) -> None:
     """The job became due where it was not before."""
     job = await store.add(queue="old")
-    await quiet(store, "old", "new")
+    await store.quiet("old", "new")
     await alter(store, Move("new"), job)
-    assert await store.engine.wait(["new"], SOON) == {"new"}
+    assert await store.engine.wait(["new"], ARRIVES) == {"new"}
 
 
 @pytest.mark.core

@@ -21,9 +21,6 @@ from stoker.model.query import (
 from stoker.model.time import HOUR
 from stoker.testing.conformance.harness import Store
 
-SOON = 5.0
-"""Real seconds within which a wake-up that was sent has to arrive; never waited in full unless it is lost."""
-
 
 async def alter(store: Store, change: Change, *jobs: JobId, statuses: Sequence[Status] = ()) -> Tally:
     """Apply a change to jobs by id."""
@@ -73,9 +70,3 @@ async def retrying_job(store: Store, after: int = HOUR, **options: Any) -> JobId
     assert claim.id == job
     await store.finish(claim, Failed("again", after=after))
     return job
-
-
-async def quiet(store: Store, *topics: str) -> None:
-    """Use up every wake-up that is remembered."""
-    while await store.engine.wait(topics, 0.05):
-        pass

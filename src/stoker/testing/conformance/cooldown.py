@@ -13,7 +13,7 @@ from stoker.model.outcome import Done, Failed, Snoozed, Throttled
 from stoker.model.retry import Curve
 from stoker.model.throttle import DECAY_GRACE, FLAT_COOLDOWN, MOST_EVENTS, OPEN, Cool, Cooldown
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
-from stoker.testing.conformance.harness import QUEUE, Store
+from stoker.testing.conformance.harness import ARRIVES, QUEUE, Store
 
 _CURVE = Curve(on=True, base=MINUTE, max=30 * MINUTE)
 
@@ -309,9 +309,9 @@ async def test_an_operator_ends_a_cool_down(store: Store) -> None:
     assert await store.finish(claims[0], Throttled()) is Verdict.APPLIED
     await store.add()
     assert await store.claim("w9") == []
-    await store.engine.wait([QUEUE], 0)
+    await store.quiet(QUEUE)
     assert await store.engine.tune(QUEUE, Tuning(reopen=True))
-    assert await store.engine.wait([QUEUE], 5) == {QUEUE}
+    assert await store.engine.wait([QUEUE], ARRIVES) == {QUEUE}
     assert await _cooldown(store) == OPEN
     assert len(await store.claim("w9")) == 1
     assert not await store.engine.tune(QUEUE, Tuning(reopen=True))

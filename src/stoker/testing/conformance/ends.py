@@ -14,9 +14,8 @@ from stoker.model.job import Status
 from stoker.model.outcome import Done, Failed, Outcome, Rejected, Snoozed
 from stoker.model.query import Cancel, Delete, Selection
 from stoker.model.time import HOUR
-from stoker.testing.conformance.harness import Store
+from stoker.testing.conformance.harness import ARRIVES, Store
 
-_SOON = 5.0
 _NEVER = 0.04
 
 
@@ -42,7 +41,7 @@ async def test_a_job_that_has_ended_is_not_waited_for(store: Store) -> None:
     await store.engine.alter(Selection((canceled,)), Cancel())
     await store.engine.alter(Selection((deleted,)), Delete())
     for each in (job, dead, canceled, deleted, store.mint()):
-        assert await store.engine.ended(each, _SOON)
+        assert await store.engine.ended(each, ARRIVES)
 
 
 @pytest.mark.core
@@ -67,11 +66,11 @@ async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome
     job = await store.add()
     claim = await store.take()
     async with _twin(store) as twin:
-        waiters = [asyncio.create_task(each.ended(job, _SOON)) for each in (store.engine, store.engine, twin)]
+        waiters = [asyncio.create_task(each.ended(job, ARRIVES)) for each in (store.engine, store.engine, twin)]
         await asyncio.sleep(0.02)
         assert not any(waiter.done() for waiter in waiters)
         await store.finish(claim, outcome)
-        assert await asyncio.wait_for(asyncio.gather(*waiters), _SOON - 1) == [True] * 3
+        assert await asyncio.wait_for(asyncio.gather(*waiters), ARRIVES - 1) == [True] * 3
 
 
 @pytest.mark.core
@@ -86,7 +85,7 @@ async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch
         waiters = [asyncio.create_task(each.ended(job, 30.0)) for each in (store.engine, twin)]
         await asyncio.sleep(0.25)  # long enough for the settling engine to learn of the waiter
         await store.finish(claim, Done())
-        assert await asyncio.wait_for(asyncio.gather(*waiters), _SOON) == [True] * 2
+        assert await asyncio.wait_for(asyncio.gather(*waiters), ARRIVES) == [True] * 2
 
 
 @pytest.mark.spec("END-02")
@@ -94,15 +93,15 @@ async def test_waiters_for_many_jobs_are_woken_each_for_its_own(store: Store) ->
     jobs = await store.insert(*(store.draft() for _ in range(30)))
     claims = {claim.id: claim for claim in await store.claim(n=30)}
     async with _twin(store) as twin:
-        waiters = {job: asyncio.create_task(twin.ended(job, _SOON)) for job in jobs}
+        waiters = {job: asyncio.create_task(twin.ended(job, ARRIVES)) for job in jobs}
         await asyncio.sleep(0.02)
         for job in jobs[::2]:
             await store.finish(claims[job], Done())
-        assert await asyncio.wait_for(asyncio.gather(*(waiters[job] for job in jobs[::2])), _SOON - 1) == [True] * 15
+        assert await asyncio.wait_for(asyncio.gather(*(waiters[job] for job in jobs[::2])), ARRIVES - 1) == [True] * 15
         assert not any(waiters[job].done() for job in jobs[1::2])
         for job in jobs[1::2]:
             await store.finish(claims[job], Done())
-        assert await asyncio.wait_for(asyncio.gather(*(waiters[job] for job in jobs[1::2])), _SOON - 1) == [True] * 15
+        assert await asyncio.wait_for(asyncio.gather(*(waiters[job] for job in jobs[1::2])), ARRIVES - 1) == [True] * 15
 
 
 @pytest.mark.spec("END-03")
@@ -112,11 +111,11 @@ async def test_a_cancel_wakes_who_waits(store: Store) -> None:
         job = await store.add()
         if force:
             await store.take()
-        sleeper = asyncio.create_task(store.engine.ended(job, _SOON))
+        sleeper = asyncio.create_task(store.engine.ended(job, ARRIVES))
         await asyncio.sleep(0.02)
         async with _twin(store) as twin:
             await twin.alter(Selection((job,)), Cancel(force=force))
-            assert await asyncio.wait_for(sleeper, _SOON - 1)
+            assert await asyncio.wait_for(sleeper, ARRIVES - 1)
         assert await store.status(job) is Status.CANCELED
 
 
@@ -125,7 +124,7 @@ async def test_closing_sends_waiters_home(store: Store) -> None:
     job = await store.add()
     twin = store.engine.for_loop()
     await twin.open()
-    sleeper = asyncio.create_task(twin.ended(job, _SOON))
+    sleeper = asyncio.create_task(twin.ended(job, ARRIVES))
     await asyncio.sleep(0.02)
     await twin.close()
-    assert not await asyncio.wait_for(sleeper, _SOON - 1)
+    assert not await asyncio.wait_for(sleeper, ARRIVES - 1)

@@ -378,7 +378,7 @@ async def test_a_closing_group_wakes_a_worker_of_its_callbacks(store: Store) -> 
     then = store.draft("then", queue=AFTER)
     await make(store, store.draft(), then=then)
     claim = await store.take()
-    waiter = asyncio.ensure_future(store.engine.wait([AFTER], 10))
+    waiter = asyncio.ensure_future(store.engine.wait([AFTER], 60))
     await asyncio.sleep(0.05)
     await store.finish(claim, Done())
     await close(store)

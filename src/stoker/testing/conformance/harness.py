@@ -38,6 +38,8 @@ Work: TypeAlias = Callable[[Engine], Awaitable[T]]
 
 START: Instant = 1_800_000_000_000_000
 QUEUE = "default"
+ARRIVES = 30.0
+"""Real seconds within which a wake-up that was sent has to arrive; never waited in full unless it is lost."""
 
 
 class Store:
@@ -78,6 +80,19 @@ class Store:
     async def add(self, kind: str = "work", **options: Any) -> JobId:
         """Insert one new draft."""
         return (await self.insert(self.draft(kind, **options)))[0]
+
+    async def quiet(self, *topics: str) -> None:
+        """Use up every wake-up that is remembered or on its way.
+
+        Wake-ups arrive in their order and are remembered once. So when the last one is there, all are, and one wait
+        takes what is remembered of its topic.
+        """
+        for topic in topics:
+            await self.engine.wait([topic], 0)  # control wake-ups are remembered from the first wait on
+            await self.engine.wake([topic])
+            await self.engine.wake(["last"])
+            await self.engine.wait(["last"], ARRIVES)
+            await self.engine.wait([topic], ARRIVES)
 
     async def enlist(self, worker: str, lease: Span = LEASE) -> str:
         """Give a worker its first lease."""

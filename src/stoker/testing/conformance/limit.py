@@ -44,9 +44,7 @@ from stoker.model.query import (
 from stoker.model.subqueues import SubqueueView
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import QUEUE, Miscount, Store, needs
-
-_SOON = 5.0
+from stoker.testing.conformance.harness import ARRIVES, QUEUE, Miscount, Store, needs
 
 
 def limited(store: Store, key: str | None = "a", n: int | None = 1, **options: Any) -> Draft:
@@ -351,8 +349,8 @@ async def test_a_slot_that_is_freed_wakes_a_waiter(store: Store) -> None:
     await store.insert(limited(store), limited(store))
     claim = await store.take()
     assert await store.engine.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), None)
-    await store.engine.wait([QUEUE], 0)  # what the insert left behind
-    waiting = asyncio.create_task(store.engine.wait([QUEUE], _SOON))
+    await store.quiet(QUEUE)
+    waiting = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)
     await store.finish(claim, Done())
     assert await waiting == {QUEUE}
@@ -367,8 +365,8 @@ async def test_an_operators_number_counts_for_all_keys_of_a_name(store: Store) -
     """Until it is cleared, whatever jobs bring; raising it wakes a waiter, lowering it stops nothing."""
     jobs = await store.insert(*(limited(store, key) for _ in range(3) for key in ("a", "b")))
     assert ids(await store.claim(n=9)) == jobs[:2]
-    await store.engine.wait([QUEUE], 0)
-    waiting = asyncio.create_task(store.engine.wait([QUEUE], _SOON))
+    await store.quiet(QUEUE)
+    waiting = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)
     assert await store.engine.tune(QUEUE, Tuning(limits=(("api", 2),)))
     assert await waiting == {QUEUE}
@@ -542,8 +540,8 @@ async def test_a_number_that_is_wrong_is_repaired_after_a_minute(store: Store, r
     assert await store.claim(n=9) == []
     assert await _recount(store) == ()
     store.pass_time(1)
-    await store.engine.wait([QUEUE], 0)  # what the insert left behind
-    waiting = asyncio.create_task(store.engine.wait([QUEUE], _SOON))
+    await store.quiet(QUEUE)
+    waiting = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)
     assert await _recount(store) == (Repair(QUEUE, "api/a", 1, 0),)
     assert await waiting == {QUEUE}

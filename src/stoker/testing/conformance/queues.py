@@ -16,9 +16,7 @@ from stoker.model.query import Move, Selection
 from stoker.model.retry import OFF, Curve
 from stoker.model.throttle import OPEN, Rate, full
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
-from stoker.testing.conformance.harness import Store
-
-_SOON = 5.0
+from stoker.testing.conformance.harness import ARRIVES, Store
 
 
 def _plain(store: Store, name: str, **tuned: Any) -> Queue:
@@ -153,10 +151,9 @@ async def test_queues_paused_hold_jobs_that_are_moved_in(store: Store) -> None:
 async def test_queues_resume_wakes_a_waiter(store: Store) -> None:
     """A worker that sleeps on a paused queue is woken when it is resumed."""
     await store.engine.tune("mail", Tuning(paused=True))
-    while await store.engine.wait(["mail"], 0.05):
-        pass
+    await store.quiet("mail")
     await store.engine.tune("mail", Tuning(paused=False))
-    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
 
 
 @pytest.mark.spec("QUEUE-08")
@@ -270,10 +267,9 @@ async def test_queues_paused_say_why_and_by_whom(store: Store) -> None:
 async def test_queues_paused_for_less_wake_a_waiter(store: Store) -> None:
     """A waiter that sleeps until the end of a pause learns of an earlier end."""
     await store.engine.tune("mail", Tuning(paused=True, pause_for=HOUR))
-    while await store.engine.wait(["mail"], 0.05):
-        pass
+    await store.quiet("mail")
     await store.engine.tune("mail", Tuning(paused=True, pause_for=SECOND))
-    assert await store.engine.wait(["mail"], _SOON) == {"mail"}
+    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
 
 
 # --- clear and declare ------------------------------------------------------------------------------------------

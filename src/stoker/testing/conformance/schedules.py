@@ -200,7 +200,7 @@ async def test_schedules_that_change_wake_the_tickers(store: Store) -> None:
         (Edit(name="other", jitter=SECOND), False),
     ):
         await store.engine.put(given)
-        assert bool(await store.engine.wait([CONTROL], 5 if woken else 0.05)) == woken
+        assert bool(await store.engine.wait([CONTROL], 30 if woken else 0.05)) == woken
 
 
 @pytest.mark.spec("SCHED-02")
@@ -271,7 +271,7 @@ async def test_schedules_wake_a_worker_of_the_queue(store: Store) -> None:
     seeded = await _seeded(store, template=replace(WORK, queue="mail"))
     assert await store.engine.wait(["mail"], 0) == frozenset()
     await _fire(store.engine, seeded, store.now())
-    assert await store.engine.wait(["mail"], 5) == {"mail"}
+    assert await store.engine.wait(["mail"], 30) == {"mail"}
 
 
 @pytest.mark.core

@@ -29,7 +29,7 @@ from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Requeue, 
 from stoker.model.stats import merge
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import QUEUE, Store, needs
+from stoker.testing.conformance.harness import ARRIVES, QUEUE, Store, needs
 
 
 def _event(store: Store, at: Instant, kind: EventType = EventType.STARTED, queue: str = "q") -> Event:
@@ -395,10 +395,10 @@ async def test_a_follow_up_with_a_key_that_was_stored_is_there_and_wakes(store: 
     """One that met the holder of its key is not stored under its id, so a reader can distinguish them."""
     await store.add()
     claim = await store.take()
-    await store.engine.wait([QUEUE], 0)
+    await store.quiet(QUEUE)
     first, second = (store.draft("later", unique=Unique("k")) for _ in range(2))
     assert await store.finish(claim, Done(followups=(first, second))) is Verdict.APPLIED
-    assert await store.engine.wait([QUEUE], 5) == {QUEUE}
+    assert await store.engine.wait([QUEUE], ARRIVES) == {QUEUE}
     [there, absent] = await store.engine.get([first.id, second.id])
     assert there is not None
     assert absent is None
