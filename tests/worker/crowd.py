@@ -189,10 +189,10 @@ class Crowd:
         command.wait()
         return blow
 
-    def witnessed(self) -> list[Blow]:
-        """Kills that a supervisor had a second to see and to act upon, before it was killed itself."""
+    def witnessed(self, within: float) -> list[Blow]:
+        """Kills that a supervisor had so many seconds to see and to act upon, before it was killed itself."""
         ends = {pid: blow.at for blow in self.blows if blow.whole for pid in blow.pids}
-        return [blow for blow in self.blows if blow.boss and ends.get(blow.boss, math.inf) - blow.at > 1.0]
+        return [blow for blow in self.blows if blow.boss and ends.get(blow.boss, math.inf) - blow.at > within]
 
     def recoveries(self) -> dict[str, list[float]]:
         """Seconds from each kill until its victims ran again, by what was killed; a victim that did not is an error.
@@ -237,7 +237,7 @@ class Crowd:
             command.send(signal.SIGTERM)
         for command in commands:
             assert command.wait() == 0, command.log
-        until(lambda: not self.left_behind(), limit=5, what="all processes have ended")
+        until(lambda: not self.left_behind(), what="all processes have ended")
 
     def left_behind(self) -> list[int]:
         """Processes that carry this test's surroundings."""

@@ -22,7 +22,7 @@ from stoker.model.query import Query
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.worker.apps.marked:jobs"
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def until(met: Callable[[], Any], limit: float = PATIENCE, what: str = "") -> Any:

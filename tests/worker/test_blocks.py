@@ -37,11 +37,9 @@ from stoker.task import Task
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance import blocks
 from stoker.testing.conformance.harness import START, Store
-from tests.harness.apps import becomes, drain, until, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 from tests.harness.django_settings import on_file, on_server, unconfigured
 from tests.worker.factories import ASYNC, PLAIN, Site, execute
-
-pytestmark = pytest.mark.timeout(120)
 
 STORES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
 LEVELS = ("REPEATABLE READ", "SERIALIZABLE")
@@ -442,10 +440,10 @@ async def test_who_waits_for_the_result_is_woken(shop: Shop, store: str) -> None
             tx.result(made.id)
         return ""
 
-    async with working(shop.jobs, {"default": 2}, poll=60):
+    async with working(shop.jobs, {"default": 2}, poll=3600):
         job = await charge.enqueue()
-        follower = await asyncio.wait_for(job.result(), 5)
-        assert await asyncio.wait_for(shop.jobs.handle(follower).result(), 5) == "followed"
+        follower = await asyncio.wait_for(job.result(), PATIENCE)
+        assert await asyncio.wait_for(shop.jobs.handle(follower).result(), PATIENCE) == "followed"
     assert (store, ("follow", None, Status.PENDING) in heard) == (store, True)
     await shop.jobs.close()
 

@@ -12,7 +12,7 @@ from stoker.model import ids
 from stoker.model.job import Status
 from tests.worker.shell import Scene, until
 
-pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.engine("sqlite")
 
 APP = "tests.worker.apps.chunked:jobs"
 

@@ -25,7 +25,7 @@ from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker, maintenance, running, state
 from stoker.worker.chunks import ChunkLane, ChunkQueue
-from tests.harness.apps import becomes, drain, until, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 NEVER = 3600.0
 """A wait for more jobs that no test lives to see: a chunk of these tests starts when it is full."""
@@ -84,7 +84,7 @@ async def test_jobs_enqueued_one_by_one_are_run_by_one_call(jobs: Stoker) -> Non
         assert work.calls == [], "the chunk is not full, and its first job came just now"
         handles += await work.put(5)
         for handle in handles:
-            assert await handle.result(10) is None
+            assert await handle.result(PATIENCE) is None
     assert work.calls == [[1, 2, 3, 4, 5]]
     assert worker.counts[Status.DONE] == 5
 
@@ -95,7 +95,7 @@ async def test_a_chunk_that_does_not_fill_starts_after_a_while(jobs: Stoker) -> 
     async with working(jobs):
         for ns in ([1, 2], [3]):
             for handle in await work.put(*ns):
-                await handle.result(10)
+                await handle.result(PATIENCE)
     assert [n for call in work.calls for n in call] == [1, 2, 3]
     assert len(work.calls) >= 2
 
@@ -112,7 +112,7 @@ async def test_a_worker_asks_for_slots_times_size_and_one_slot_runs_one_chunk(jo
         assert len(worker.claims.tokens) == 8, "nothing is claimed that no slot will run soon"
         work.gate.set()
         for handle in handles:
-            await handle.result(10)
+            await handle.result(PATIENCE)
     assert work.most == 2
     assert sorted(n for call in work.calls for n in call) == list(range(20))
     assert all(len(call) == 4 for call in work.calls)
@@ -129,7 +129,7 @@ async def test_a_limited_queue_runs_as_many_chunks_as_it_has_slots(jobs: Stoker)
         assert len(worker.claims.tokens) == 6
         work.gate.set()
         for handle in handles:
-            await handle.result(10)
+            await handle.result(PATIENCE)
     assert work.most == 2
 
 
@@ -145,8 +145,8 @@ async def test_a_queue_with_chunks_has_its_own_slots_in_any_order(jobs: Stoker, 
     async with working(jobs, {"default": 2, "mail": 1, "index": 2}, order=order) as worker:
         assert sorted((lane.queues, lane.slots) for lane in worker.lanes) == [(("default", "mail"), 3), (("index",), 2)]
         [first, _] = await work.put(1, 2)
-        assert await first.result(10) is None
-        assert await (await plain.enqueue()).result(10) == "ran"
+        assert await first.result(PATIENCE) is None
+        assert await (await plain.enqueue()).result(PATIENCE) == "ran"
 
 
 @pytest.mark.spec("CHUNK-09")
@@ -160,11 +160,11 @@ async def test_a_job_of_another_kind_runs_alone_and_at_once(jobs: Stoker) -> Non
     handles = await work.put(1, 2)
     other = await plain.using(queue="index").enqueue(41)
     async with working(jobs, ["index"]):
-        assert await other.result(10) == 42
+        assert await other.result(PATIENCE) == 42
         assert work.calls == []
         handles += await work.put(3)
         for handle in handles:
-            await handle.result(10)
+            await handle.result(PATIENCE)
     assert work.calls == [[1, 2, 3]]
 
 
@@ -255,7 +255,7 @@ async def test_a_call_inside_a_tenants_scope_has_jobs_of_that_tenant(engine: Eng
     async with app, working(app, {"index": 2}):
         handles = [await index.using(tenant="ab"[n % 2]).enqueue(n) for n in range(4)]
         for handle in handles:
-            await handle.result(10)
+            await handle.result(PATIENCE)
     assert sorted(seen) == [([0, 2], ["a"]), ([1, 3], ["b"])]
 
 
@@ -350,7 +350,7 @@ async def test_jobs_that_expired_or_do_not_fit_leave_the_chunk(timed_jobs: Stoke
     handles = await work.put(3, 4)
     async with working(timed_jobs):
         for handle in handles:
-            await handle.result(10)
+            await handle.result(PATIENCE)
         assert (await becomes(late[0], Status.CANCELED)).last_error == "expired: not started within 5 s"
         record = await becomes(odd, Status.PENDING)
     assert (record.attempts, work.calls) == (0, [[3, 4]])
@@ -510,11 +510,11 @@ async def test_cancel_of_one_job_marks_its_item_and_leaves_the_others_alone(jobs
         assert not work.contexts[0].cancel, "the call goes on"
         assert items[0].cancel.reason == "changed my mind"
         work.gate.set()
-        assert await handles[0].result(10) == "done anyway"
+        assert await handles[0].result(PATIENCE) == "done anyway"
         for handle in handles[1:3]:
             with pytest.raises(JobCanceled):
-                await handle.result(10)
-        assert await handles[3].result(10) == "fine"
+                await handle.result(PATIENCE)
+        assert await handles[3].result(PATIENCE) == "fine"
         assert (await handles[1].refresh()).last_error == "changed my mind"
         assert "half done" in str((await handles[2].refresh()).last_error)
 
@@ -534,7 +534,7 @@ async def test_a_call_whose_jobs_are_all_canceled_is_interrupted(jobs: Stoker) -
         work.gate.set()
         more = await work.put(3, 4)
         for handle in more:
-            await handle.result(10)
+            await handle.result(PATIENCE)
 
 
 @pytest.mark.spec("CHUNK-12")
@@ -546,7 +546,7 @@ async def test_a_job_that_is_canceled_while_its_chunk_gathers_never_runs(jobs: S
         await first.cancel(reason="not needed")
         assert (await becomes(first, Status.CANCELED)).last_error == "not needed"
         for handle in await work.put(2, 3):
-            await handle.result(10)
+            await handle.result(PATIENCE)
     assert work.calls == [[2, 3]]
 
 
@@ -564,7 +564,7 @@ async def test_a_lost_claim_drops_out_and_the_others_are_settled(
         await engine.wake([CONTROL])
         await until(lambda: work.contexts[0].items[0].canceled)
         work.gate.set()
-        assert await handles[1].result(10) is None
+        assert await handles[1].result(PATIENCE) is None
         assert (await handles[0].refresh()).status is Status.CANCELED
         await until(lambda: worker.lost == 1)
     assert f"lease lost: the store refused the outcome (done) of job {handles[0].id} (index)" in caplog.text
@@ -578,9 +578,9 @@ async def test_claims_that_gathered_past_their_lease_are_handed_back(
     monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + asleep)
     work = Gathered(timed_jobs, 3)
     handles = await work.put(1, 2)
-    async with working(timed_jobs) as worker:
+    async with working(timed_jobs, lease=3600) as worker:  # no renewal comes by itself
         await until(lambda: len(worker.claims.tokens) == 2)
-        asleep = 20.0
+        asleep = 4000.0
         handles += await work.put(3)
         for handle in handles:
             assert (await becomes(handle, Status.PENDING)).attempts == 0
@@ -589,7 +589,7 @@ async def test_claims_that_gathered_past_their_lease_are_handed_back(
         await (await timed_jobs.engine()).wake([CONTROL])
         asleep = 0.0
         for handle in handles:
-            await handle.result(10)
+            await handle.result(PATIENCE)
     assert [sorted(call) for call in work.calls] == [[1, 2, 3]]
 
 

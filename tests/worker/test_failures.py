@@ -24,7 +24,7 @@ from stoker.observe.logs import JsonFormatter
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 from stoker.worker.failures import MOST, WINDOW, FailureLog
-from tests.harness.apps import drain, until
+from tests.harness.apps import PATIENCE, drain, until
 from tests.model.test_lifecycle import claimed
 from tests.worker.shell import APP, Scene
 
@@ -212,7 +212,7 @@ async def test_a_worker_says_what_it_left_out_before_it_ends(jobs: Stoker, caplo
     worker = Worker(jobs, drain=True)
     worker.failures = FailureLog(clock=lambda: 0.0)
     await worker.start()
-    await asyncio.wait_for(worker.join(), 10)
+    await asyncio.wait_for(worker.join(), PATIENCE)
     assert worker.counts[Status.DEAD] == 3 * MOST
     assert len(lines(caplog)) == MOST + 1
     assert f"{2 * MOST} more failures of fails" in caplog.text

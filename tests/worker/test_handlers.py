@@ -27,7 +27,7 @@ from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import maintenance
-from tests.harness.apps import becomes, drain, working
+from tests.harness.apps import PATIENCE, becomes, drain, working
 
 
 def nested(levels: int) -> list[Any]:
@@ -380,7 +380,7 @@ async def test_a_keyboard_interrupt_stops_the_worker_and_hands_the_job_back(jobs
 
     job = await work.enqueue()
     async with working(jobs) as worker:
-        await asyncio.wait_for(worker.join(), 5)
+        await asyncio.wait_for(worker.join(), PATIENCE)
         assert worker.state == "stopped"
     record = await job.refresh()
     assert (record.status, record.attempts, record.last_error) == (Status.PENDING, 0, None)
@@ -500,7 +500,7 @@ async def test_retry_counts_as_a_failure_with_a_time_of_its_own(timed_jobs: Stok
     record = await by_time.refresh()
     assert (record.status, record.last_error) == (Status.RETRYING, "not yet")
     # The store's clock stood still while the handler ran, so what the run took is missing here.
-    assert timedelta(0) <= clock.moment() + timedelta(hours=2) - record.scheduled_at < timedelta(seconds=1)
+    assert timedelta(0) <= clock.moment() + timedelta(hours=2) - record.scheduled_at < timedelta(seconds=PATIENCE)
     assert (await by_delay.refresh()).scheduled_at == clock.moment() + timedelta(seconds=5)
     clock.advance(5)
     await drain(timed_jobs)
@@ -593,14 +593,14 @@ async def test_in_a_group_ordinary_errors_win_then_the_gravest_signal(jobs: Stok
 async def test_current_tells_a_handler_about_its_run(jobs: Stoker) -> None:
     seen: dict[str, Any] = {}
 
-    @jobs.task(queue="mail", timeout=30)
+    @jobs.task(queue="mail", timeout=3600)
     def work() -> None:
         context = current()
         seen.update({name: getattr(context, name) for name in ("id", "kind", "queue", "tenant", "attempt", "worker")})
         assert context.token > 0
-        assert 0 <= context.elapsed < 5
+        assert 0 <= context.elapsed < PATIENCE
         assert context.remaining is not None
-        assert 25 < context.remaining <= 30
+        assert 3600 - PATIENCE < context.remaining <= 3600
         assert not context.cancel
         assert not context.cancel.requested
 
@@ -640,11 +640,11 @@ async def test_progress_and_log_lines_are_on_the_record_also_of_a_quick_job(
     job, other = await slow.enqueue(), await quick.enqueue()
     async with working(jobs):
         await becomes(other, Status.DONE)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while (await job.refresh()).progress != 0.25:
                 await asyncio.sleep(0.01)
         go.set()
-        await job.result(5)
+        await job.result(PATIENCE)
     record = await other.refresh()
     assert (record.progress, record.log) == (1.0, ("first", "second", "third"))
     assert (await job.refresh()).log == ("begun",)
@@ -921,7 +921,7 @@ async def test_plain_middleware_runs_in_the_thread_of_the_handler(
     handles = [await in_thread.enqueue(), await on_loop.enqueue()]
     failed = await in_thread.enqueue(fail=True)
     async with working(jobs, {"default": 1}):
-        assert [await handle.result(10) for handle in handles] == ["outer(a(b(x)))", "outer(y)"]
+        assert [await handle.result(PATIENCE) for handle in handles] == ["outer(a(b(x)))", "outer(y)"]
         await becomes(failed, Status.DEAD)
     names = ["outer", "a", "b", "handler", "b out", "a out"]
     assert [name for name, _ in log] == [*names, "outer", *names]

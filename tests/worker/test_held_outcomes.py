@@ -14,7 +14,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
 from stoker.worker import Worker, held_outcomes, store_loop
-from tests.harness.apps import until, working
+from tests.harness.apps import PATIENCE, until, working
 
 
 class Holding(MemoryEngine):
@@ -69,13 +69,12 @@ async def test_a_held_outcome_waits_alone_and_the_store_is_not_away(app: Stoker,
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         await until(lambda: len(worker.store_loop.held_outcomes.waiting))
         others = [await app.enqueue(app.draft("work", {"n": n})) for n in range(1, 51)]
-        assert [await handle.result(5) for handle in others] == list(range(1, 51))
+        assert [await handle.result(PATIENCE) for handle in others] == list(range(1, 51))
         assert worker.ready
         assert (await held.refresh()).status is Status.RUNNING
         store.slots = set()
-        assert await held.result(5) == 0
-        assert not len(worker.store_loop.held_outcomes.waiting)
-        await until(lambda: not worker.claims.tokens)
+        assert await held.result(PATIENCE) == 0
+        await until(lambda: not len(worker.store_loop.held_outcomes.waiting) and not worker.claims.tokens)
 
 
 @pytest.mark.spec("WORKER-34")
@@ -86,10 +85,10 @@ async def test_what_needs_the_same_key_joins_it_and_is_not_sent_with_others(app:
         handles = [
             await app.enqueue(app.draft("work", {"n": 100 * n, "key": "k" if n % 2 else "free"})) for n in range(1, 11)
         ]
-        assert [await handle.result(5) for handle in handles[1::2]] == [100 * n for n in range(2, 11, 2)]
+        assert [await handle.result(PATIENCE) for handle in handles[1::2]] == [100 * n for n in range(2, 11, 2)]
         await until(lambda: len(worker.store_loop.held_outcomes.waiting) == 6)
         store.slots = set()
-        assert [await handle.result(5) for handle in handles] == [100 * n for n in range(1, 11)]
+        assert [await handle.result(PATIENCE) for handle in handles] == [100 * n for n in range(1, 11)]
 
 
 @pytest.mark.spec("WORKER-34")
@@ -105,7 +104,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
         await until(lambda: not store.trouble)
         await until(lambda: len(worker.store_loop.held_outcomes.waiting))
         store.slots = set()
-        assert await held.result(5) == 0
+        assert await held.result(PATIENCE) == 0
 
 
 @pytest.mark.spec("WORKER-34")
@@ -117,7 +116,7 @@ async def test_a_long_wait_is_named_once(
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         await until(lambda: len(store.asked) > 3)
         store.slots = set()
-        await held.result(5)
+        await held.result(PATIENCE)
     said = [record.getMessage() for record in caplog.records if "waits for another transaction" in record.message]
     assert len(said) == 1
     assert f"the outcome (done) of job {held.id} (work)" in said[0]
@@ -178,9 +177,9 @@ async def test_a_queue_of_which_too_many_wait_is_left_alone_until_they_are_writt
         assert most <= len(worker.store_loop.held_outcomes.waiting) <= most + 10, "and those that were claimed by then"
         assert (await store.census()).ready("default") >= 2 * most
         other = await app.enqueue(app.draft("work", {"n": 7}, queue="other"))
-        assert await other.result(5) == 7
+        assert await other.result(PATIENCE) == 7
         store.slots = set()
-        assert [await handle.result(20) for handle in held] == list(range(4 * most))
+        assert [await handle.result(PATIENCE) for handle in held] == list(range(4 * most))
     said = [record.getMessage() for record in caplog.records if "queue default" in record.getMessage()]
     assert len(said) == 2
     assert "work/k" in said[0]
@@ -198,4 +197,4 @@ async def test_a_worker_that_starts_again_serves_a_queue_that_it_left_alone(
         await worker.stop(0)
         store.slots = set()
         await worker.start()
-        assert await held[-1].result(20) == len(held) - 1
+        assert await held[-1].result(PATIENCE) == len(held) - 1

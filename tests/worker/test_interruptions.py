@@ -141,7 +141,7 @@ async def test_a_thread_past_its_limit_is_abandoned_and_its_place_taken(jobs: St
         while not context.cancel:
             time.sleep(0.002)
         token.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return "too late"
 
     @jobs.task
@@ -152,9 +152,9 @@ async def test_a_thread_past_its_limit_is_abandoned_and_its_place_taken(jobs: St
     async with working(jobs, {"default": 1}) as worker:
         record = await becomes(job, Status.DEAD)
         assert record.last_error == "timeout: ran longer than 0.05 s"
-        assert token.wait(5), "the thread can see that it should stop"
+        assert token.wait(PATIENCE), "the thread can see that it should stop"
         assert worker.executors.threads.abandoned == 1
-        assert await (await fine.enqueue()).result(5) == 1
+        assert await (await fine.enqueue()).result(PATIENCE) == 1
         go.set()
         await until(lambda: worker.executors.threads.abandoned == 0)
     assert (await job.refresh()).result is None
@@ -185,12 +185,12 @@ async def test_a_handler_that_swallows_every_interruption_is_abandoned(
         assert record.last_error == "timeout: ran longer than 0.02 s"
         assert 3 <= len(swallowed) <= 4
         assert "ignores that it was interrupted (timeout); it is abandoned" in caplog.text
-        assert await (await fine.enqueue()).result(5) == 1
+        assert await (await fine.enqueue()).result(PATIENCE) == 1
         assert worker.runs == 0
         assert worker.lanes[0].busy == 0
         go.set()
         await asyncio.sleep(0.02)
-        assert await (await fine.enqueue()).result(5) == 1
+        assert await (await fine.enqueue()).result(PATIENCE) == 1
     assert (await job.refresh()).status is Status.DEAD, "what the abandoned handler returned is not written"
 
 
@@ -213,7 +213,7 @@ async def test_an_abandoned_run_does_not_disturb_the_next_one_of_the_same_job(jo
         await again.wait()
         return "second"
 
-    job = await work.using(timeout=5).enqueue()
+    job = await work.using(timeout=PATIENCE).enqueue()
     async with working(jobs, {"default": 1}) as worker:
         await until(lambda: worker.runs == 1)
         [running] = worker.running_jobs.runs.values()
@@ -222,7 +222,7 @@ async def test_an_abandoned_run_does_not_disturb_the_next_one_of_the_same_job(jo
         await asyncio.sleep(0.02)
         assert worker.runs == 1, "the second run is still in custody after the first one ended"
         again.set()
-        assert await job.result(5) == "second"
+        assert await job.result(PATIENCE) == "second"
 
 
 @pytest.mark.spec("SLOT-04")
@@ -243,7 +243,7 @@ async def test_cleaning_up_after_a_timeout_may_take_a_moment_and_may_fail(jobs: 
 
     @jobs.task(timeout=0.02, attempts=1)
     async def grouped() -> None:
-        async with asyncio.TaskGroup() as group, asyncio.timeout(30):
+        async with asyncio.TaskGroup() as group, asyncio.timeout(PATIENCE):
             group.create_task(asyncio.sleep(60))
             await asyncio.sleep(60)
 
@@ -387,14 +387,12 @@ async def test_a_cancel_from_anywhere_reaches_a_running_handler_at_once(jobs: St
             reasons.append(current().cancel.reason)
 
     job = await work.enqueue()
-    async with working(jobs) as worker:
+    async with working(jobs, lease=3600) as worker:  # by a wake-up: the next renewal comes after twenty minutes
         await started.wait()
-        began = time.monotonic()
         assert await elsewhere.handle(job.id).cancel(reason="wrong customer")
         with pytest.raises(JobCanceled, match="was canceled: wrong customer"):
-            await job.result(5)
-        assert time.monotonic() - began < 2, "by a wake-up, not by the next renewal"
-        assert worker.claims.tokens == {}
+            await job.result(PATIENCE)
+        await until(lambda: worker.claims.tokens == {})
     assert reasons == ["wrong customer"]
     record = await job.refresh()
     assert (record.attempts, record.last_error) == (1, "wrong customer")
@@ -408,7 +406,7 @@ async def test_a_sync_handler_sees_the_token_and_success_still_wins(jobs: Stoker
 
     def wait() -> None:
         started.release()
-        end = time.monotonic() + 5
+        end = time.monotonic() + PATIENCE
         while not current().cancel.requested and time.monotonic() < end:
             time.sleep(0.002)
 
@@ -425,12 +423,12 @@ async def test_a_sync_handler_sees_the_token_and_success_still_wins(jobs: Stoker
     one, two = await gives_up.enqueue(), await finishes.enqueue()
     async with working(jobs):
         for _ in range(2):
-            assert await asyncio.to_thread(started.acquire, timeout=5)
+            assert await asyncio.to_thread(started.acquire, timeout=PATIENCE)
         assert await one.cancel()
         assert await two.cancel()
-        assert await two.result(5) == "done anyway"
+        assert await two.result(PATIENCE) == "done anyway"
         with pytest.raises(JobCanceled, match="stopped half-way"):
-            await one.result(5)
+            await one.result(PATIENCE)
 
 
 @pytest.mark.spec("SLOT-08")
@@ -455,7 +453,7 @@ async def test_a_forced_cancel_takes_the_claim_away_and_stops_the_handler(
         jobs.listener(heard.append)
         assert await job.cancel(force=True, reason="enough")
         assert (await job.refresh()).status is Status.CANCELED
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), PATIENCE)
         await until(lambda: worker.lost == 1)
         assert worker.claims.tokens == {}
     assert "lease lost" in caplog.text
@@ -485,7 +483,7 @@ async def test_a_job_that_waits_in_the_buffer_can_be_canceled_too(jobs: Stoker) 
         record = await becomes(handles[1], Status.CANCELED)
         assert record.last_error == "canceled by its owner"
         go.set()
-        await handles[0].result(5)
+        await handles[0].result(PATIENCE)
     assert ran == [0]
 
 
@@ -515,7 +513,7 @@ async def test_a_long_handler_saves_and_snoozes_when_the_worker_stops(jobs: Stok
     @jobs.task(name="thread")
     def in_thread() -> str:
         if begin():
-            assert current().stopping.wait(10)
+            assert current().stopping.wait(PATIENCE)
             raise Snooze(0)
         return current().metadata["page"]
 
@@ -526,7 +524,7 @@ async def test_a_long_handler_saves_and_snoozes_when_the_worker_stops(jobs: Stok
     record = await job.refresh()
     assert (record.status, record.attempts) == (Status.PENDING, 0)
     async with working(jobs):
-        assert await job.result(10) == "7"
+        assert await job.result(PATIENCE) == "7"
 
 
 @pytest.mark.spec("CONTEXT-11")
@@ -554,7 +552,7 @@ async def test_a_handler_that_waits_for_its_own_queue_is_warned(
 
     parent = on_loop if kind == "async" else in_thread
     async with working(jobs, {"default": 2}):
-        assert await (await parent.enqueue()).result(10) == 7
+        assert await (await parent.enqueue()).result(PATIENCE) == 7
     assert "deadlock" not in caplog.text
     job = await parent.enqueue()
     async with working(jobs, {"default": 1}) as worker:
@@ -562,6 +560,6 @@ async def test_a_handler_that_waits_for_its_own_queue_is_warned(
         assert job.id in caplog.text
         assert "follow_up" in caplog.text
         async with working(jobs, {"default": 1}):
-            assert await job.result(10) == 7
+            assert await job.result(PATIENCE) == 7
         assert worker.runs == 0
     assert caplog.text.count("deadlock") == 1

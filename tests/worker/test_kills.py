@@ -20,31 +20,38 @@ from stoker.supervisor.release import release_patiently
 from stoker.supervisor.supervisor import Supervisor
 from tests.worker.crowd import Crowd, figures
 from tests.worker.shell import APP as MARKED
-from tests.worker.shell import Command, Scene, alive, until
+from tests.worker.shell import PATIENCE, Command, Scene, alive, until
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(900)]
 
 PROMISED = 1.0
-BOUND = 5 * PROMISED
-"""Seconds: what is promised holds on a quiet machine, this on any."""
+"""Seconds: holds on a quiet machine."""
 
-LONG = "15"
+GRACE = "5"
+"""Seconds: enough to end what takes parts of one, also on a busy machine."""
+
+LONG = "300"
 """A lease that plays no part: deaths are seen, by a supervisor or by a sign of life."""
 
 BUSY = 12
 """Jobs under way at any time: fewer than there are slots, so that what was interrupted finds a free one."""
 
 
+def bound(campaign: bool) -> float:
+    """Seconds in which the jobs of the dead run again: long before their lease ends, also beside other tests."""
+    return 5 * PROMISED if campaign else PATIENCE
+
+
 # --- kill -9 ----------------------------------------------------------------------------------------------------
 
 
-def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random) -> None:
+def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random, *, each: float) -> None:
     """Kill and kill, a process here and a whole worker there, always under load and never the last one at work."""
     started = time.monotonic()
     suffered = Counter[Command]()
     pause = 0.0
     while len(crowd.blows) < kills:
-        assert time.monotonic() - started < 60 + kills, "a kill takes no longer than a second"
+        assert time.monotonic() - started < 60 + kills * each, f"a kill takes no longer than {each:g} s"
         crowd.feed("nap", BUSY, lambda: {"seconds": chance.uniform(0.05, 0.5)})
         at_work = [[pid for pid in crew.children if crowd.running(pid)] for crew in crews]
         whole = len(crowd.blows) % 16 == 15
@@ -72,19 +79,19 @@ def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool)
     with Crowd(scene) as crowd:
         crews = [crowd.work(processes=3, lease=LONG) for _ in range(2)]
         began = time.monotonic()
-        storm(crowd, crews, kills, random.Random(seed))
+        storm(crowd, crews, kills, random.Random(seed), each=1 if campaign else 15)
         took = time.monotonic() - began
-        until(lambda: not crowd.left(), limit=30, what="everything is over")
+        until(lambda: not crowd.left(), what="everything is over")
         until(lambda: all(crew.children for crew in crews), what="each of them listens to signals")
         crowd.dismiss(*crews)
-        entries = crowd.judge(recovery=BOUND)
+        entries = crowd.judge(recovery=bound(campaign))
         records = crowd.records()
         for blow in crowd.blows:
             for run in blow.victims:
                 job = records[run.job]
                 assert job.attempts > run.attempt, "a start that ended in a death counts"
                 assert job.history, "and its end is on record"
-        seen = [run for blow in crowd.witnessed() for run in blow.victims]
+        seen = [run for blow in crowd.witnessed(PROMISED if campaign else PATIENCE) for run in blow.victims]
         for run in seen:
             told = [one.error for one in records[run.job].history if run.worker in one.error]
             assert any("SIGKILL (9)" in error for error in told), f"a death that was seen is a crash-end: {run}, {told}"
@@ -96,8 +103,8 @@ def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool)
         for what, seconds in recovered.items():
             print(figures(f"run again after a kill ({what})", seconds))
         assert seen
-        assert max(recovered["process"]) < BOUND
-        assert max(recovered["worker"]) < BOUND
+        assert max(recovered["process"]) < bound(campaign)
+        assert max(recovered["worker"]) < bound(campaign)
         assert not any(alive(pid) for blow in crowd.blows for pid in blow.pids)
 
 
@@ -110,9 +117,9 @@ def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, camp
     chance = random.Random(secrets.randbits(32))
     took: list[float] = []
     with Crowd(scene) as crowd:
-        stays = crowd.work("--grace", "1", lease="15")
+        stays = crowd.work("--grace", GRACE, lease=LONG)
         for _ in range(8 if campaign else 1):
-            crews = [crowd.work("--grace", "1", lease="15") for _ in range(3)]
+            crews = [crowd.work("--grace", GRACE, lease=LONG) for _ in range(3)]
             told: dict[Command, float] = {}
 
             def tell(crews: list[Command] = crews, told: dict[Command, float] = told) -> bool:
@@ -132,7 +139,7 @@ def test_told_to_stop_under_load_what_ends_in_grace_runs_once(scene: Scene, camp
                 took.append(time.monotonic() - at)
             until(lambda: not crowd.left(), what="everything is over")
         crowd.dismiss(stays)
-        crowd.judge(recovery=BOUND)
+        crowd.judge(recovery=bound(campaign))
         records = crowd.records()
         for job, runs in crowd.look().by_job.items():
             assert {run.attempt for run in runs} == {1}, "what was handed back gets its attempt back"
@@ -156,7 +163,7 @@ def test_told_to_stop_while_processes_are_being_started_all_of_them_stop(scene: 
         crew = crowd.work(processes=6)
         until(lambda: crew.children, what="the first one has been started")
         crew.send(signal.SIGTERM)
-        assert crew.wait(10) == 0
+        assert crew.wait(60) == 0
         assert not crowd.left_behind()
 
 
@@ -173,14 +180,14 @@ async def test_told_to_stop_right_after_a_death_the_jobs_of_the_dead_are_release
 
     monkeypatch.setattr(pool, "release_patiently", slowly)
     scene.move_in(monkeypatch)
-    await asyncio.to_thread(scene.enqueue, "nap", {"seconds": 60})
+    await asyncio.to_thread(scene.enqueue, "nap", {"seconds": 600})
     boss = Supervisor(MARKED, shutdown_grace=0.1)
     serving = asyncio.ensure_future(boss.serve())
     [mark] = await asyncio.to_thread(until, scene.marks)
     os.kill(mark.pid, signal.SIGKILL)
-    await asyncio.wait_for(releasing.wait(), 5)
+    await asyncio.wait_for(releasing.wait(), 60)
     boss.stop()
-    assert await asyncio.wait_for(serving, 10) == 0
+    assert await asyncio.wait_for(serving, 60) == 0
     [job] = await asyncio.to_thread(scene.records)
     assert (job.status, job.attempts, job.crashes) == (Status.RETRYING, 1, 1)
 
@@ -201,7 +208,7 @@ def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene
         assert {(job.status, job.attempts, job.crashes) for job in crowd.records().values()} == {(Status.PENDING, 0, 0)}
         assert crowd.work("--drain").wait() == 0
         assert [(run.attempt, len(crowd.by_job[run.job])) for run in crowd.look().runs.values()] == [(1, 1)] * 8
-        crowd.judge(recovery=BOUND)
+        crowd.judge(recovery=PATIENCE)
         assert not crowd.left_behind()
 
 
@@ -209,8 +216,8 @@ def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(scene
 @pytest.mark.spec("KILL-06", "KILL-07")
 def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(scene: Scene) -> None:
     with Crowd(scene) as crowd:
-        orphans = crowd.work("--grace", "1", lease="15")
-        others = crowd.work("--grace", "60", lease="15")
+        orphans = crowd.work("--grace", GRACE, lease=LONG)
+        others = crowd.work("--grace", "600", lease=LONG)
         until(lambda: len(orphans.children) == len(others.children) == 2)
         children = orphans.children
 
@@ -242,5 +249,6 @@ def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(sc
         records = crowd.records()
         assert {run.attempt for run in crowd.look().runs.values()} == {1}
         assert {(records[job].status, records[job].attempts) for job in stuck} == {(Status.PENDING, 0)}
-        assert hurried < BOUND
-        print(f"without their supervisor gone after {gone:.2f} s, of which 1 is grace; hurried {hurried * 1e3:.0f} ms")
+        assert hurried < PATIENCE, "long before the end of its grace"
+        took = f"{gone:.2f} s, of which {GRACE} are grace"
+        print(f"without their supervisor gone after {took}; hurried {hurried * 1e3:.0f} ms")

@@ -26,7 +26,7 @@ from stoker.model.query import Expired, Retention, Sweep
 from stoker.model.time import MILLISECOND
 from stoker.worker import Worker, janitor
 from stoker.worker import worker as worker_module
-from tests.harness.apps import becomes, drain, until, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 # --- starting and stopping --------------------------------------------------------------------------------------
 
@@ -46,11 +46,11 @@ async def test_a_worker_starts_once_stops_once_and_may_start_again(jobs: Stoker)
         seen.append(worker.ready)
         with pytest.raises(StokerError, match="running already"):
             await worker.start()
-        ran_under.append(await (await work.enqueue()).result(5))
+        ran_under.append(await (await work.enqueue()).result(PATIENCE))
         await asyncio.gather(worker.stop(), worker.stop())
         await worker.stop()
         assert (worker.state, worker.ready) == ("stopped", False)
-        await asyncio.wait_for(worker.join(), 1)
+        await asyncio.wait_for(worker.join(), PATIENCE)
     assert seen == [False, True, True]
     assert len(set(ran_under)) == 2, "a worker id is never used twice"
     assert worker.claims.tokens == {}
@@ -64,7 +64,7 @@ async def test_a_stop_asked_for_while_starting_is_not_forgotten(jobs: Stoker) ->
     assert worker.state in ("starting", "running")
     worker.ask_stop()
     await starting
-    await asyncio.wait_for(worker.join(), 5)
+    await asyncio.wait_for(worker.join(), PATIENCE)
     assert worker.state == "stopped"
 
 
@@ -82,7 +82,7 @@ async def test_a_job_that_ends_within_the_grace_ends_as_usual(jobs: Stoker) -> N
     worker = Worker(jobs)
     await worker.start()
     await started.wait()
-    stopping = asyncio.ensure_future(worker.stop(grace=5))
+    stopping = asyncio.ensure_future(worker.stop(grace=PATIENCE))
     await asyncio.sleep(0.01)
     assert worker.state == "stopping"
     late = await work.enqueue()
@@ -108,7 +108,7 @@ async def test_what_does_not_end_in_time_is_handed_back_with_its_attempt(jobs: S
     @jobs.task
     def threaded() -> None:
         loop.call_soon_threadsafe(started.release)
-        end = time.monotonic() + 5
+        end = time.monotonic() + PATIENCE
         while not current().cancel and time.monotonic() < end:
             time.sleep(0.002)
 
@@ -142,7 +142,7 @@ async def test_claims_that_were_not_started_are_handed_back(jobs: Stoker) -> Non
     worker.fetcher.wake()
     worker.store_loop.wakeup.set()
     await until(lambda: len(worker.lanes[0].buffer) == 19)
-    stopping = asyncio.ensure_future(worker.stop(grace=5))
+    stopping = asyncio.ensure_future(worker.stop(grace=PATIENCE))
     for handle in handles[1:]:
         assert (await becomes(handle, Status.PENDING)).attempts == 0
     assert (await handles[0].refresh()).status is Status.RUNNING
@@ -173,7 +173,7 @@ async def test_hurrying_and_quieting(jobs: Stoker) -> None:
     stopping = asyncio.ensure_future(worker.stop(grace=60))
     await asyncio.sleep(0.01)
     worker.hurry()
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, PATIENCE)
     assert (await job.refresh()).status is Status.PENDING
 
 
@@ -197,7 +197,7 @@ async def test_a_handler_that_outlives_even_the_interruption_is_left_behind(
     worker = Worker(jobs)
     await worker.start()
     await started.wait()
-    await asyncio.wait_for(worker.stop(0), 5)
+    await asyncio.wait_for(worker.stop(0), PATIENCE)
     assert (await job.refresh()).status is Status.PENDING
     assert "abandoned" in caplog.text
     go.set()
@@ -213,7 +213,7 @@ async def test_a_handler_may_stop_its_own_worker(jobs: Stoker) -> None:
     holder: list[Worker] = [Worker(jobs)]
     job = await suicide.enqueue()
     await holder[0].start()
-    await asyncio.wait_for(holder[0].join(), 5)
+    await asyncio.wait_for(holder[0].join(), PATIENCE)
     assert holder[0].state == "stopped"
     assert (await job.refresh()).status is Status.PENDING
 
@@ -236,10 +236,10 @@ def test_a_loop_that_ends_under_a_running_worker_does_not_hang(caplog: pytest.Lo
             await asyncio.sleep(0.002)
         return worker
 
-    worker = asyncio.run(asyncio.wait_for(forgetful(), 5))
+    worker = asyncio.run(asyncio.wait_for(forgetful(), PATIENCE))
     assert worker.state == "stopped"
     assert "the event loop ends under a running worker" in caplog.text
-    worker.lease_keeper._thread.join(5)
+    worker.lease_keeper._thread.join(PATIENCE)
     assert not worker.lease_keeper._thread.is_alive(), "no thread keeps the lease of a worker that is gone"
 
 
@@ -252,10 +252,10 @@ async def test_serve_and_the_context_manager_open_and_close_everything(engine: E
         return 5
 
     async with app, Worker(app, drain=False) as worker:
-        assert await (await work.enqueue()).result(5) == 5
+        assert await (await work.enqueue()).result(PATIENCE) == 5
     assert worker.state == "stopped"
     await work.enqueue()
-    await asyncio.wait_for(Worker(app, drain=True).serve(), 5)
+    await asyncio.wait_for(Worker(app, drain=True).serve(), PATIENCE)
     async with app:
         engine = await app.engine()
         assert (await engine.census()).by_status()[Status.DONE] == 2
@@ -305,9 +305,7 @@ async def test_draining_runs_what_is_due_and_what_that_brings_about(jobs: Stoker
 
 @pytest.mark.spec("DRAIN-01")
 async def test_draining_an_empty_store_ends_at_once(jobs: Stoker) -> None:
-    began = time.monotonic()
-    await drain(jobs, queues=["a", "b"])
-    assert time.monotonic() - began < 2
+    await drain(jobs, queues=["a", "b"], poll=3600)
 
 
 # --- slots and queues -------------------------------------------------------------------------------------------
@@ -453,16 +451,12 @@ async def test_tiny_batches_and_many_slots_do_not_lock_up(jobs: Stoker) -> None:
 @pytest.mark.spec("WORKER-21")
 async def test_a_job_enqueued_to_an_idle_worker_starts_at_once(jobs: Stoker) -> None:
     @jobs.task
-    async def work() -> float:
-        return time.monotonic()
+    async def work(n: int) -> int:
+        return n
 
-    waits = []
-    async with working(jobs, poll=60):
-        for _ in range(10):
-            began = time.monotonic()
-            waits.append(await (await work.enqueue()).result(5) - began)
-    assert sorted(waits)[5] < 0.1
-    assert max(waits) < 2, "no wake-up is lost: the poll would come after a minute"
+    async with working(jobs, poll=3600):  # no wake-up is lost: the poll would come after an hour
+        for n in range(10):
+            assert await (await work.enqueue(n)).result(PATIENCE) == n
 
 
 # --- cleaning ---------------------------------------------------------------------------------------------------
@@ -486,10 +480,10 @@ async def test_a_worker_removes_what_is_past_its_time(jobs: Stoker) -> None:
     async with cleaner(jobs):
         gone, stays = await brief.enqueue(), await lasting.enqueue()
         engine = await jobs.engine()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await engine.get([uuid.UUID(gone.id).bytes]) != [None]:
                 await asyncio.sleep(0.01)
-        assert (await stays.refresh()).status is Status.DONE
+        assert (await becomes(stays, Status.DONE)).expires_at is not None
 
 
 @pytest.mark.spec("WORKER-32")
@@ -508,9 +502,9 @@ async def test_long_cleaning_holds_up_no_other_chore(jobs: Stoker, monkeypatch: 
 
     monkeypatch.setattr(janitor, "clean", endless)
     async with cleaner(jobs):
-        await asyncio.wait_for(cleaning.wait(), 10)
+        await asyncio.wait_for(cleaning.wait(), PATIENCE)
         job = await work.enqueue()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await job.refresh()).progress != 0.5:
                 await asyncio.sleep(0.01)
         go.set()

@@ -20,7 +20,7 @@ from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Transition, Window
 from stoker.model.job import Status
 from stoker.worker import Worker, lease_keeper, store_loop
-from tests.harness.apps import ENGINES, becomes, drain, until, working
+from tests.harness.apps import ENGINES, PATIENCE, becomes, drain, until, working
 
 CALLS = ("insert", "claim", "settle", "renew", "note", "reap", "beat", "record", "expire")
 
@@ -104,7 +104,7 @@ async def test_an_outage_loses_nothing_and_shows(
         await asyncio.sleep(0.1)
         assert worker.state == "running", "an outage is not the end"
         weather.away = False
-        assert [await handle.result(10) for handle in handles] == list(range(30))
+        assert [await handle.result(PATIENCE) for handle in handles] == list(range(30))
         await until(lambda: worker.ready and worker.claims.tokens == {})
     assert set(runs.values()) == {1}
     assert (await handles[3].refresh()).log == ("run 3",)
@@ -140,7 +140,7 @@ async def test_a_lease_that_cannot_be_renewed_turns_readiness_red_and_claims_not
         worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
         await until(lambda: worker.ready)
         go.set()
-        assert await job.result(5) == "finished"
+        assert await job.result(PATIENCE) == "finished"
     assert stopped == [], "handlers run on; only the store can say that a claim is lost"
     assert "the lease cannot be renewed" in caplog.text
 
@@ -183,13 +183,13 @@ async def test_a_stop_during_an_outage_ends_and_what_was_not_written_runs_again(
     await worker.start()
     await started.wait()
     weather.away = True
-    await asyncio.wait_for(worker.stop(0), 10)
+    await asyncio.wait_for(worker.stop(0), PATIENCE)
     assert worker.state == "stopped"
     assert "could not be written before the end; their jobs will run again" in caplog.text
     weather.away = False
     assert (await job.refresh()).status is Status.RUNNING
     async with working(app, lease=1):
-        assert await job.result(10) == "again"
+        assert await job.result(PATIENCE) == "again"
 
 
 @pytest.mark.spec("WORKER-24")
@@ -213,7 +213,7 @@ async def test_a_stop_in_the_middle_of_a_call_does_not_lose_its_answer(app: Stok
     job = await work.enqueue()
     worker = Worker(app)
     await worker.start()
-    await asyncio.wait_for(slow.wait(), 5)
+    await asyncio.wait_for(slow.wait(), PATIENCE)
     await worker.stop(0)
     assert (await job.refresh()).status is Status.DONE
     assert (worker.counts[Status.DONE], worker.lost, worker.claims.tokens) == (1, 0, {})
@@ -232,8 +232,7 @@ async def test_the_expelled_worker_survives_an_outage_too(
         await engine.reap("rival", 10, dead=[former])
         weather.swallow["renew"] = 1
         await engine.wake([CONTROL])
-        await until(lambda: not worker._state.healthy)
-        await until(lambda: worker.ready and worker.id != former)
+        await until(lambda: not weather.swallow["renew"] and worker.ready and worker.id != former)
         job = await app.enqueue(app.draft("work"))
-        assert await job.result(5) == 5
+        assert await job.result(PATIENCE) == 5
         await becomes(job, Status.DONE)

@@ -60,29 +60,29 @@ async def running(handle: JobHandle[Any], limit: float = 10.0) -> Job:
 
 @pytest.mark.spec("PROCESS-01")
 async def test_handlers_run_elsewhere_and_children_are_used_again() -> None:
-    pids = [await (await risky.whoami.enqueue()).result(10) for _ in range(4)]
+    pids = [await (await risky.whoami.enqueue()).result(PATIENCE) for _ in range(4)]
     assert HOST not in pids
     assert len(set(pids)) <= 2, "the first job may have come before the one that was started ahead"
-    assert await (await risky.ordinary.enqueue()).result(10) == HOST
+    assert await (await risky.ordinary.enqueue()).result(PATIENCE) == HOST
 
 
 @pytest.mark.spec("PROCESS-02")
 async def test_arguments_and_results_keep_their_types() -> None:
-    assert await (await risky.mirror.enqueue(risky.Point(1, 2))).result(10) == risky.Point(2, 1)
-    assert await (await risky.mirror.enqueue(risky.Point(1, 2), twice=True)).result(10) == risky.Point(1, 2)
+    assert await (await risky.mirror.enqueue(risky.Point(1, 2))).result(PATIENCE) == risky.Point(2, 1)
+    assert await (await risky.mirror.enqueue(risky.Point(1, 2), twice=True)).result(PATIENCE) == risky.Point(1, 2)
 
 
 @pytest.mark.spec("PROCESS-03")
 async def test_current_works_in_the_child_whatever_it_prints(caplog: pytest.LogCaptureFixture) -> None:
     handle = await risky.chatty.enqueue()
-    seen = await handle.result(10)
+    seen = await handle.result(PATIENCE)
     job = await handle.refresh()
     assert seen["attempt"] == 1
     assert seen["token"] == job.token
     assert seen["pool"] == seen["pid"] != HOST, "the lifespan is open in the child itself"
     assert job.metadata == {"exec_seen": "yes"}
     assert "from inside" in caplog.text
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while job.log != ("first line", "second line"):
             await asyncio.sleep(0.01)
             job = await handle.refresh()
@@ -94,14 +94,14 @@ async def test_follow_ups_of_a_child_are_stored_with_its_success() -> None:
     engine = await risky.jobs.engine()
     mirrored = Query(kinds=frozenset({"mirror"}), statuses=frozenset({Status.DONE}), limit=100)
     before = len((await engine.find(mirrored)).jobs)
-    await (await risky.chatty.enqueue()).result(10)
-    async with asyncio.timeout(5):
+    await (await risky.chatty.enqueue()).result(PATIENCE)
+    async with asyncio.timeout(PATIENCE):
         while len((await engine.find(mirrored)).jobs) == before:
             await asyncio.sleep(0.01)
 
 
 async def test_the_tenant_scope_is_entered_in_the_child() -> None:
-    assert await (await risky.tenant_seen.using(tenant="acme").enqueue()).result(10) == ["acme", "acme"]
+    assert await (await risky.tenant_seen.using(tenant="acme").enqueue()).result(PATIENCE) == ["acme", "acme"]
 
 
 @pytest.mark.spec("PROCESS-04")
@@ -125,7 +125,7 @@ async def test_a_memory_hog_meets_its_limit_and_the_others_live() -> None:
         hog = await risky.hog.enqueue()
         other = await risky.mirror.using(queue="hogs").enqueue(risky.Point(1, 2))
         job = await ended(hog)
-        assert await other.result(10) == risky.Point(2, 1)
+        assert await other.result(PATIENCE) == risky.Point(2, 1)
     assert (job.status, job.crashes) == (Status.DEAD, 3)
     assert "out of memory: the limit is 400 MiB" in (job.last_error or "")
 
@@ -139,7 +139,7 @@ async def test_the_timeout_kills_hard_with_everything_the_handler_started(tmp_pa
         assert (job.status, job.crashes) == (Status.DEAD, 0)
         assert "timeout" in (job.last_error or "")
     started = [int(pid) for pid in pids.read_text().split()]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while any(map(alive, started)):
             await asyncio.sleep(0.01)
 
@@ -221,8 +221,8 @@ async def test_a_child_that_ignores_a_cancel_is_killed(monkeypatch: pytest.Monke
     child = int((await running(handle)).log[0])
     assert await handle.cancel(reason="nobody listens")
     with pytest.raises(JobCanceled, match="was canceled: nobody listens"):
-        await handle.result(10)
-    async with asyncio.timeout(5):
+        await handle.result(PATIENCE)
+    async with asyncio.timeout(PATIENCE):
         while alive(child):
             await asyncio.sleep(0.01)
     assert (await handle.refresh()).crashes == 0, "it did not die by itself"
@@ -230,24 +230,24 @@ async def test_a_child_that_ignores_a_cancel_is_killed(monkeypatch: pytest.Monke
 
 @pytest.mark.spec("PROCESS-12")
 async def test_a_child_that_wandered_off_is_not_used_again() -> None:
-    wanderer = await (await risky.wander.enqueue()).result(10)
-    seen = {await (await risky.whoami.enqueue()).result(10) for _ in range(4)}
+    wanderer = await (await risky.wander.enqueue()).result(PATIENCE)
+    seen = {await (await risky.whoami.enqueue()).result(PATIENCE) for _ in range(4)}
     assert wanderer not in seen
 
 
 async def test_a_child_that_was_killed_while_idle_is_replaced_unnoticed() -> None:
-    idle = await (await risky.whoami.enqueue()).result(10)
+    idle = await (await risky.whoami.enqueue()).result(PATIENCE)
     os.kill(idle, signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while alive(idle):
             await asyncio.sleep(0.01)
     handle = await risky.whoami.enqueue()
-    assert await handle.result(10) != idle
+    assert await handle.result(PATIENCE) != idle
     assert (await handle.refresh()).crashes == 0
 
 
 async def test_log_records_keep_their_level(caplog: pytest.LogCaptureFixture) -> None:
-    await (await risky.talk.enqueue(logging.ERROR)).result(10)
+    await (await risky.talk.enqueue(logging.ERROR)).result(PATIENCE)
     assert ("risky", logging.ERROR, "a line \x1b[31mof log") in caplog.record_tuples
 
 
@@ -282,7 +282,7 @@ async def test_a_job_that_asks_for_a_process_it_cannot_have_says_why() -> None:
 
     async with app, Worker(app):
         with pytest.raises(JobFailed, match="no module holds"):
-            await (await nested.using(attempts=1, isolation="process").enqueue()).result(10)
+            await (await nested.using(attempts=1, isolation="process").enqueue()).result(PATIENCE)
 
 
 @pytest.mark.spec("CONTEXT-10")
@@ -296,12 +296,12 @@ async def test_a_handler_in_a_process_is_told_that_the_worker_stops(tmp_path: Pa
     record = await handle.refresh()
     assert (record.status, record.attempts, record.metadata) == (Status.PENDING, 0, {"exec_page": "7"})
     async with working(risky.jobs, {"stops": 1}):
-        assert await handle.result(10) == "7"
+        assert await handle.result(PATIENCE) == "7"
 
 
 @pytest.mark.spec("HOOK-09")
 async def test_plain_middleware_runs_in_the_process_and_thread_of_the_handler() -> None:
     handle = await risky.surrounded.enqueue()
-    where = await handle.result(10)
+    where = await handle.result(PATIENCE)
     assert (await handle.refresh()).metadata == {"exec_middleware": where}
     assert where.split()[0] != str(HOST)

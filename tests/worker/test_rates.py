@@ -15,7 +15,7 @@ from stoker.context import current
 from stoker.model.job import Status
 from stoker.model.throttle import OPEN, Rate
 from stoker.testing.clock import VirtualClock
-from tests.harness.apps import becomes, drain, until, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 
 @pytest.mark.spec("RATE-12")
@@ -94,10 +94,10 @@ async def test_handlers_spend_on_the_loop_in_threads_and_in_processes(
     ]
     async with spending.jobs as jobs, working(jobs, {"default": 2}):
         granted = [await task.enqueue() for task in places]
-        assert [await job.result(30) == os.getpid() for job in granted] == [True, False, True, False]
+        assert [await job.result(PATIENCE) == os.getpid() for job in granted] == [True, False, True, False]
         refused = [await task.enqueue() for task in places]
         drained = [await spending.emptied.using(isolation=apart).enqueue() for apart in (None, "process")]
-        assert [await job.result(30) for job in drained] == [[True, False]] * 2
+        assert [await job.result(PATIENCE) for job in drained] == [[True, False]] * 2
         for job in refused:
             record = await becomes(job, Status.PENDING)
             while record.scheduled_at == record.created_at:

@@ -15,7 +15,7 @@ from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
 from stoker.worker import rejected_outcomes, store_loop
-from tests.harness.apps import becomes, drain, until, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 
 class Picky:
@@ -88,7 +88,7 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
     async with working(jobs) as worker:
         await until(lambda: worker.store_loop.rejected_outcomes.parked)
         good = [await work.enqueue(n) for n in range(1, 9)]
-        assert [await handle.result(5) for handle in good] == list(range(1, 9))
+        assert [await handle.result(PATIENCE) for handle in good] == list(range(1, 9))
         assert f"rejects every outcome of job {bad.id} (work): this cannot be stored." in caplog.text
         assert not worker.store_loop.away
         assert (await bad.refresh()).status is Status.RUNNING
@@ -97,7 +97,7 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
         picky.refused = set()
         await worker.store_loop.rejected_outcomes.try_again()
         assert worker.store_loop.rejected_outcomes.parked == []
-        assert await bad.result(5) == 0
+        assert await bad.result(PATIENCE) == 0
         assert worker.claims.tokens == {}
 
 
@@ -115,7 +115,7 @@ async def test_a_store_that_refuses_everything_is_away(
         await until(lambda: worker.store_loop.away)
         asked = picky.calls
         picky.refused = set()
-        assert [await handle.result(5) for handle in handles[3:]] == list(range(3, 30))
+        assert [await handle.result(PATIENCE) for handle in handles[3:]] == list(range(3, 30))
         assert asked < 60, "a store that refuses everything is not asked about each"
         assert re.search(r"the store does not answer: .*: this cannot be stored\.", caplog.text)
 
@@ -128,12 +128,12 @@ async def test_a_store_that_goes_away_meanwhile_loses_nothing(jobs: Stoker, pick
 
     handles = [await work.enqueue(n) for n in range(5)]
     picky.refused, picky.plain = {handles[0]._id}, True
+    picky.errors.append(EngineUnavailable("gone for a moment."))
     async with working(jobs) as worker:
-        picky.errors.append(EngineUnavailable("gone for a moment."))
         await until(lambda: worker.store_loop.away)
         assert worker.store_loop.rejected_outcomes.parked == []
         picky.refused = set()
-        assert [await handle.result(5) for handle in handles] == list(range(5))
+        assert [await handle.result(PATIENCE) for handle in handles] == list(range(5))
 
 
 @pytest.mark.spec("WORKER-29")

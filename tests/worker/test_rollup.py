@@ -112,7 +112,7 @@ async def test_a_store_that_is_away_ends_the_round_and_not_the_service(
     engine = Away()
     await engine.open()
     task = asyncio.create_task(rollup.RollUp().run(ServiceContext(jobs, engine, lambda: "w1")))
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from stoker.app import Stoker
-from stoker.engines.base import Engine
+from stoker.engines.base import CONTROL, Engine
 from stoker.model import cron, ids, schedule
 from stoker.model.errors import EngineBusy, EngineUnavailable
 from stoker.model.events import EventType, Transition, Window
@@ -23,7 +24,7 @@ from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
 from stoker.worker import schedules as ticking
 from stoker.worker.schedules import LOCK, Ticker, fire_due, fire_one
-from tests.harness.apps import until, working
+from tests.harness.apps import PATIENCE, until, working
 
 START = 1_800_000_000_000_000 // HOUR * HOUR
 
@@ -54,13 +55,22 @@ async def test_a_worker_stores_what_code_declares_and_fires_it(jobs: Stoker, mon
 
 @pytest.mark.spec("SCHED-17")
 async def test_an_edit_wakes_the_ticker(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ticker sleeps for five seconds where nothing is stored; a new schedule is seeded long before."""
+    """The ticker sleeps for an hour where nothing is stored; a new schedule is seeded long before."""
     monkeypatch.setattr(ticking, "SHORTEST_SLEEP", 10_000)
+    monkeypatch.setattr(ticking, "LONGEST_SLEEP", HOUR)
     task = jobs.task(name="work")(_nothing)
+    engine = await jobs.engine()
+    waits, real = list[Sequence[str]](), engine.wait
+
+    async def noted(topics: Sequence[str], seconds: float) -> frozenset[str]:
+        waits.append(topics)
+        return await real(topics, seconds)
+
+    monkeypatch.setattr(engine, "wait", noted)
     async with working(jobs):
-        await asyncio.sleep(0.05)
+        await until(lambda: [CONTROL] in waits)
         handle = await jobs.schedule("report", task.draft(), cron="@hourly")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             while (await handle.info()).next_fire is None:
                 await asyncio.sleep(0.01)
 
@@ -78,7 +88,7 @@ async def test_of_several_workers_one_ticks_and_hands_over_when_it_stops(
     engine = await jobs.engine()
 
     async def holder(*workers: Worker) -> Worker:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for worker in workers:
                     others = [one for one in workers if one is not worker]
@@ -93,7 +103,7 @@ async def test_of_several_workers_one_ticks_and_hands_over_when_it_stops(
         await first.stop(0)
         [rest] = [one for one in workers if one is not first]
         before = (await jobs.schedules())[0].last_fire
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await jobs.schedules())[0].last_fire == before:
                 await asyncio.sleep(0.01)
         assert await engine.lock(LOCK, rest.id, SECOND), "the lock passed on without waiting for its end"

@@ -12,7 +12,7 @@ from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable, InvalidInput, InvalidName
 from stoker.services import ServiceContext
 from stoker.worker import Worker, maintenance
-from tests.harness.apps import until
+from tests.harness.apps import PATIENCE, until
 
 
 class Recorded:
@@ -69,7 +69,7 @@ async def test_a_service_that_fails_starts_again_after_a_pause(
     async with Worker(jobs):
         await until(lambda: len(service.contexts) == 3)
         await work.enqueue()
-        await asyncio.wait_for(ran.wait(), 10)
+        await asyncio.wait_for(ran.wait(), PATIENCE)
     assert len(other.contexts) == 1
     lines = [record for record in caplog.records if "service recorded failed" in record.getMessage()]
     assert len(lines) == 2

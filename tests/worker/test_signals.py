@@ -14,13 +14,15 @@ from stoker.worker import Worker
 from tests.worker.shell import Scene, until
 
 SCRIPT = ("-m", "tests.worker.apps.script")
+GRACE = "5"
+"""Seconds: enough to end what takes parts of one, also on a busy machine."""
 
 
 @pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-13")
 def test_a_drain_under_load_finishes_some_and_hands_back_the_rest(scene: Scene) -> None:
-    scene.enqueue("nap", *({"seconds": 0.3} for _ in range(4)), *({"seconds": 60} for _ in range(4)))
-    with scene.work("-q", "default:8", "--grace", "1") as command:
+    scene.enqueue("nap", *({"seconds": 0.3} for _ in range(4)), *({"seconds": 600} for _ in range(4)))
+    with scene.work("-q", "default:8", "--grace", GRACE) as command:
         until(lambda: len(scene.marks("start")) == 8)
         scene.enqueue("quick", *({"n": n} for n in range(3)))
         command.send(signal.SIGTERM)
@@ -37,8 +39,8 @@ def test_a_drain_under_load_finishes_some_and_hands_back_the_rest(scene: Scene) 
 @pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-13")
 def test_a_second_signal_hurries(scene: Scene) -> None:
-    scene.enqueue("nap", {"seconds": 60})
-    with scene.work("--grace", "60") as command:
+    scene.enqueue("nap", {"seconds": 600})
+    with scene.work("--grace", "600") as command:
         until(lambda: scene.marks("start"))
         command.send(signal.SIGINT)
         until(lambda: "stopping" in command.log)
@@ -51,15 +53,17 @@ def test_a_second_signal_hurries(scene: Scene) -> None:
 @pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-14")
 def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
-    scene.enqueue("nap", {"seconds": 0.5})
+    flag = scene.folder / "go"
+    scene.enqueue("rest", {"flag": str(flag)})
     with scene.work() as command:
         until(lambda: scene.marks("start"))
         command.send(signal.SIGTSTP)
         until(lambda: not scene.ready_file.exists())
         until(lambda: "quiet: nothing more is claimed, 1 running" in command.log)
         scene.enqueue("quick", {"n": 1})
+        flag.touch()
         until(lambda: scene.marks("end"))
-        assert [mark.kind for mark in scene.marks("start")] == ["nap"]
+        assert [mark.kind for mark in scene.marks("start")] == ["rest"]
         command.send(signal.SIGTERM)
         assert command.wait() == 0
     assert [job.status for job in scene.records()] == [Status.DONE, Status.PENDING]
@@ -69,8 +73,8 @@ def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
 @pytest.mark.spec("SUPERVISOR-15")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_worker_in_a_script_drains_and_returns(scene: Scene, number: signal.Signals) -> None:
-    scene.enqueue("nap", {"seconds": 0.4}, {"seconds": 60})
-    with scene.command(*SCRIPT, GRACE="0.8") as command:
+    scene.enqueue("nap", {"seconds": 0.4}, {"seconds": 600})
+    with scene.command(*SCRIPT, GRACE=GRACE) as command:
         until(lambda: len(scene.marks("start")) == 2)
         command.send(number)
         assert command.wait() == 0

@@ -18,7 +18,7 @@ from stoker.worker import Worker
 from stoker.worker import fetcher as lanes
 from stoker.worker import store_loop as store_loops
 from stoker.worker.fetcher import Fetcher
-from tests.harness.apps import until
+from tests.harness.apps import PATIENCE, until
 from tests.worker.test_fetcher import claims
 
 JOBS = 900
@@ -86,7 +86,7 @@ async def drained(engine: Far, lose: int = 0) -> tuple[Counter[int], Worker]:
         await until(lambda: engine.held and not lane.buffer and engine.under_way >= min(2, engine.parallel_calls))
         engine.lose = lose
         engine.through.set()
-        await asyncio.wait_for(worker.join(), 20)
+        await asyncio.wait_for(worker.join(), PATIENCE)
         found = await (await app.engine()).census()
     assert {(count.status, count.n) for count in found.counts} == {(Status.DONE, JOBS)}
     return ran, worker

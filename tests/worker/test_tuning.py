@@ -16,7 +16,7 @@ from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.query import Query
 from stoker.model.time import HOUR, SECOND
 from stoker.worker import Worker
-from tests.harness.apps import drain, until, working
+from tests.harness.apps import PATIENCE, drain, until, working
 
 
 class Crowded:
@@ -113,7 +113,7 @@ async def test_a_share_that_shrinks_hands_back_what_waits(jobs: Stoker) -> None:
         async def waiting() -> int:
             return (await engine.census()).by_status()[Status.PENDING]
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while await waiting() != 6:
                 await asyncio.sleep(0.002)
         crowded.gate.set()

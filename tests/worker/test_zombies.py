@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.worker.crowd import Crowd, Run, figures
-from tests.worker.shell import Command, Scene, until
+from tests.worker.shell import PATIENCE, Command, Scene, until
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(900)]
 
-BOUND = 5.0
 EACH = 5
 """Worker processes of each of the two workers."""
 
@@ -130,14 +129,15 @@ def test_who_wakes_up_after_its_lease_can_change_nothing(scene: Scene, campaign:
             gave_in += sleep.gave_in
         until(lambda: not crowd.left(), what="everything is over")
         crowd.dismiss(*crews)
-        entries = crowd.judge(recovery=BOUND)
+        bound = 5.0 if campaign else PATIENCE  # what holds on a quiet machine, and on any
+        entries = crowd.judge(recovery=bound)
         refused = sum(entry.op == "settle" and entry.phase == "refused" for entry in entries)
         print(f"{zombies} zombies; {len(crowd.acknowledged)} jobs, {refused} settlements refused")
         print(figures("frozen until run elsewhere (lease 1 s)", taken))
         print(figures("thawed until handlers stopped", gave_in))
         assert refused >= zombies
-        assert max(taken) < 1 + BOUND
-        assert max(gave_in) < BOUND
+        assert max(taken) < 1 + bound
+        assert max(gave_in) < bound
 
 
 def freeze_outside_a_write(pid: int, store: Path) -> None:

@@ -40,6 +40,15 @@ async def hold(flag: str) -> None:
 
 
 @jobs.task
+async def rest(flag: str) -> None:
+    """Wait until the file is there."""
+    mark("start")
+    while not Path(flag).exists():
+        await asyncio.sleep(0.005)
+    mark("end")
+
+
+@jobs.task
 async def nap(seconds: float) -> None:
     mark("start")
     await asyncio.sleep(seconds)

@@ -93,7 +93,7 @@ def saves(started: str) -> str:
     if "page" not in run.metadata:
         run.metadata["page"] = "7"
         Path(started).touch()
-        assert run.stopping.wait(10)
+        assert run.stopping.wait(60)
         raise Snooze(0)
     return run.metadata["page"]
 
@@ -126,7 +126,7 @@ def hog() -> int:
     return len(held)
 
 
-@jobs.task(isolation="process", timeout=1, attempts=1)
+@jobs.task(isolation="process", timeout=3, attempts=1)
 def stubborn(pids: str) -> None:
     """Swallows everything, and leaves one process in its group and one that detached itself."""
     near = subprocess.Popen(["sleep", "60"])
