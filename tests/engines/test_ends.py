@@ -91,7 +91,7 @@ async def test_what_may_have_been_missed_is_looked_at_again() -> None:
     await asyncio.sleep(0)
     ground.over = {JOBS[0]}
     ground.ends.query_again()
-    assert await asyncio.wait_for(waiter, 5)
+    assert await asyncio.wait_for(waiter, 60)
 
 
 @pytest.mark.spec("END-05")

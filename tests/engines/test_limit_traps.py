@@ -274,7 +274,7 @@ async def test_a_claim_that_is_held_before_any_of_its_statements(
     await asyncio.wait([waiting, reached], return_when=asyncio.FIRST_COMPLETED)
     reached.cancel()
     if not waiting.done():
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await twin.insert([third])
             await end(twin, running_other)
             assert await take(twin, worker="w2") == []
@@ -382,7 +382,7 @@ async def test_a_job_that_another_transaction_has_locked_is_passed_over(
     with psycopg.connect(postgres_url) as connection:
         for job in locked:
             connection.execute(f"delete from {postgres_schema}.ready where id = %s".encode(), (job.hex(),))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             first = await take(engine)
         expected = {drafts[1].id, drafts[2].id, drafts[4].id, drafts[5].id, *([] if fair else [plain[1].id])}
         assert {one.id for one in first} == expected

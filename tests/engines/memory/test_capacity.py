@@ -133,7 +133,7 @@ async def test_a_patient_caller_is_let_in_when_a_job_ends(patient: MemoryEngine)
     await end(patient, Failed("again", after=0))
     assert await settled(waiting) == [False]
     await end(patient, Done())
-    assert (await asyncio.wait_for(waiting, 5))[0].stored is Stored.INSERTED
+    assert (await asyncio.wait_for(waiting, 60))[0].stored is Stored.INSERTED
     assert await active(patient) == 3
 
 
@@ -167,7 +167,7 @@ async def test_an_insert_that_gives_up_waiting_makes_way(patient: MemoryEngine) 
 @pytest.mark.spec("MEMORY-04")
 async def test_what_can_never_fit_is_refused_at_once(patient: MemoryEngine) -> None:
     with pytest.raises(EngineFull):
-        await asyncio.wait_for(patient.insert([draft() for _ in range(4)]), 5)
+        await asyncio.wait_for(patient.insert([draft() for _ in range(4)]), 60)
     waiting = asyncio.create_task(patient.insert([draft()]))
     await end(patient, Done())
     assert await settled(waiting) == [True]
@@ -179,7 +179,7 @@ async def test_closing_sends_patient_callers_home(patient: MemoryEngine) -> None
     await settled(waiting)
     await patient.close()
     with pytest.raises(EngineClosed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 @pytest.mark.spec("MEMORY-04")

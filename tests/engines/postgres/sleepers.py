@@ -11,7 +11,7 @@ from stoker.engines.postgres import PostgresEngine
 
 Make: TypeAlias = Callable[..., Awaitable[PostgresEngine]]
 
-SOON = 20.0
+SOON = 60.0
 """Real seconds within which what was said has to arrive; never waited in full unless it is lost."""
 
 

@@ -81,7 +81,7 @@ async def taken(engine: PostgresEngine, n: int) -> list[Claim]:
 async def blocked(connection: psycopg.Connection, n: int = 1) -> None:
     """Wait until another session waits for what this session holds."""
     asked = "select count(*) from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             connection.execute("select pg_stat_clear_snapshot()")
             found = connection.execute(asked, (connection.info.backend_pid,)).fetchone()

@@ -37,7 +37,7 @@ async def opened(url: str, schema: str = "stoker") -> AsyncIterator[PostgresEngi
 
 async def described(engine: PostgresEngine, true: Callable[[Description], bool]) -> Description:
     """The first description of which something is true."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true(found := await engine.describe()):
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.1)

@@ -51,7 +51,7 @@ async def complaints(engine: PostgresEngine) -> dict[str, Check]:
 
 
 async def found(engine: PostgresEngine, true: Callable[[dict[str, Check]], bool]) -> dict[str, Check]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true(checks := await complaints(engine)):
         assert time.monotonic() < deadline, checks
         await asyncio.sleep(0.1)

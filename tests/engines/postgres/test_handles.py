@@ -189,7 +189,7 @@ async def test_an_open_user_transaction_holds_up_no_other_call(engine: PostgresE
     claim = await claimed(engine, unique=Unique("k"))
     async with bare(postgres_url) as opened:
         await engine.insert([draft(), draft(unique=Unique("k")), draft(unique=Unique("new"))], tx=opened.connection)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
             await engine.insert([draft(), draft(unique=Unique("k"))])
             assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
@@ -212,7 +212,7 @@ async def test_a_users_commit_wakes_a_waiter(engine: PostgresEngine, postgres_ur
         await asyncio.sleep(0)
         assert not waiting.done()
         await maybe(opened.commit())
-        assert await asyncio.wait_for(waiting, 10) == {"default"}
+        assert await asyncio.wait_for(waiting, 60) == {"default"}
     await engine.renew("w1", [], first=True)
     assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
 
@@ -226,7 +226,7 @@ async def test_a_savepoint_is_no_commit_and_a_thread_may_commit(engine: Postgres
         assert await engine.wait(["default"], 0.1) == frozenset()
         waiting = asyncio.create_task(engine.wait(["default"], 60))
         await asyncio.to_thread(session.commit)
-        assert await asyncio.wait_for(waiting, 10) == {"default"}
+        assert await asyncio.wait_for(waiting, 60) == {"default"}
 
 
 @pytest.mark.spec("PGTX-07")

@@ -185,7 +185,7 @@ async def test_a_lock_on_a_whole_table_is_no_key_of_one_settlement(
 ) -> None:
     """Before a settlement is reached the owner of the lock is not known: the call fails as busy and may be repeated."""
     monkeypatch.setattr(settle, "LOCK_WAIT", 0.05)
-    engine = await make(timeout=1.0)
+    engine = await make(timeout=3.0)
     [claim] = await claims(engine, 1)
     with psycopg.connect(postgres_url) as theirs:
         theirs.execute(f"lock table {postgres_schema}.lease".encode())

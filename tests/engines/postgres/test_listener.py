@@ -48,13 +48,13 @@ loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
 
 def run(work):
-    return asyncio.run_coroutine_threadsafe(work, loop).result(20)
+    return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
 async def hears(engine, sender):
     await engine.wait([CONTROL], 0)
     await sender.open()
     await sender.wake([CONTROL])
-    heard = await asyncio.wait_for(engine.wait([CONTROL], 40), 20)
+    heard = await asyncio.wait_for(engine.wait([CONTROL], 120), 60)
     await sender.close()
     return heard == {CONTROL}
 

@@ -170,7 +170,6 @@ async def _write(
 
 
 @pytest.mark.spec("OUTBOX-41")
-@pytest.mark.timeout(120)
 async def test_late_commits_neither_skip_nor_invert(make: Make, postgres_url: str, postgres_schema: str) -> None:
     """Writers bump a row and append its value: every key is delivered as 1, 2, 3 ..., and numbers have no gap."""
     engine, other = await make(), await make()

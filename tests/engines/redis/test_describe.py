@@ -32,7 +32,7 @@ pytestmark = pytest.mark.engine("redis")
 
 EVICTING = ["allkeys-lru", "allkeys-lfu", "allkeys-random"]
 SPARING = ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"]
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 numbers = itertools.count()

@@ -106,7 +106,7 @@ async def test_a_replica_is_listed(url: str) -> None:
     with services.redis_server() as replica, redis.Redis.from_url(replica.url) as other:
         host, port = url.removeprefix("redis://").split("/")[0].split(":")
         other.execute_command("REPLICAOF", host, port)
-        async with opened(url) as engine, asyncio.timeout(20):
+        async with opened(url) as engine, asyncio.timeout(60):
             while not (nodes := (await _facts(engine)).nodes)[0].replicas:
                 await asyncio.sleep(0.05)
         other.execute_command("REPLICAOF", "NO", "ONE")
@@ -120,7 +120,7 @@ async def test_a_replica_that_falls_behind(url: str, client: redis.Redis, monkey
     with services.redis_server() as replica, redis.Redis.from_url(replica.url) as other:
         host, port = url.removeprefix("redis://").split("/")[0].split(":")
         other.execute_command("REPLICAOF", host, port)
-        async with opened(url) as engine, asyncio.timeout(30):
+        async with opened(url) as engine, asyncio.timeout(60):
             while "replicas" in await complaints(engine) or not (await _facts(engine)).nodes[0].replicas:
                 await asyncio.sleep(0.05)
             replica.freeze()
@@ -139,7 +139,7 @@ async def test_a_snapshot_and_a_rewrite_that_fail(server: RedisServer, client: r
         pytest.skip("the server runs as root here, which may write everywhere: it is shown by its facts only")
     mode = server.data.stat().st_mode
     folders = [server.data, *(path for path in server.data.glob("appendonlydir") if path.is_dir())]
-    async with opened(server.url) as engine, asyncio.timeout(30):
+    async with opened(server.url) as engine, asyncio.timeout(60):
         while client.info("persistence")["aof_rewrite_in_progress"]:
             await asyncio.sleep(0.05)
         for folder in folders:
@@ -164,7 +164,7 @@ async def test_a_slot_that_no_server_serves(redis_cluster_url: str) -> None:
     with redis.RedisCluster.from_url(redis_cluster_url.replace("redis+cluster", "redis")) as cluster:
         owner = cluster.nodes_manager.get_node_from_slot(slot)
         with redis.Redis(host=owner.host, port=owner.port) as node:
-            async with opened(redis_cluster_url) as engine, asyncio.timeout(30):
+            async with opened(redis_cluster_url) as engine, asyncio.timeout(60):
                 node.execute_command("CLUSTER", "DELSLOTS", slot)
                 try:
                     while "cluster" not in (checks := await complaints(engine)):

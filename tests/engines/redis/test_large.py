@@ -123,7 +123,7 @@ async def test_what_arrives_of_a_long_answer_moves_the_time_limit_on(
 async def test_an_insert_whose_answer_is_lost_is_looked_for(redis_url: str, redis_prefix: str) -> None:
     """The store has everything and says so on another connection: the caller gets its receipts, not an error."""
     with Proxy(redis_url) as proxy:
-        engine = RedisEngine(proxy.url, prefix=redis_prefix, timeout=0.5, patience=0.1)
+        engine = RedisEngine(proxy.url, prefix=redis_prefix, timeout=2, patience=0.1)
         await engine.open()
         try:
             await engine.insert(drafts(1, b"{}"))
@@ -140,7 +140,7 @@ async def test_an_insert_whose_answer_is_lost_is_looked_for(redis_url: str, redi
 @pytest.mark.spec("LARGE-03")
 async def test_a_server_that_is_too_slow_is_not_called_unreachable(redis_url: str, redis_prefix: str) -> None:
     with Proxy(redis_url) as proxy:
-        engine = RedisEngine(proxy.url, prefix=redis_prefix, timeout=0.2, patience=0.1)
+        engine = RedisEngine(proxy.url, prefix=redis_prefix, timeout=1, patience=0.1)
         await engine.open()
         try:
             await engine.insert(drafts(1, b"{}"))

@@ -9,7 +9,7 @@ import pytest
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.waiters import Hub
 
-SOON = 10.0
+SOON = 120.0
 
 
 @pytest.mark.spec("PGOP-17")

@@ -55,7 +55,7 @@ def child(script: str, *args: object) -> Iterator[Child]:
         started.end()
 
 
-def eventually(question: Callable[[], T], within: float = 20.0) -> T:
+def eventually(question: Callable[[], T], within: float = 60.0) -> T:
     """Call until the result is true, and return it; only a failing test reaches the time limit."""
     deadline = time.monotonic() + within
     while not (result := question()):

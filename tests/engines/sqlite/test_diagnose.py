@@ -68,7 +68,7 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
     if way is None:
         pytest.skip("no file system can be mounted here: a full disk is shown by its facts only")
     done = subprocess.run(
-        [*way, sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=50, check=False
+        [*way, sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
     )
     checks = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 1, done.stderr

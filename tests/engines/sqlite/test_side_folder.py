@@ -89,7 +89,7 @@ def test_a_process_that_exits_leaves_no_folder(path: Path, how: str) -> None:
         assert "jobs.db-stoker" in names(path)
         user.say("go")
         assert user.line() == how
-        assert user.process.wait(10) == 0
+        assert user.process.wait(60) == 0
     assert "jobs.db-stoker" not in names(path)
 
 

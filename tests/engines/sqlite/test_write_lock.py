@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import stat
+import statistics
 import threading
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,7 +89,7 @@ def test_one_at_a_time_among_locks_of_one_process(make: Callable[[], WriteLock])
     assert not first.try_acquire()
     assert not second.acquire(0.001)
     first.release()
-    assert second.acquire(5)
+    assert second.acquire(60)
     second.release()
 
 
@@ -98,7 +101,7 @@ def test_one_at_a_time_among_processes_and_a_killed_holder_frees_it(path: Path, 
         assert not write_lock.try_acquire()
         thread, results = waiting_thread(path, write_lock)
         holder.kill(signal.SIGKILL)
-        thread.join(5)
+        thread.join(60)
         assert results == [True]
         write_lock.release()
 
@@ -126,7 +129,7 @@ def test_a_writer_that_comes_back_does_not_overtake_a_waiter(path: Path, make: C
         thread, results = waiting_thread(path, second)
         first.release()
         assert not first.try_acquire()
-        thread.join(5)
+        thread.join(60)
         assert results == [True]
         second.release()
 
@@ -134,31 +137,34 @@ def test_a_writer_that_comes_back_does_not_overtake_a_waiter(path: Path, make: C
 @pytest.mark.spec("SQLITE-41")
 def test_processes_in_tight_loops_get_like_shares(path: Path, campaign: bool) -> None:
     script = """
-import sys, time
+import json, sys, time
 from stoker.engines.sqlite.write_lock import WriteLock
 write_lock = WriteLock(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-count, longest, end = 0, 0.0, time.perf_counter() + float(sys.argv[2])
-while (asked := time.perf_counter()) < end:
+waits = []
+for _ in range(int(sys.argv[2])):
+    asked = time.monotonic()
     write_lock.acquire()
-    entered = time.perf_counter()
-    while time.perf_counter() - entered < 0.0005: pass
+    entered = time.monotonic()
+    while time.monotonic() - entered < 0.0005: pass
     write_lock.release()
-    count, longest = count + 1, max(longest, entered - asked)
-print(count, longest, flush=True)
+    waits.append([asked, entered])
+print(json.dumps(waits), flush=True)
 """
-    seconds = 5 if campaign else 0.7
-    with child(script, path, seconds) as a, child(script, path, seconds) as b, child(script, path, seconds) as c:
+    rounds = 3_000 if campaign else 400
+    with child(script, path, rounds) as a, child(script, path, rounds) as b, child(script, path, rounds) as c:
         children = [a, b, c]
         for one in children:
             assert one.line() == "ready"
         for one in children:
             one.say("go")
-        results = [one.line().split() for one in children]
-    counts = [int(result[0]) for result in results]
-    # The bound is far below what is measured: on a shared machine a process may not even come to ask.
-    assert min(counts) / max(counts) > 0.2, results
+        found: list[list[list[float]]] = [json.loads(one.line()) for one in children]
+    # A busy machine may keep a process from asking, so what counts is who came in while one waited.
+    for waits in found:
+        others = [sorted(entered for _, entered in other) for other in found if other is not waits]
+        overtaken = [max(bisect(one, end) - bisect(one, begin) for one in others) for begin, end in waits]
+        assert statistics.median(overtaken) <= 2, overtaken
 
 
 @pytest.mark.spec("SQLITE-42")
@@ -167,7 +173,7 @@ def test_gives_up_in_time_and_sleeps_meanwhile(path: Path, make: Callable[[], Wr
     assert first.acquire()
     began, cpu = time.monotonic(), time.process_time()
     assert not second.acquire(0.2)
-    assert 0.2 <= time.monotonic() - began < 2
+    assert 0.2 <= time.monotonic() - began < 60
     assert time.process_time() - cpu < 0.05
     first.release()
 
@@ -189,10 +195,10 @@ def test_an_impatient_one_that_comes_back_has_kept_its_place(path: Path, make: C
     assert not impatient.acquire(0.02)
     assert not impatient.try_acquire()
     threading.Timer(0.02, first.release).start()
-    assert impatient.acquire(5)
+    assert impatient.acquire(60)
     order.append("impatient")
     impatient.release()
-    thread.join(5)
+    thread.join(60)
     assert order == ["impatient", "last"]
 
 
@@ -202,9 +208,9 @@ def test_one_that_gave_up_for_good_does_not_keep_the_lock(make: Callable[[], Wri
     assert first.acquire()
     assert not gone.acquire(0.01)
     first.release()
-    assert other.acquire(5)
+    assert other.acquire(60)
     other.release()
-    assert gone.acquire(5)
+    assert gone.acquire(60)
     gone.release()
 
 
@@ -248,7 +254,7 @@ def test_one_that_waited_at_a_replaced_file_goes_on_waiting_at_the_new_one(
     eventually(lambda: waits(path))
     assert results == []
     other.release()
-    thread.join(5)
+    thread.join(60)
     assert results == [True]
 
 
@@ -310,7 +316,7 @@ time.sleep(60)
         try:
             assert not write_lock.try_acquire()
             parent.kill(signal.SIGKILL)
-            assert write_lock.acquire(5)
+            assert write_lock.acquire(60)
         finally:
             for pid in lines[0].split():
                 os.kill(int(pid), signal.SIGKILL)
@@ -325,8 +331,8 @@ def test_closing_lets_go_and_ends_waiting(path: Path, make: Callable[[], WriteLo
     third.close()
     first.close()
     first.close()
-    thread.join(5)
+    thread.join(60)
     assert isinstance(results[0], EngineClosed)
     with pytest.raises(EngineClosed):
         first.try_acquire()
-    assert make().acquire(5)
+    assert make().acquire(60)
