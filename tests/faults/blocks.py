@@ -190,7 +190,7 @@ async def _work(site: Site, slots: int) -> None:
 
 async def _settled(site: Site, jobs: int) -> dict[str, Any]:
     """Wait until every job has ended; return what there is."""
-    app, end = site.app(), time.monotonic() + 30
+    app, end = site.app(), time.monotonic() + 240
     async with app:
         engine = await app.engine()
         while (counts := (await engine.census()).by_status("default"))[Status.DONE] < jobs:

@@ -51,7 +51,7 @@ def test_a_storm_of_kills_never_exceeds_a_limit(url: str, tmp_path: Path, zygote
         else {"jobs": 400, "keys": 20, "kills": 8, "workers": 2, "call": 3}
     )
     path = str(tmp_path / "runs.jsonl")
-    ended = zygote.call(limits.storm, within=3_000 if campaign else 150, url=url, path=path, seed=seed, **counts)
+    ended = zygote.call(limits.storm, within=3_000 if campaign else 600, url=url, path=path, seed=seed, **counts)
     print(f"seed {seed}: {ended}")
     assert ended.answer["wrong"] == []
     assert ended.answer["runs"] >= ended.answer["stored"] > 0

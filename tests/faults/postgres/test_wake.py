@@ -59,6 +59,6 @@ async def test_a_listener_whose_connection_is_half_open_is_replaced_and_nothing_
             before = ears.connections
             ears.blackhole()
             ears.heal(half_open=True)
-            await running.consuming(5)
-            await running.until(lambda: ears.connections > before, "it listens again", within=60)
+            await running.consuming()
+            await running.until(lambda: ears.connections > before, "it listens again", within=2 * BOUND)
             await announced(running)

@@ -55,7 +55,7 @@ async def main(folder: Path, rounds: int, durability: Any, journal: Any, tell: i
 async def asking(tell: int, question: Any) -> Any:
     """Return the result, or write a line and return None for an error of Stoker's; every call has a time limit."""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await question
     except StokerError as error:
         say(tell, f"error {type(error).__name__}")

@@ -18,7 +18,7 @@ from stoker.model.time import HOUR
 from tests.faults.sqlite.syscalls import Saboteur
 
 PAGES = 10
-PATIENCE = 15.0
+PATIENCE = 60.0
 """Seconds after which a call hangs rather than takes its time."""
 
 

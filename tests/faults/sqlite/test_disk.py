@@ -18,7 +18,7 @@ from tests.faults.sqlite.audit import audit, stored_ids
 from tests.faults.sqlite.images import have_strace
 from tests.faults.zygote import ROOT
 
-pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.engine("sqlite")
 
 WITHIN = 60.0
 
@@ -89,7 +89,7 @@ async def main(folder, how):
         subprocess.run(["mount", "-o", "remount,bind,rw", str(folder)], check=True)
         await engine.open()
     await use(engine, after, 2, mint)
-    await asyncio.wait_for(engine.close(), 15)
+    await asyncio.wait_for(engine.close(), 60)
     stored = {job.hex() for job in stored_ids(folder / "jobs.db")}
     logs = [before, during, after]
     print(json.dumps({

@@ -40,7 +40,7 @@ def draft() -> Draft:
 
 
 async def insert(engine: SqliteEngine, n: int = 3) -> set[JobId]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         return {receipt.id for receipt in await engine.insert([draft() for _ in range(n)])}
 
 
@@ -185,7 +185,7 @@ async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path, spoil: str) 
     await engine.close()
     damage(path, spoil)
     with pytest.raises(EngineError, match=r"damaged|not an SQLite database"):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             again = SqliteEngine(path)
             await again.open()
             try:

@@ -11,7 +11,7 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.testing.history import report
 from tests.faults.sqlite.broken import BROKEN, HandsOutTwice, traffic
 
-pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.engine("sqlite")
 
 
 @pytest.mark.spec("FAULT-70")

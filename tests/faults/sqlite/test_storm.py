@@ -28,7 +28,7 @@ async def drained(path: Path, write: Any, **options: Any) -> list[Entry]:
         recorded = Recorded(engine, "last", write)
         await recorded.renew("last", [], first=True)
         demand = Demand("last", tuple((queue, 500) for queue in QUEUES))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await left(engine):
                 claims: list[Claim] = [*await recorded.reap("last", 500), *await recorded.claim(demand)]
                 await recorded.settle(
