@@ -33,7 +33,7 @@ from stoker.model.job import Receipt, Status, Stored
 from stoker.model.retry import Fixed
 from stoker.model.time import SECOND
 from stoker.model.unique import Unique
-from tests.harness.apps import drain
+from tests.harness.apps import PATIENCE, drain
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ async def test_duplicate_carries_the_handle_of_the_key_holder(jobs: Stoker) -> N
     assert caught.value.handle == first
     assert caught.value.job_id == first.id
     await drain(jobs)
-    assert await caught.value.handle.result(5) == 1
+    assert await caught.value.handle.result(PATIENCE) == 1
 
 
 @pytest.mark.spec("API-21")
@@ -549,7 +549,7 @@ async def test_a_producer_without_a_worker_writes_its_events_by_itself() -> None
     async with app:
         for _ in range(2):
             await work.enqueue()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while app.timeline:
                     await asyncio.sleep(0.005)
         assert len(await (await app.engine()).events(Window(0, 1 << 60))) == 2
@@ -571,7 +571,7 @@ async def test_events_that_cannot_be_written_do_not_keep_the_app_from_closing(
 
     await work.enqueue()
     engine = await app.engine()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while "could not be written" not in caplog.text:
             await asyncio.sleep(0.005)
     with pytest.raises(EngineUnavailable):

@@ -113,7 +113,7 @@ async def test_a_waiter_is_woken_by_the_last_ends(jobs: Stoker, monkeypatch: pyt
 async def test_a_wait_ends_with_the_closing(jobs: Stoker) -> None:
     tasks = Tasks(jobs)
     group = await jobs.group([tasks.work.draft()])
-    waiter = asyncio.create_task(group.wait(10))
+    waiter = asyncio.create_task(group.wait(PATIENCE))
     async with working(jobs):
         assert await waiter == Progress(1, 1, 0, 0, 0)
 
@@ -364,7 +364,7 @@ async def test_the_sweeper_abandons_what_stayed_unsealed(
         GroupSweeper().run(ServiceContext(timed_jobs, await timed_jobs.engine(), lambda: "w"))
     )
     with pytest.raises(GroupFailed, match="abandoned"):
-        await group.wait(10)
+        await group.wait(PATIENCE)
     sweeper.cancel()
     await drain(timed_jobs)
     assert tasks.ran == [("work", 0), ("failure", group.id)]

@@ -9,7 +9,7 @@ from stoker.app import Stoker
 from stoker.context import current
 from stoker.model.errors import StokerError
 from stoker.worker import Worker
-from tests.harness.apps import drain, working
+from tests.harness.apps import PATIENCE, drain, working
 
 
 @pytest.mark.spec("CONTEXT-05")
@@ -86,7 +86,7 @@ async def test_a_lifespan_that_fails_to_close_does_not_leave_the_worker_hanging(
     with pytest.raises(ConnectionError, match="will not close"):
         await worker.stop()
     assert worker.state == "stopped"
-    await asyncio.wait_for(worker.join(), 1)
+    await asyncio.wait_for(worker.join(), PATIENCE)
 
 
 @pytest.mark.spec("CONTEXT-06")
@@ -111,4 +111,4 @@ async def test_state_is_only_there_inside_a_handler(jobs: Stoker) -> None:
         current()
     job = await work.enqueue()
     async with working(jobs):
-        assert await job.result(5) == 1
+        assert await job.result(PATIENCE) == 1

@@ -170,7 +170,7 @@ async def test_a_worker_runs_no_more_of_a_key_than_allowed() -> None:
     async with jobs:
         for n in range(60):
             await call.enqueue(f"s{n % 3}")
-        async with Worker(jobs, {"default": 10}), asyncio.timeout(20):
+        async with Worker(jobs, {"default": 10}), asyncio.timeout(60):
             while len(done) < 60:
                 await asyncio.sleep(0.01)
     assert most == {"s0": 2, "s1": 2, "s2": 2}

@@ -64,7 +64,7 @@ def test_a_wrong_option_of_the_app_is_refused_where_it_is_written() -> None:
 @pytest.mark.spec("API-26")
 def test_making_an_app_opens_nothing(tmp_path: Path) -> None:
     code = "from stoker import Stoker; Stoker('sqlite:///not-made.db')"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=30, cwd=tmp_path)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=240, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -85,7 +85,7 @@ def test_store(postgres_url, postgres_schema, redis_url, redis_prefix):
         STOKER_TEST_POSTGRES_URL=postgres_url,
         STOKER_TEST_REDIS_URL=redis_url,
     )
-    output, _ = done.communicate(timeout=40)
+    output, _ = done.communicate(timeout=200)
     assert done.returncode == 0, output
     assert (schemas(postgres_url), keys(redis_url)) == before
 

@@ -12,7 +12,7 @@ from stoker import sync
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import StokerError
-from tests.harness.apps import working
+from tests.harness.apps import PATIENCE, working
 
 
 @pytest.mark.spec("SYNC-01")
@@ -25,7 +25,7 @@ def test_any_coroutine_runs_from_code_without_a_loop(tmp_path: Path) -> None:
 
     async def serve() -> int:
         async with app, working(app):
-            return await asyncio.to_thread(lambda: app.run(double.enqueue_sync(4).result(5)))
+            return await asyncio.to_thread(lambda: app.run(double.enqueue_sync(4).result(PATIENCE)))
 
     assert asyncio.run(serve()) == 8
     app.run(app.close())
@@ -88,7 +88,7 @@ def test_interrupting_the_wait_cancels_the_awaitable(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda *args: Impatient(real(*args)))
     with pytest.raises(KeyboardInterrupt):
         sync.LoopThread().run(wait(), "await")
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE)
 
 
 @pytest.mark.spec("SYNC-01")
@@ -102,4 +102,4 @@ def test_errors_come_back_as_they_are() -> None:
     async def awaitable() -> int:
         return os.getpid()
 
-    assert sync.shared.run(asyncio.wait_for(awaitable(), 5), "await") == os.getpid()
+    assert sync.shared.run(asyncio.wait_for(awaitable(), PATIENCE), "await") == os.getpid()

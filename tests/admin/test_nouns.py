@@ -134,9 +134,9 @@ async def test_a_tail_gives_each_event_once(
     await engine.record([Event(clock() + 1, EventType.STARTED, job, "default", "send", 1)], now=clock())
     await engine.record([Event(clock() + 1, EventType.STARTED, job, "bulk", "resize", 1)], now=clock())
     later(clock, SECOND)
-    first = await asyncio.wait_for(coming, 10)
+    first = await asyncio.wait_for(coming, 60)
     await engine.record([Event(clock(), EventType.COMPLETED, job, "default", "send", 1, SECOND)], now=clock())
-    second = await asyncio.wait_for(anext(tail), 10)
+    second = await asyncio.wait_for(anext(tail), 60)
     assert [(one.type, one.job, one.seconds) for one in (first, second)] == [
         ("started", before.id, None),
         ("completed", before.id, 1.0),

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from stoker.app import Stoker
 from stoker.web import Limits, Open, dashboard
 from tests.web.serving import Served
 
 T = TypeVar("T")
+PATIENCE = 90_000
+"""Milliseconds after which a page that should be quick is given up: the machine may be busy."""
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +44,7 @@ def browser() -> Iterator[Browser]:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
@@ -120,7 +123,7 @@ def look(browser: Browser) -> Iterator[Any]:
             reduced_motion="reduce",
         )
         contexts.append(context)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE)
         return Looker(context.new_page())
 
     yield make

@@ -149,10 +149,10 @@ def test_run_delivers_without_running_jobs(url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     words = [sys.executable, "-m", "stoker", "outbox", "run"]
     done = subprocess.run(
-        [*words, "shop:jobs", "--drain"], cwd=tmp_path, timeout=50, capture_output=True, text=True, check=False
+        [*words, "shop:jobs", "--drain"], cwd=tmp_path, timeout=240, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "delivered").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["nowhere", "ada", "bob"]
-    done = subprocess.run([*words, "shop:idle"], cwd=tmp_path, timeout=50, capture_output=True, text=True, check=False)
+    done = subprocess.run([*words, "shop:idle"], cwd=tmp_path, timeout=240, capture_output=True, text=True, check=False)
     assert (done.returncode, "has no Outbox" in done.stderr) == (2, True)

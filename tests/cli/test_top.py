@@ -24,7 +24,7 @@ from stoker.app import Stoker
 from stoker.cli.terminal import HELP, Page, Question, Top
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Status
-from tests.harness.apps import drain
+from tests.harness.apps import PATIENCE, drain
 
 SIZES = [(80, 24), (200, 60)]
 
@@ -60,7 +60,7 @@ def cells(top: Top) -> list[list[str]]:
 
 async def shows(pilot: Pilot[None], seen: Callable[[], object]) -> None:
     """Wait for what a worker of the view brings about."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not seen():
             await pilot.pause(0.02)
 
@@ -216,7 +216,7 @@ def play(command: list[str], size: tuple[int, int]) -> tuple[int, str]:
         os.environ["TERM"] = "xterm-256color"
         os.execvp(command[0], command)
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-    seen, pressed, end = b"", False, time.monotonic() + 50
+    seen, pressed, end = b"", False, time.monotonic() + 240
     while time.monotonic() < end:
         ready, _, _ = select.select([terminal], [], [], 0.2)
         if ready:

@@ -115,7 +115,7 @@ def run_commands(text: str, exports: list[str]) -> None:
             exports.append(command)
             continue
         script = "\n".join([*exports, command])
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         pattern = ".*".join(re.escape(part) for part in expected.split(ANY))
         assert re.fullmatch(pattern, done.stdout, re.DOTALL), f"$ {command}\n{done.stdout}\nis not\n{expected}"

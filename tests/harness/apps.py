@@ -23,7 +23,7 @@ from stoker.worker import Worker
 T = TypeVar("T")
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite")]
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test gives up waiting for what should take milliseconds."""
 
 

@@ -29,7 +29,7 @@ from tests.services.recipes import free_port
 
 T = TypeVar("T")
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 CHUNK = 65_536
 
 

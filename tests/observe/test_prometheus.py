@@ -32,7 +32,7 @@ from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance.harness import Store
 from stoker.testing.conformance.outbox import Orders
 from stoker.testing.conformance.outbox_letters import PARK
-from tests.harness.apps import drain, make_engine
+from tests.harness.apps import PATIENCE, drain, make_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "docs" / "howto" / "monitoring"
@@ -154,11 +154,11 @@ def at_work(url: str, *options: str) -> Iterator[tuple[Popen[str], str]]:
         finally:
             process.terminate()
             process.wait(30)
-            rest.join(10)
+            rest.join(PATIENCE)
 
 
 def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < end
         time.sleep(0.1)

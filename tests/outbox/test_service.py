@@ -111,7 +111,7 @@ async def test_an_advance_whose_answer_is_lost_is_not_repeated(
     engine.lost_answers = 1
     got: list[int] = []
 
-    @outbox.deliver(pace=QUICK, lease=0.4, headroom=0.1)
+    @outbox.deliver(pace=QUICK, lease=3, headroom=1)
     async def publish(message: Message[int]) -> None:
         got.append(message.body)
 

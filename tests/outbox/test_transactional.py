@@ -37,7 +37,7 @@ class Shop:
 
     @contextmanager
     def begin(self) -> Iterator[sqlite3.Connection]:
-        db = sqlite3.connect(self.path, timeout=5, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             db.execute("begin immediate")
             with db:
@@ -287,7 +287,7 @@ async def test_a_commit_that_fails_delivers_nothing_and_batches_shrink(shop: Sho
 
     @contextmanager
     def strict() -> Iterator[sqlite3.Connection]:
-        db = sqlite3.connect(shop.path, timeout=5, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(shop.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             db.execute("pragma foreign_keys = on")
             db.execute("begin immediate")
@@ -301,7 +301,7 @@ async def test_a_commit_that_fails_delivers_nothing_and_batches_shrink(shop: Sho
             db.close()
 
     @shop.outbox.deliver(
-        mode="transactional", transaction=strict, pace=QUICK, attempts=2, lease=0.3, headroom=0.1, lanes=1
+        mode="transactional", transaction=strict, pace=QUICK, attempts=2, lease=1, headroom=0.3, lanes=1
     )
     def publish(batch: Batch[int], db: sqlite3.Connection) -> None:
         sizes.append(len(batch))

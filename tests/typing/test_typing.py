@@ -26,7 +26,7 @@ def expected(checker: int) -> Findings:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout, done.stderr
     return done.stdout
 

@@ -25,13 +25,13 @@ class Served:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
         self._thread.start()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not self._server.started:
             assert time.monotonic() < until
             time.sleep(0.01)
 
     def close(self) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(90)
         assert not self._thread.is_alive()
         self._socket.close()

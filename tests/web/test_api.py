@@ -11,7 +11,7 @@ from stoker.admin.tokens import TokensAdmin
 from stoker.app import Stoker
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
-from stoker.web import dashboard
+from stoker.web import Limits, dashboard
 from tests.web.conftest import Client, claim, end, enqueue
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
@@ -70,7 +70,7 @@ async def test_lists_go_on_behind_their_cursor(app: Stoker, client: Client) -> N
 
 @pytest.mark.spec("REST-04")
 async def test_tokens_need_no_form_token_and_cookies_do(app: Stoker) -> None:
-    board = dashboard(app)
+    board = dashboard(app, limits=Limits(seconds=30))
     client = Client(board)
     secret = await TokensAdmin(app).create("ci", "operate", queues=["mail"])
     none = await client.http.post("/api/v1/jobs", json={"kind": "send"})

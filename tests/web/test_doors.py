@@ -27,7 +27,7 @@ async def made(app: Stoker) -> AsyncIterator[Any]:
     boards: list[Dashboard] = []
 
     def make(**given: Any) -> Client:
-        boards.append(dashboard(app, **given))
+        boards.append(dashboard(app, **{"limits": Limits(seconds=30), **given}))
         return Client(boards[-1])
 
     yield make
@@ -239,7 +239,7 @@ async def test_read_only_is_kept_by_the_server(app: Stoker, made: Any) -> None:
 
 @pytest.mark.spec("WEBSEC-11")
 async def test_sizes_and_numbers_are_bounded(app: Stoker, made: Any) -> None:
-    client = made(auth=Open(), limits=Limits(body=1_000))
+    client = made(auth=Open(), limits=Limits(seconds=30, body=1_000))
     assert (await client.post("/theme", {"x": "y" * 2_000})).status_code == 413
 
     async def endless() -> AsyncIterator[bytes]:

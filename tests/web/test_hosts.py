@@ -20,7 +20,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from stoker.app import Stoker
 from stoker.model.access import Identity
-from stoker.web import Dashboard, dashboard
+from stoker.web import Dashboard, Limits, dashboard
 from tests.web.conftest import enqueue
 
 
@@ -30,7 +30,7 @@ def who(request: Any) -> Identity | None:
 
 @pytest.fixture
 async def mounted(app: Stoker) -> AsyncIterator[Dashboard]:
-    board = dashboard(app, auth=who)
+    board = dashboard(app, auth=who, limits=Limits(seconds=30))
     yield board
     await board.close()
 
@@ -82,7 +82,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(60)
     loop.close()
 
 
@@ -90,7 +90,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def test_it_is_mounted_in_flask_through_a_bridge(loop: asyncio.AbstractEventLoop) -> None:
     app = Stoker("memory://")
     app.declare("send")
-    board: Any = dashboard(app, auth=who)
+    board: Any = dashboard(app, auth=who, limits=Limits(seconds=30))
     site = Flask(__name__)
     bridge: Any = ASGIMiddleware(board, loop=loop)
     site.wsgi_app = DispatcherMiddleware(site.wsgi_app, {"/jobs": bridge})  # type: ignore[method-assign]
@@ -100,4 +100,4 @@ def test_it_is_mounted_in_flask_through_a_bridge(loop: asyncio.AbstractEventLoop
     assert page.status_code == 200
     assert 'href="/jobs/queues"' in page.text
     assert client.get("/jobs/api/v1/overview", headers={"x-user": "ann"}).status_code == 200
-    asyncio.run_coroutine_threadsafe(board.close(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(board.close(), loop).result(60)

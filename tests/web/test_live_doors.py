@@ -12,7 +12,7 @@ from stoker.app import Stoker
 from stoker.model.access import Identity
 from stoker.web import Dashboard, Limits, dashboard
 from stoker.web import hub as hub_module
-from tests.harness.apps import until
+from tests.harness.apps import PATIENCE, until
 from tests.web.conftest import Client, enqueue
 
 
@@ -86,6 +86,6 @@ async def test_a_client_that_takes_nothing_is_dropped(shared: Dashboard, monkeyp
         "client": ("127.0.0.1", 5000),
         "server": ("127.0.0.1", 80),
     }
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await shared(scope, receive, send)
     assert (sent, shared.hub.viewers, shared.streams) == (4, 0, {})

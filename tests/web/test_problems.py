@@ -31,7 +31,7 @@ async def made(app: Stoker) -> AsyncIterator[Made]:
     clients: list[Client] = []
 
     def make(**given: Any) -> Client:
-        clients.append(Client(dashboard(app, **{"auth": Open("ann"), **given})))
+        clients.append(Client(dashboard(app, **{"auth": Open("ann"), "limits": Limits(seconds=30), **given})))
         return clients[-1]
 
     yield make
@@ -211,7 +211,7 @@ async def test_405_for_another_method_and_in_read_only_mode(app: Stoker, made: M
 
 @pytest.mark.spec("REST-10")
 async def test_413_for_a_body_that_is_too_large(made: Made) -> None:
-    client = made(limits=Limits(body=1_000))
+    client = made(limits=Limits(seconds=30, body=1_000))
     body = {"kind": "send", "payload": {"text": "x" * 2_000}}
     problem(await send(client, "POST", "/jobs", body), 413, "too_large")
 

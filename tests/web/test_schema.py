@@ -51,7 +51,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
     secret = app.run(fill())
     app.run(app.close())
-    served = Served(dashboard(app, limits=Limits(enqueued_per_minute=10**9)))
+    served = Served(dashboard(app, limits=Limits(seconds=30, enqueued_per_minute=10**9)))
     with requests.Session() as session:
         yield Api(served.url, {"Authorization": f"Bearer {secret}"}, session)
     served.close()

@@ -23,8 +23,6 @@ from tests import services
 from tests.harness.apps import working
 from tests.services import Server, Unavailable
 
-pytestmark = pytest.mark.timeout(180)
-
 KEYS = 5
 QUICK = Pace(batch=20, idle=0.05, retry_base=0.02, retry_max=0.1)
 
