@@ -14,6 +14,7 @@ apply or that had begun before.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import random
@@ -21,7 +22,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +59,12 @@ OVERSLEEPING = 0.01
 FROZEN = 1.5
 """Seconds: longer than a lease, so that others take over what a frozen one held."""
 
+BLOWS = 60
+"""How many parts of the deliveries are done between two blows each: so a storm ends, however slow the machine is."""
+
+LONGEST_LULL = 2.0
+"""Seconds after which a blow falls all the same."""
+
 TABLES = (
     "CREATE TABLE counters (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     "CREATE TABLE sent (id TEXT PRIMARY KEY)",
@@ -86,7 +93,7 @@ class Site(NamedTuple):
 
     @property
     def store(self) -> str:
-        return f"{self.url}?schema={self.schema}" if self.schema else self.url
+        return f"{self.url}?schema={self.schema}" if self.schema else f"{self.url}?durability=process"
 
     def engine(self) -> Engine:
         return engine_from_url(self.store)
@@ -95,7 +102,9 @@ class Site(NamedTuple):
         """A connection of the user's own."""
         if self.schema:
             return Handle(psycopg.connect(self.url, options=f"-csearch_path={self.schema}"), "%s")
-        return Handle(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30), "?")
+        handle = Handle(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30), "?")
+        handle.run("PRAGMA synchronous = normal")  # processes die here, machines do not
+        return handle
 
 
 class Handle:
@@ -108,6 +117,26 @@ class Handle:
     def run(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         cursor = self.raw.execute(text.replace("?", self._mark), values)
         return cursor.fetchall() if cursor.description else []
+
+    def insert(self, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows by one statement: most of a storm's time is that of round trips."""
+        row = f"({', '.join('?' * len(rows[0]))})"
+        self.run(f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}", *itertools.chain(*rows))
+
+    def raised(self, keys: Iterable[str]) -> list[tuple[str, int]]:
+        """Raise the counters of keys, of some more than once; the values that they had on the way, key by key."""
+        times = Counter(keys)
+        ordered = sorted(times)  # so that writers do not deadlock
+        marks = ", ".join("?" * len(ordered))
+        if self._mark == "%s":
+            self.run(f"SELECT 1 FROM counters WHERE key IN ({marks}) ORDER BY key FOR UPDATE", *ordered)
+        found = []
+        for n in sorted(set(times.values())):
+            some = [key for key in ordered if times[key] == n]
+            text = f"UPDATE counters SET value = value + {n} WHERE key IN ({', '.join('?' * len(some))})"
+            for key, last in self.run(f"{text} RETURNING key, value", *some):
+                found += [(key, value) for value in range(last - n + 1, last + 1)]
+        return found
 
 
 # --- members --------------------------------------------------------------------------------------------------------
@@ -122,23 +151,18 @@ async def write(site: Site, quota: int, seed: int) -> None:
     handle = site.connect()
     done = 0
     while done < quota:
-        # In one order, so that writers do not deadlock. The counters are raised first: the transaction has begun before
-        # it appends, and sometimes long before it raises them.
-        keys = sorted(f"k{chance.randrange(site.keys)}" for _ in range(chance.choice((1, 1, 2, 5, 10))))
+        # The counters are raised first: the transaction begins before it appends, and sometimes long before that.
+        keys = [f"k{chance.randrange(site.keys)}" for _ in range(chance.choice((1, 1, 2, 5, 20)))]
         try:
-            made = []
             if site.schema and chance.random() < 0.1:
                 handle.run("SELECT pg_current_xact_id()")
                 time.sleep(site.latest * chance.random())
-            for key in keys:
-                raised = "UPDATE counters SET value = value + 1 WHERE key = ? RETURNING value"
-                [(value,)] = handle.run(raised, key)
-                made.append(entry(ORDERS, key, str(value).encode(), "t", id=mint()))
+            raised = handle.raised(keys)
+            made = [entry(ORDERS, key, str(value).encode(), "t", id=mint()) for key, value in raised]
             late = site.latest * chance.random() if chance.random() < 0.05 else 0
             time.sleep(late * chance.random())
-            for one in made:
-                handle.run("INSERT INTO sent VALUES (?)", one.id.hex())
-            for part in (made,) if chance.random() < 0.8 else [[one] for one in made]:
+            handle.insert("sent", [(one.id.hex(),) for one in made])
+            for part in (made,) if chance.random() < 0.8 else [made[:1], made[1:]]:
                 await outbox_of(engine).append(ORDERS, part, tx=handle.raw)
             time.sleep(late * chance.random())
             if chance.random() < 0.12:
@@ -210,8 +234,7 @@ class Member:
         lease = await self.outbox.lease(Wish("orders", "project", self.worker, BATCH, TERMS))
         if not isinstance(lease, Lease):
             return False
-        for one in lease.messages:
-            handle.run("INSERT INTO effects (key, value) VALUES (?, ?)", one.key, int(one.payload or b""))
+        handle.insert("effects (key, value)", [(one.key, int(one.payload or b"")) for one in lease.messages])
         found = await self.outbox.advance(conclude_batch(lease, Delivered(), 0), tx=handle.raw)
         handle.raw.commit() if found.applied else handle.raw.rollback()
         return True
@@ -262,16 +285,16 @@ def storm(
     latest: float = 0.04,
     schema: str = "",
     crowd: int = 4,
-    calm: float = 0.0,
+    lull: float = LONGEST_LULL,
+    blows: int = BLOWS,
     bug: str = "",
     freezing: float = 0.2,
     keys: int = 40,
 ) -> dict[str, int]:
     """Write and deliver so many messages; returns how many members were killed and frozen.
 
-    `calm`: further seconds between two blows. A consumer that is killed takes a second to begin again, so blows without
-    pause leave hardly any time to deliver. `bug`: one that is planted first; the storm ends when the judge has found it
-    out. `freezing`: how many of the blows freeze.
+    A blow falls when another part of the work is done, or after a `lull` of so many seconds. `bug`: one that is planted
+    first; the storm ends when the judge has found it out. `freezing`: how many of the blows freeze.
     """
     site = Site(url, folder, latest, schema, keys)
     chance = random.Random(seed)
@@ -290,7 +313,7 @@ def storm(
         if not writers and missing > 0:
             quota = missing // crowd + 1  # for those that were killed
             writers = [_writer(site, quota, chance.getrandbits(32)) for _ in range(min(crowd, missing))]
-        time.sleep(0.1 + 0.3 * chance.random() + calm)
+        _await_part(site, 3 * messages // blows, lull)
         writers = [pid for pid in writers if not os.waitpid(pid, os.WNOHANG)[0]]
         for pid in members:
             if os.waitpid(pid, os.WNOHANG)[0]:
@@ -314,6 +337,17 @@ def storm(
     for pid in (*members, *writers):
         _kill(pid)
     return tally
+
+
+def _await_part(site: Site, part: int, lull: float) -> None:
+    """Wait until so many more deliveries are done, at most so many seconds."""
+    end, handle = time.monotonic() + lull, site.connect()
+    positions = f"SELECT coalesce(sum(position), 0) FROM {'cursor' if site.schema else 'stoker_cursors'}"
+    [(before,)] = handle.run(positions)
+    while time.monotonic() < end and handle.run(positions)[0][0] < before + part:
+        handle.raw.rollback()
+        time.sleep(0.03)
+    handle.raw.close()
 
 
 def found_out(site: Site) -> bool:

@@ -37,7 +37,7 @@ def test_streams_survive_kills_and_late_commits(
     seed = secrets.randbits(32)
     messages = 100_000 if campaign else 10_000
     arguments: dict[str, Any] = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
-    crowd, latest, calm = (64, 1.5, 0.5) if campaign else (16, 0.4, 0.3)
+    crowd, latest, blows, keys = (64, 1.5, 500, 2_000) if campaign else (16, 0.4, 60, 400)
     tally = zygote.call(
         storm,
         within=1_400 if campaign else 300,
@@ -45,8 +45,8 @@ def test_streams_survive_kills_and_late_commits(
         messages=messages,
         latest=latest,
         crowd=crowd,
-        calm=calm,
-        keys=2_000 if campaign else 400,
+        blows=blows,
+        keys=keys,
         **arguments,
     ).answer
     figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
@@ -63,7 +63,7 @@ def test_a_planted_bug_is_found_out(
     seed = secrets.randbits(32)
     place = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
     freezing = 0.7 if bug == "no fence" else 0.1
-    wild = {"messages": 30_000, "latest": 0.3, "crowd": 8, "freezing": freezing}
+    wild = {"messages": 30_000, "latest": 0.3, "crowd": 8, "lull": 0.25, "freezing": freezing}
     zygote.call(storm, within=150, seed=seed, bug=bug, **place, **wild)
     figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
     print(f"seed {seed}: {bug}: {figures}, {len(complaints)} complaints: {complaints[:5]}")

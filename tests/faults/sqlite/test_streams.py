@@ -13,7 +13,7 @@ from tests.faults.seeded_streams import BUGS, SERVER
 from tests.faults.streams import judge, storm
 from tests.faults.zygote import Zygote
 
-pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(1_100)]
 
 
 @pytest.mark.spec("OUTBOX-14", "OUTBOX-41", "OUTBOX-50", "OUTBOX-54")
@@ -21,9 +21,9 @@ def test_streams_survive_kills_and_frozen_consumers(zygote: Zygote, tmp_path: Pa
     """First deliveries are in the order of the commits, and effects in the advance's transaction happen once."""
     seed = secrets.randbits(32)
     path = tmp_path / "shop.db"
-    messages = 20_000 if campaign else 2_000
+    messages, blows = (100_000, 500) if campaign else (10_000, 60)
     arguments = {"url": f"sqlite:///{path}", "folder": str(tmp_path), "messages": messages, "seed": seed}
-    tally = zygote.call(storm, within=500 if campaign else 100, **arguments).answer
+    tally = zygote.call(storm, within=1_000 if campaign else 300, blows=blows, **arguments).answer
     with closing(sqlite3.connect(path)) as connection:
         figures, complaints = judge(tmp_path, lambda text: connection.execute(text).fetchall())
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -39,7 +39,7 @@ def test_a_planted_bug_is_found_out(zygote: Zygote, tmp_path: Path, bug: str) ->
     seed = secrets.randbits(32)
     path = tmp_path / "shop.db"
     freezing = 0.7 if bug == "no fence" else 0.1
-    calm = {"messages": 30_000, "freezing": freezing, "crowd": 2, "calm": 0.2}
+    calm = {"messages": 30_000, "freezing": freezing, "crowd": 2, "lull": 0.45}
     arguments = {"url": f"sqlite:///{path}", "folder": str(tmp_path), **calm}
     zygote.call(storm, within=150, seed=seed, bug=bug, **arguments)
     with closing(sqlite3.connect(path)) as connection:
