@@ -16,9 +16,9 @@ import redis
 
 from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.describe import durability, objection, warnings
+from stoker.engines.redis.lost_writes import Count
 from stoker.engines.redis.server_checks import LOOK_EVERY, ServerChecks
 from stoker.engines.redis.server_info import ServerInfo
-from stoker.engines.redis.write_counter import Count
 from stoker.model.errors import EngineReadOnly, EngineRefused
 from stoker.model.ids import Mint
 from stoker.model.job import Demand, Draft

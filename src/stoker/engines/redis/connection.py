@@ -59,7 +59,7 @@ SLOWEST = 1 << 20
 
 _LOST = (driver.ConnectionError, driver.TimeoutError, OSError, EOFError)
 ACKNOWLEDGED = frozenset({"insert", "settle", "commit"})
-"""Scripts that acknowledge a write: their calls are counted, see `write_counter`."""
+"""Scripts that acknowledge a write: their calls are counted, see `lost_writes`."""
 
 _PASSING = (driver.BusyLoadingError, driver.ClusterDownError, driver.TryAgainError, driver.SlotNotCoveredError)
 

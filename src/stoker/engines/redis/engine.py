@@ -35,11 +35,11 @@ from stoker.engines.redis.census import census
 from stoker.engines.redis.connection import LARGEST_CALL, public_url, read_url
 from stoker.engines.redis.control import Control
 from stoker.engines.redis.describe import described
+from stoker.engines.redis.lost_writes import WriteCounter
 from stoker.engines.redis.notes import note
 from stoker.engines.redis.scripts import KEEP_DONE
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
-from stoker.engines.redis.write_counter import WriteCounter
 from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from stoker.engines.redis.connection import Connection
 from stoker.engines.redis.describe import REMEDY, eviction, objection, warnings
+from stoker.engines.redis.lost_writes import WriteCounter
 from stoker.engines.redis.server_info import ServerInfo, inspect
-from stoker.engines.redis.write_counter import WriteCounter
 from stoker.model.errors import EngineError, EngineRefused
 
 _log = logging.getLogger("stoker.engines.redis")

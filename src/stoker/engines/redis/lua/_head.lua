@@ -43,7 +43,7 @@ local function tick()
   call('SET', CLOCK, int(now))
 end
 
--- The time, and for a counted write how many writes of its engine the store has seen (write_counter.py).
+-- The time, and for a counted write how many writes of its engine the store has seen (lost_writes.py).
 local function counted_now()
   if sub(ARGV[1], 1, 1) ~= '@' then return int(now) end
   local n = redis.pcall('HINCRBY', KEYS[#KEYS], sub(ARGV[1], 2), 1)
