@@ -60,8 +60,9 @@ async def test_twenty_viewers_cost_one_call_a_beat(
     found = await lively(app, clock)
     monkeypatch.setattr(hub_module, "EVERY", 0.05)
     clients = [Client(viewed) for _ in range(VIEWERS)]
-    pages = ("overview", "jobs", "queues", "kinds", "workers", "schedules", "limits", f"job&id={found['dead']}")
-    for page in ("", *pages[1:-1], f"jobs/{found['dead']}"):  # a stream follows its page, which has just been read
+    named = {f"job&id={found['dead']}": f"jobs/{found['dead']}", "queue&name=default": "queues/default", "overview": ""}
+    pages = ("jobs", "queues", "kinds", "workers", "schedules", "limits", "outbox", "health", *named)
+    for page in (named.get(page, page) for page in pages):  # a stream follows its page, which has just been read
         assert (await clients[0].get(f"/{page}")).status_code == 200
     calls = counted(await viewed.store.engine(), monkeypatch)
     streams = [asyncio.create_task(one.get(f"/live?page={pages[n % len(pages)]}")) for n, one in enumerate(clients)]
@@ -73,6 +74,7 @@ async def test_twenty_viewers_cost_one_call_a_beat(
     # What one beat reads beyond one call is saved by silent beats; the calls of the beat under way are counted already.
     assert calls.total() <= viewed.hub.generation + viewed.hub.owed + UNDER_WAY, calls
     asked = {"census", "queues", "workers", "find", "schedules", "get", "events", "subqueues", "budgets", "now"}
+    asked |= {"streams", "letters"}
     assert set(calls) <= asked
     for one in clients:
         await one.close()

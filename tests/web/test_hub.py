@@ -81,11 +81,16 @@ async def test_a_live_page_without_a_stream_asks_for_its_parts(app: Stoker, clie
         ("workers", "workers"),
         ("schedules", "schedules"),
         ("limits", "keys"),
+        ("queue&name=default", "tiles"),
+        ("outbox", "sub"),
+        ("health", "findings"),
     ):
         parts = await client.get(f"/pieces?page={page}")
         assert parts.status_code == 200, page
         assert f'id="live_{part}"' in parts.text, page
     assert (await client.get("/pieces?page=none")).status_code == 422
+    for gone in ("queue&name=gone", "operation&id=gone", "consumer&stream=gone&consumer=gone"):
+        assert (await client.get(f"/pieces?page={gone}")).status_code == 404, gone
     assert (await client.get(f"/pieces?page=job&id={id_[:-1]}0")).status_code == 404
 
 

@@ -25,6 +25,7 @@ async def streams(app: Stoker) -> None:
 async def test_streams_are_shown_and_consumers_paused(app: Stoker, client: Client) -> None:
     assert "No stream yet" in text(await client.get("/outbox"))
     await streams(app)
+    client.board.hub.forget()  # a page shares what another one has just read
     page = text(await client.get("/outbox"))
     assert "4 partitions, 6 messages so far" in page
     assert "warehouse" in page
@@ -33,7 +34,9 @@ async def test_streams_are_shown_and_consumers_paused(app: Stoker, client: Clien
     assert (await client.post("/outbox/orders/warehouse/pause")).status_code == 303
     assert "paused" in text(await client.get("/outbox"))
     assert (await client.post("/outbox/orders/warehouse/resume")).status_code == 303
-    assert (await client.get("/outbox/orders/nobody")).status_code == 404
+    assert (await client.get("/outbox/orders/elsewhere")).status_code == 404
+    for page, shown in (("outbox", "6 messages so far"), ("consumer&stream=orders&consumer=warehouse", "6 messages")):
+        assert shown in text(await client.get(f"/pieces?page={page}")), page
     assert (await client.post("/outbox/orders/warehouse/explode")).status_code == 404
     assert (await client.post("/outbox/letters/orders/replay")).status_code == 422
 

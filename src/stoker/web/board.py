@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote
 
 from starlette._utils import get_route_path
@@ -40,6 +40,9 @@ from stoker.web.hub import LIMIT, Flow, Hub
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
 from stoker.web.visit import CSRF_COOKIE, Visit
+
+if TYPE_CHECKING:
+    from stoker.web.pages.health import CheckUp
 
 logger = logging.getLogger("stoker.web")
 
@@ -151,6 +154,7 @@ class Dashboard:
         self.recent: Sequence[Point] = ()
         self.walking: list[Admin] = []
         self.edited: dict[bytes, Edited] = {}
+        self.check_up: CheckUp | None = None
         self.known_tokens = KnownTokens()
         from stoker.web.routes import ways
 

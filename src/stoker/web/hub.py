@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,9 @@ from stoker.model.schedule import Schedule
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 
 logger = logging.getLogger("stoker.web")
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 EVERY = 2.0
 """Seconds between two store calls of the hub."""
@@ -57,6 +60,22 @@ class Want(NamedTuple):
 
     what: Hashable
     read: Callable[[Engine], Awaitable[tuple[Any, int]]]
+
+
+class Turns(Generic[K, V]):
+    """What is read of several things, a store call each: all at first, later a few at a time, in turn."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._known: dict[K, V] = {}
+
+    async def read(self, things: Sequence[K], one: Callable[[K], Awaitable[V]]) -> tuple[dict[K, V], int]:
+        """What is known of each of the things, and how many calls were made."""
+        known = {thing: self._known[thing] for thing in self._known if thing in things}
+        turn = [thing for thing in things if thing not in known] or list(known)[: self._at_once]
+        fresh = {thing: await one(thing) for thing in turn}
+        self._known = {thing: value for thing, value in known.items() if thing not in fresh} | fresh
+        return self._known, len(turn)
 
 
 @dataclass

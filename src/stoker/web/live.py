@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from string import Formatter
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, urlencode
 
@@ -15,7 +16,19 @@ from starlette.types import Send
 from stoker.model.errors import InvalidInput
 from stoker.web import view
 from stoker.web.hub import Want
-from stoker.web.pages import job, job_facts, jobs, limits, lists, overview, queues, schedules
+from stoker.web.pages import (
+    health,
+    job,
+    job_facts,
+    jobs,
+    limits,
+    lists,
+    operations,
+    outbox,
+    overview,
+    queues,
+    schedules,
+)
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
@@ -33,6 +46,11 @@ class Live(NamedTuple):
     wants: Callable[[Visit], list[Want]] = lambda _: []
     path: str = ""
 
+    @property
+    def names(self) -> list[str]:
+        """The parts of its address that name what it shows."""
+        return [name for _, name, _, _ in Formatter().parse(self.path) if name]
+
 
 PAGES: Final = {
     "overview": Live("overview.html", overview.live_context),
@@ -43,6 +61,11 @@ PAGES: Final = {
     "workers": Live("workers.html", lists.workers_context, lists.workers_wants, "workers"),
     "schedules": Live("schedules.html", schedules.live_context, schedules.wants, "schedules"),
     "limits": Live("limits.html", limits.live_context, limits.wants, "limits"),
+    "queue": Live("queue.html", queues.one_context, path="queues/{name}"),
+    "outbox": Live("outbox.html", outbox.live_context, outbox.wants, "outbox"),
+    "consumer": Live("cursors.html", outbox.consumer_context, outbox.consumer_wants, "outbox/{stream}/{consumer}"),
+    "health": Live("health.html", health.live_context, health.wants, "health"),
+    "operation": Live("operation.html", operations.live_context, operations.wants, "operations/{id}"),
 }
 
 QUIET = 15.0
@@ -74,10 +97,11 @@ def _shown(visit: Visit) -> tuple[Live, Visit]:
     name = visit.parameter("page")
     if name not in PAGES:
         raise InvalidInput("page", name, f"must be one of {', '.join(PAGES)}")
-    page, id_ = PAGES[name], visit.parameter("id")
-    path = visit.url(page.path.format(id=quote(id_, safe="")))
-    given = [(key, value) for key, value in visit.request.query_params.multi_items() if key not in {"page", "id"}]
-    request = _as_page(visit.request, path, urlencode(given), {"id": id_})
+    page = PAGES[name]
+    named = {part: visit.parameter(part) for part in page.names}
+    path = visit.url(page.path.format(**{part: quote(value, safe="") for part, value in named.items()}))
+    given = [(key, value) for key, value in visit.request.query_params.multi_items() if key not in {"page", *named}]
+    request = _as_page(visit.request, path, urlencode(given), named)
     return page, Visit(visit.board, request, visit.id, visit.root, visit.csrf, visit.identity)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -12,6 +11,7 @@ from stoker.model.words import count
 from stoker.outbox.steering import StreamHandle
 from stoker.web.actions.doing import Doing, Done, answer, come_from
 from stoker.web.forms import Form
+from stoker.web.pages.outbox import consumer_path
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
@@ -35,11 +35,6 @@ class ConsumerForm:
     def undo(self, text: str, verb: str) -> Done:
         """What was done, with the form that reverts it and comes back here."""
         return Done(Flash(text, f"{consumer_path(self.stream, self.name)}/{verb}", (("next", self.back),)))
-
-
-def consumer_path(stream: str, name: str) -> str:
-    """Where the page of a consumer is, below the mount."""
-    return f"outbox/{quote(stream, safe='')}/{quote(name, safe='')}"
 
 
 async def on_consumer(verb: str, visit: Visit) -> Response:

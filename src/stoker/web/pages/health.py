@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
+from stoker.engines.base import Description, Engine
 from stoker.model.findings import Finding
 from stoker.model.health.check import Check, Grade
 from stoker.model.stats import measured
+from stoker.model.time import Instant
 from stoker.model.words import in_words, size
 from stoker.web import view
 from stoker.web.auth import Open, travels_open
+from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
+CALLS = 12
+"""Store calls of a check-up, about."""
 FINE = frozenset({Grade.OK, Grade.NOTE})
 
 
-async def show(visit: Visit) -> Response:
-    """The page of checks."""
+class CheckUp(NamedTuple):
+    """The latest check-up, which all viewers share, and when it was made."""
+
+    at: Instant
+    checks: list[Check]
+    description: Description
+
+
+async def _examine(visit: Visit) -> CheckUp:
     board = visit.board
     reading = await board.hub.reading()
-    engine = await board.store.engine()
     checks = await visit.admin.health.check()
-    description = await engine.describe()
+    description = await (await board.store.engine()).describe()
     board.hub.version = description.version
-    found = shared.found(visit, reading)
-    findings, failed = _together(visit, found, [one for one in checks if one.verdict not in FINE])
-    bad = sum(one.verdict is Grade.WRONG for one in failed) + sum(one["tone"] == "bad" for one in findings)
-    warn = sum(one.verdict is Grade.WARNING for one in failed) + sum(one["tone"] == "warn" for one in findings)
+    board.check_up = CheckUp(reading.census.at, checks, description)
+    return board.check_up
+
+
+def wants(visit: Visit) -> list[Want]:
+    """The latest check-up. A live page makes none of its own: checks read as a writer does."""
+
+    async def read(_: Engine) -> tuple[CheckUp, int]:
+        return (visit.board.check_up, 0) if visit.board.check_up else (await _examine(visit), CALLS)
+
+    return [Want(("health",), read)]
+
+
+async def show(visit: Visit) -> Response:
+    """The page of checks, which are made for it."""
+    made = await _examine(visit)
+    engine = await visit.board.store.engine()
     timings = engine.timings()
     timed = (("reads", timings.reads), ("writes", timings.writes))
+    description = made.description
     facts = [
         ("Engine", f"{description.engine} {description.version}"),
         ("Where", engine.where),
@@ -39,18 +64,28 @@ async def show(visit: Visit) -> Response:
         ("Size", size(description.size)),
         *((_spoken(name), str(value)) for name, value in description.facts.items() if name != "path"),
     ]
-    context = view.common(visit, "health", _title(bad, warn), found) | {
-        "now": reading.census.at,
-        "findings": findings,
-        "failed": failed,
-        "passed": [one for one in checks if one.verdict in FINE],
-        "checked": len(checks),
+    context = live_context(visit, await visit.board.hub.reading(), made) | {
+        "passed": [one for one in made.checks if one.verdict in FINE],
         "facts": facts,
         "calls": [(name, measured("", name, 0, spans)) for name, spans in timed if spans],
         "notes": notes(visit),
-        "live_url": "",
     }
     return view.page(visit, "health.html", context)
+
+
+def live_context(visit: Visit, reading: Reading, made: CheckUp) -> dict[str, Any]:
+    """What changes by itself: the findings, and the title that counts them."""
+    found = shared.found(visit, reading)
+    findings, failed = _together(visit, found, [one for one in made.checks if one.verdict not in FINE])
+    bad = sum(one.verdict is Grade.WRONG for one in failed) + sum(one["tone"] == "bad" for one in findings)
+    warn = sum(one.verdict is Grade.WARNING for one in failed) + sum(one["tone"] == "warn" for one in findings)
+    return view.common(visit, "health", _title(bad, warn), found) | {
+        "now": made.at,
+        "findings": findings,
+        "failed": failed,
+        "checked": len(made.checks),
+        "live_url": visit.url("live", page="health"),
+    }
 
 
 def notes(visit: Visit) -> list[str]:

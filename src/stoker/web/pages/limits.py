@@ -19,7 +19,7 @@ from stoker.model.throttle import Rate, level, until_token
 from stoker.model.time import MINUTE, SECOND, Instant
 from stoker.model.words import count, span
 from stoker.web import view
-from stoker.web.hub import Reading, Want
+from stoker.web.hub import Reading, Turns, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
@@ -43,10 +43,9 @@ class Taken(NamedTuple):
 def wants(visit: Visit) -> list[Want]:
     """Budgets, and the keys of the queue that the address names, else those of jobs that run, queue by queue."""
     wanted, after = visit.parameter("queue"), visit.parameter("after") or None
-    known: dict[str, Sequence[SubqueueView]] = {}
+    turns = Turns[str, Sequence[SubqueueView]](AT_ONCE)
 
     async def read(engine: Engine) -> tuple[Taken, int]:
-        nonlocal known
         if wanted:
             keys: Sequence[SubqueueView] = await engine.subqueues(wanted, after=after, limit=SHOWN)
             more = keys[-1].name if len(keys) == SHOWN else None
@@ -54,13 +53,10 @@ def wants(visit: Visit) -> list[Want]:
         held = await _held(engine)
         behind = sorted(name for name in held if after is None or name > after)
         shown = behind[:QUEUES]
-        fresh = [name for name in shown if name not in known]
-        turn = fresh or [name for name in known if name in shown][:AT_ONCE]
-        read_now = {name: await engine.subqueues(name, names=held[name], limit=SHOWN) for name in turn}
-        known = {name: keys for name, keys in known.items() if name in shown and name not in turn} | read_now
-        found = [key for name in shown for key in known[name]]
+        keys_of, calls = await turns.read(shown, lambda name: engine.subqueues(name, names=held[name], limit=SHOWN))
+        found = [key for name in shown for key in keys_of[name]]
         more = shown[-1] if len(behind) > QUEUES else None
-        return Taken(await engine.now(), await engine.budgets(), found, more), 3 + len(turn)
+        return Taken(await engine.now(), await engine.budgets(), found, more), 3 + calls
 
     return [Want(("limits", wanted, after), read)]
 

@@ -19,7 +19,7 @@ from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, 
 from stoker.model.words import count, span
 from stoker.web import view
 from stoker.web.forms import Form
-from stoker.web.hub import Reading
+from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
@@ -285,22 +285,33 @@ async def everything(visit: Visit) -> Response:
     return view.page(visit, "operations.html", context)
 
 
+def wants(visit: Visit) -> list[Want]:
+    """The operation that the address names."""
+    id_ = visit.request.path_params["id"]
+
+    async def read(_: Engine) -> tuple[OperationView, int]:
+        return await visit.admin.operations.get(id_), 1
+
+    return [Want(("operation", id_), read)]
+
+
 async def show(visit: Visit) -> Response:
     """How far an operation is."""
     found = await visit.admin.operations.get(visit.request.path_params["id"])
-    reading = await visit.board.hub.reading()
+    return view.page(visit, "operation.html", live_context(visit, await visit.board.hub.reading(), found))
+
+
+def live_context(visit: Visit, reading: Reading, found: OperationView) -> dict[str, Any]:
+    """What is shown of an operation; all of it changes by itself."""
     label = VERBS[found.action][0]
-    context = view.common(visit, "jobs", f"{label}: {found.state}", shared.found(visit, reading)) | {
+    return view.common(visit, "jobs", f"{label} {STATES[found.state]}", shared.found(visit, reading)) | {
         "now": reading.census.at,
         "w": found,
         "seen": _seen(found),
-        "label": label,
-        "heading": f"{label} {STATES[found.state]}",
-        "tally": in_words(found.action, _tally_of(found)),
+        "tally": _tally(found),
         "back": visit.url("jobs", q=found.filter),
-        "live_url": "",
+        "live_url": visit.url("live", page="operation", id=found.id),
     }
-    return view.page(visit, "operation.html", context)
 
 
 STATES: Final = {

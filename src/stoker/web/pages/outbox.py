@@ -3,65 +3,95 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import Response
 
-from stoker.engines.base import Feature
+from stoker.engines.base import Engine, Feature
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.findings import DELIVERED_WITHIN
 from stoker.model.time import Instant, instant
 from stoker.model.words import count, span
 from stoker.outbox.letters import Letter
-from stoker.outbox.steering import ConsumerState
+from stoker.outbox.steering import ConsumerState, StreamState
 from stoker.web import view
+from stoker.web.hub import Reading, Turns, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
 SHOWN = 50
 
 
+class Seen(NamedTuple):
+    """Every stream, and how many letters wait for a decision about each stream's consumer."""
+
+    streams: list[StreamState]
+    letters: dict[tuple[str, str], int]
+
+
+def wants(visit: Visit) -> list[Want]:
+    """Streams with their consumers, and their letters, counted consumer by consumer."""
+    turns = Turns[tuple[str, str], int](1)
+
+    async def count_of(one: tuple[str, str]) -> int:
+        stream, consumer = one
+        return await visit.admin.outbox.stream(stream).count_letters(consumer=consumer)
+
+    async def read(engine: Engine) -> tuple[Seen, int]:
+        if Feature.OUTBOX not in engine.features:
+            return Seen([], {}), 0
+        streams = await visit.admin.outbox.list()
+        consumers = [(state.name, one.name) for state in streams for one in state.consumers]
+        letters, calls = await turns.read(consumers, count_of)
+        return Seen(streams, letters), 1 + calls
+
+    return [Want(("outbox",), read)]
+
+
 async def show(visit: Visit) -> Response:
     """Every stream with its consumers, and the latest letters."""
     reading = await visit.board.hub.reading()
-    now = reading.census.at
-    offered = Feature.OUTBOX in visit.board.store.root().features
-    states = await visit.admin.outbox.list() if offered else []
-    streams: list[dict[str, Any]] = []
+    seen: Seen = await visit.board.hub.wanted(wants(visit)[0])
     letters: list[Letter] = []
-    for state in states:
-        handle = visit.admin.outbox.stream(state.name)
-        page = await handle.letters(limit=SHOWN)
-        letters += page.letters
-        waiting = {name: await handle.count_letters(consumer=name) for name in (one.name for one in state.consumers)}
-        streams.append(
-            {
-                "name": state.name,
-                "note": f"{count(state.partitions, 'partition')}, {count(state.messages, 'message')} so far",
-                "consumers": [_consumer(visit, state.name, one, waiting[one.name], now) for one in state.consumers],
-            }
-        )
+    for state in seen.streams:
+        letters += (await visit.admin.outbox.stream(state.name).letters(limit=SHOWN)).letters
+    latest = sorted(letters, key=lambda one: one.failed, reverse=True)[:SHOWN]
+    return view.page(visit, "outbox.html", live_context(visit, reading, seen) | {"letters": latest})
+
+
+def live_context(visit: Visit, reading: Reading, seen: Seen) -> dict[str, Any]:
+    """What changes by itself: the consumers of every stream."""
+    now = reading.census.at
+    streams: list[dict[str, Any]] = [
+        {
+            "name": state.name,
+            "note": f"{count(state.partitions, 'partition')}, {count(state.messages, 'message')} so far",
+            "consumers": [
+                _consumer(visit, state.name, one, seen.letters.get((state.name, one.name), 0), now)
+                for one in state.consumers
+            ],
+        }
+        for state in seen.streams
+    ]
     late = [f"{stream['name']} for {one['name']}" for stream in streams for one in stream["consumers"] if one["late"]]
     sub = f"{count(len(streams), 'stream')}. "
     sub += f"Behind: {', '.join(late)}." if late else "Every consumer keeps up."
-    context = view.common(visit, "outbox", "Outbox", shared.found(visit, reading)) | {
+    return view.common(visit, "outbox", "Outbox", shared.found(visit, reading)) | {
         "now": now,
         "streams": streams,
-        "letters": sorted(letters, key=lambda one: one.failed, reverse=True)[:SHOWN],
         "sub": sub,
-        "offered": offered,
+        "offered": Feature.OUTBOX in visit.board.store.root().features,
         "may": visit.may("operate") and visit.who.reaches_all,
-        "live_url": "",
+        "live_url": visit.url("live", page="outbox"),
     }
-    return view.page(visit, "outbox.html", context)
 
 
 def _consumer(visit: Visit, stream: str, one: ConsumerState, letters: int, now: Instant) -> dict[str, Any]:
     waits = _waits(one.oldest, now)
     late = waits is not None and waits > DELIVERED_WITHIN and not one.paused
-    path = f"outbox/{quote(stream, safe='')}/{quote(one.name, safe='')}"
+    path = consumer_path(stream, one.name)
     return {
         "name": one.name,
         "path": path,
@@ -78,25 +108,43 @@ def _consumer(visit: Visit, stream: str, one: ConsumerState, letters: int, now: 
     }
 
 
+def consumer_path(stream: str, name: str) -> str:
+    """Where the page of a consumer is, below the mount."""
+    return f"outbox/{quote(stream, safe='')}/{quote(name, safe='')}"
+
+
 def _waits(oldest: datetime | None, now: Instant) -> int | None:
     return None if oldest is None else max(now - instant(oldest), 0)
 
 
+def consumer_wants(visit: Visit) -> list[Want]:
+    """The consumer that the address names; its stream is read."""
+    stream, name = visit.request.path_params["stream"], visit.request.path_params["consumer"]
+
+    async def read(_: Engine) -> tuple[ConsumerState, int]:
+        state = await visit.admin.outbox.stream(stream).state()
+        found = next((one for one in state.consumers if one.name == name), None)
+        if found is None:
+            raise NotFound(f"Stream {stream} has no consumer {name}.")
+        return found, 1
+
+    return [Want(("consumer", stream, name), read)]
+
+
 async def cursors(visit: Visit) -> Response:
     """One consumer: every partition with its position."""
-    stream, name = visit.request.path_params["stream"], visit.request.path_params["consumer"]
-    reading = await visit.board.hub.reading()
-    state = await visit.admin.outbox.stream(stream).state()
-    found = next((one for one in state.consumers if one.name == name), None)
-    if found is None:
-        raise NotFound(f"Stream {stream} has no consumer {name}.")
-    now = reading.census.at
-    context = view.common(visit, "outbox", f"{name} of {stream}", shared.found(visit, reading)) | {
+    found = await visit.board.hub.wanted(consumer_wants(visit)[0])
+    return view.page(visit, "cursors.html", consumer_context(visit, await visit.board.hub.reading(), found))
+
+
+def consumer_context(visit: Visit, reading: Reading, found: ConsumerState) -> dict[str, Any]:
+    """What is shown of a consumer; all of it changes by itself."""
+    stream, now = visit.request.path_params["stream"], reading.census.at
+    return view.common(visit, "outbox", f"{found.name} of {stream}", shared.found(visit, reading)) | {
         "now": now,
         "stream": stream,
         "c": _consumer(visit, stream, found, 0, now),
         "partitions": found.partitions,
         "may": visit.may("operate") and visit.who.reaches_all,
-        "live_url": "",
+        "live_url": visit.url("live", page="consumer", stream=stream, consumer=found.name),
     }
-    return view.page(visit, "cursors.html", context)

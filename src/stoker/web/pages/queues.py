@@ -64,34 +64,40 @@ async def one(visit: Visit) -> Response:
     """One queue: charts, settings, workers, kinds, errors."""
     name = visit.request.path_params["name"]
     reading = await visit.board.hub.reading()
+    context = one_context(visit, reading)
     drawn = charts.range_of(visit, reading.census.at)
-    rows = shared.queue_rows(visit, reading, visit.board.sparks(drawn.name))
-    row = next((row for row in rows if row.name == name), None)
-    if row is None:
-        raise NotFound(f"Queue {name} was neither used nor tuned, and no worker serves it.")
     engine = await visit.board.store.engine()
     points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, name, width=drawn.width)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     groups, looked = await trouble(visit, name)
-    now = reading.census.at
-    settings = next((one for one in reading.queues if one.name == name), Queue(name=name))
-    plain = Queue(name=name, keep_done=engine.keep_done)
-    context = view.common(visit, "queues", name, shared.found(visit, reading)) | {
-        "q": row,
-        "now": now,
+    more = {
         "range": drawn.name,
-        "note": note(row),
         "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times, name),
         "groups": groups,
         "looked": looked,
-        "settings": settings,
-        "plain": plain,
+        "settings": next((one for one in reading.queues if one.name == name), Queue(name=name)),
+        "plain": Queue(name=name, keep_done=engine.keep_done),
+    }
+    return view.page(visit, "queue.html", context | more)
+
+
+def one_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+    """What changes by itself: the state, the figures, the kinds and the workers of a queue."""
+    name = visit.request.path_params["name"]
+    rows = shared.queue_rows(visit, reading, {})
+    row = next((row for row in rows if row.name == name), None)
+    if row is None:
+        raise NotFound(f"Queue {name} was neither used nor tuned, and no worker serves it.")
+    now = reading.census.at
+    return view.common(visit, "queues", name, shared.found(visit, reading)) | {
+        "q": row,
+        "now": now,
+        "note": note(row),
         "workers": [one for one in live(reading.presences, now) if name in one.queues],
         "kinds": _kinds(reading, name),
         "may": visit.may("operate", name),
-        "live_url": "",
+        "live_url": visit.url("live", page="queue", name=name),
     }
-    return view.page(visit, "queue.html", context)
 
 
 def _kinds(reading: Reading, queue: str) -> list[tuple[str, dict[str, int]]]:
