@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.error
 import urllib.request
+import venv
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,10 @@ from click.testing import CliRunner, Result
 
 from stoker.app import Stoker
 from stoker.cli.command import stoker
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {"stoker.css", "stoker.js", "chart.js", "flame.svg", "htmx.min.js", "hx-sse.min.js", "uPlot.iife.min.js"}
+"""What the overview loads; its style and fonts are among the rest."""
 
 
 @pytest.fixture
@@ -53,17 +59,43 @@ def test_it_warns_where_others_reach_it_without_tls(url: str) -> None:
     assert "warning: it is served without TLS" in told
 
 
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The command `stoker` of an environment that has the wheel, and what it depends on, but not this repository."""
+    built, home = tmp_path / "built", tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", built], cwd=ROOT, check=True)
+    [wheel] = built.glob("stoker-*.whl")
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    into = ["--no-deps", "--no-index", "--no-compile", "--quiet", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *into], check=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return home / "bin" / "stoker"
+
+
 @pytest.mark.spec("WEBSEC-15")
-def test_it_serves_this_machine_and_ends_on_a_signal(url: str) -> None:
+@pytest.mark.timeout(180)
+def test_an_installed_wheel_serves_this_machine_and_ends_on_a_signal(url: str, installed: Path) -> None:
+    where = [installed.with_name("python"), "-c", "import stoker; print(stoker.__file__)"]
+    assert subprocess.check_output(where, text=True).startswith(str(installed.parents[1]))
+    open_to_all = [installed, "serve", "--host", "0.0.0.0", "--auth", "open"]
+    refused = subprocess.run(open_to_all, check=False, capture_output=True)
+    assert (refused.returncode, b"lets everybody in" in refused.stderr) == (2, True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "stoker", "serve", "--port", str(port)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "STOKER_URL": url}) as server:
+    site = f"http://127.0.0.1:{port}"
+    with subprocess.Popen([installed, "serve", "--port", str(port)], stderr=subprocess.PIPE) as server:
         try:
-            page = _wait(f"http://127.0.0.1:{port}/jobs")
-            assert "send" in page
-            assert _status(f"http://127.0.0.1:{port}/", {"Host": "evil.example"}) == 421
+            page = _wait(f"{site}/")
+            assert "One thing needs you" in page
+            assets = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page))
+            assert {one.rpartition("/")[2] for one in assets} >= FILES
+            for asset in assets:
+                assert _status(site + asset, {}) == 200, asset
+            assert '"openapi":"3.1.0"' in _wait(f"{site}/api/v1/openapi.json").replace(" ", "")
+            assert _status(f"{site}/", {"Host": "evil.example"}) == 421
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(90)
