@@ -237,10 +237,16 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
         [Event(clock.now(), EventType.STARTED, film, "media", "media.transcode_video", 1)], now=clock.now()
     )
     monthly = Limit(2, "@tenant", name="customer")
-    for tenant in ("acme", "acme", "acme", "acme", "northwind", "globex"):
+    for tenant, ago, progress in (
+        ("acme", 468, 0.77),
+        ("globex", 371, 0.48),
+        ("acme", 214, 0.31),
+        ("northwind", 97, 0.12),
+    ):
+        clock.set(now - ago * SECOND)
         await app.enqueue(app.draft("reports.monthly_revenue", tenant=tenant, payload=_payload(), limit=monthly))
-    for claim in await _claimed(engine, "fra-1.2", "reports", 6):
-        await engine.note([Note(claim.id, claim.worker, claim.token, RANDOM.choice([0.31, 0.48, 0.77]))])
+        for claim in await _claimed(engine, "fra-1.2", "reports", 1):
+            await engine.note([Note(claim.id, claim.worker, claim.token, progress)])
     clock.set(now - 8 * MINUTE - 4 * SECOND)
     given: dict[str, Any] = {"unique": Unique("sub:48213"), "timeout": 30, "priority": -1}
     backoff = Exponential(60, max=3600)
@@ -257,6 +263,9 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     await _enqueue(app, "billing.charge_subscription", 1_800)
     clock.set(now - 2 * MINUTE)
     await _enqueue(app, "imports.parse_supplier_feed", 31)
+    clock.set(now - 21 * SECOND)
+    for _ in range(2):
+        await app.enqueue(app.draft("reports.monthly_revenue", tenant="acme", payload=_payload(), limit=monthly))
     for kind, queue, n, worker in (
         ("cache.warm_product_pages", "default", 24, "fra-1.0"),
         ("users.export_archive", "default", 11, "fra-3.1"),

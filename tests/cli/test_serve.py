@@ -77,9 +77,9 @@ def installed(tmp_path: Path) -> Path:
 @pytest.mark.spec("WEBSEC-15")
 @pytest.mark.timeout(180)
 def test_an_installed_wheel_serves_this_machine_and_ends_on_a_signal(url: str, installed: Path) -> None:
-    where = [installed.with_name("python"), "-c", "import stoker; print(stoker.__file__)"]
+    where = [str(installed.with_name("python")), "-c", "import stoker; print(stoker.__file__)"]
     assert subprocess.check_output(where, text=True).startswith(str(installed.parents[1]))
-    open_to_all = [installed, "serve", "--host", "0.0.0.0", "--auth", "open"]
+    open_to_all = [str(installed), "serve", "--host", "0.0.0.0", "--auth", "open"]
     refused = subprocess.run(open_to_all, check=False, capture_output=True)
     assert (refused.returncode, b"lets everybody in" in refused.stderr) == (2, True)
     with socket.socket() as free:

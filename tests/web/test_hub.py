@@ -69,7 +69,7 @@ async def test_a_store_that_is_away_is_said_once_and_asked_again(
     await hub.close()
 
 
-@pytest.mark.spec("WEB-16")
+@pytest.mark.spec("WEB-16", "WEB-27")
 async def test_a_live_page_without_a_stream_asks_for_its_parts(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
     for page, part in (

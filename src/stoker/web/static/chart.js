@@ -9,7 +9,8 @@
     probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
   };
-  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+  const numbers = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+  const compact = { format: (value) => numbers.format(value).replace("K", "k") }; // as the server writes it
   const hours = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: "UTC" });
   const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
   const inside = (node) => node.clientWidth - parseFloat(getComputedStyle(node).paddingLeft) - parseFloat(getComputedStyle(node).paddingRight);
