@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ import msgspec
 
 from benchmarks.app import QUEUE
 from benchmarks.catalog import Benchmark
+from benchmarks.children import Child
 from benchmarks.doors import WORKER, drafts, successes
 from benchmarks.grounds import NAMES, Name
 from benchmarks.group_cost import servers
@@ -55,19 +57,17 @@ async def store(engine: Engine, calls: Iterable[list[Draft]]) -> None:
         await engine.insert(call)
 
 
-async def drain(engine: Engine, jobs: int, worker: str = WORKER, crew: Meter | None = None) -> Meter:
-    """Settle and take until so many jobs are done, by this worker or by a whole crew; only the calls count."""
-    await engine.renew(worker, [], lease=HOUR, first=True)
-    demand, meter = Demand(worker, ((QUEUE, BATCH),), BATCH), Meter()
-    together = meter if crew is None else crew
+async def drain(engine: Engine, jobs: int) -> Meter:
+    """Settle and take until so many jobs are done; only the calls count."""
+    await engine.renew(WORKER, [], lease=HOUR, first=True)
+    demand, meter = Demand(WORKER, ((QUEUE, BATCH),), BATCH), Meter()
     claims: list[Claim] = []
-    while together.jobs < jobs:
+    while meter.jobs < jobs:
         settlements = successes(claims)
         with meter:
             claims = (await engine.settle(settlements, demand=demand)).claims
         meter.jobs += len(settlements)
-        together.jobs += len(settlements) if crew is not None else 0
-        if not claims and not settlements and crew is None:
+        if not claims and not settlements:
             raise RuntimeError(f"only {meter.jobs} of {jobs} jobs could be claimed")
     await engine.settle(successes(claims))
     return meter
@@ -155,21 +155,22 @@ async def _lived(url: str, jobs: int, *, keyed: bool) -> Meter:
 
 
 async def _by_four(url: str, fill: Fill, jobs: int) -> Meter:
-    """Four workers on connections of their own drain together; the time until the last one is done counts."""
+    """Four processes drain together; the time from the first one's beginning to the last one's end counts."""
     async with _opened(url) as engine:
         await fill(engine)
-        twins = [engine.for_loop() for _ in range(3)]
-        for twin in twins:
-            await twin.open()
-        meter = Meter()
-        engines = (engine, *twins)
-        with meter:
-            await asyncio.gather(
-                *(drain(one, jobs - len(engines) * BATCH, f"w{n}", crew=meter) for n, one in enumerate(engines))
-            )
-        for twin in twins:
-            await twin.close()
-        return meter
+    with ExitStack() as stack:
+        crew = [stack.enter_context(closing(Child("taker", url=url, name=f"w{n}", batch=BATCH))) for n in range(4)]
+        for one in crew:
+            one.ready()
+        for one in crew:
+            one.go()
+        figures = [one.figures() for one in crew]
+    meter = Meter()
+    meter.jobs, meter.cpu = (sum(one[what] for one in figures) for what in ("done", "cpu"))
+    if meter.jobs != jobs:
+        raise RuntimeError(f"{meter.jobs} of {jobs} jobs were done")
+    meter.wall = (max(one["ended"] for one in figures) - min(one["began"] for one in figures)) / 1e9
+    return meter
 
 
 class _opened:  # noqa: N801 - read as a verb
@@ -189,7 +190,7 @@ Measure: TypeAlias = Callable[[str], Awaitable[Meter]]
 
 def shapes(session: Session, *, redis: bool) -> dict[str, tuple[Measure, Measure, Bar, str]]:
     """What is measured against what, by the name of the row."""
-    n = session.sized(3_000, 10_000)
+    n, crew = session.sized(3_000, 10_000), session.sized(10_000, 30_000)
     many, keys = session.sized(30_000, 1_000_000), session.sized(3_000, 100_000)
     two, thousand = tenants(n, 2, behind=many), tenants(n, 1_000)
     return {
@@ -224,10 +225,10 @@ def shapes(session: Session, *, redis: bool) -> dict[str, tuple[Measure, Measure
             "one job per key, stored, claimed and settled, against jobs without a limit",
         ),
         "crew": (
-            partial(_by_four, fill=lambda engine: store(engine, _hundred_keys(n)), jobs=n),
-            partial(_by_four, fill=plain(n), jobs=n),
+            partial(_by_four, fill=lambda engine: store(engine, _hundred_keys(crew)), jobs=crew),
+            partial(_by_four, fill=plain(crew), jobs=crew),
             at_least(0.5),
-            "four workers on a queue of a hundred keys, against a plain queue",
+            "four worker processes on a queue of a hundred keys, against a plain queue",
         ),
     }
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, STAMP, SWITCH_INTERVAL, ends, make_app, note_end, stamps
 from benchmarks.bare import LEVELS, Bare, bell_of
+from benchmarks.doors import successes
 from benchmarks.grounds import Bare as BareServer
 from benchmarks.grounds import Name, open_bare
 from benchmarks.pace import trickle
@@ -22,7 +23,8 @@ from benchmarks.watched import Watched
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.connection import NORMAL
 from stoker.engines.url import engine_from_url
-from stoker.model.job import Draft, Status
+from stoker.model.job import Claim, Demand, Draft, Status
+from stoker.model.time import HOUR
 from stoker.registry import mint
 from stoker.worker import Worker
 
@@ -166,6 +168,29 @@ async def drainer(url: str, batch: int) -> Figures:
         return {"done": runner.counts[Status.DONE], "began": began, "ended": time.monotonic_ns()}
 
 
+async def taker(url: str, name: str, batch: int) -> Figures:
+    """Settle and take batches until the queue is dry; how many jobs, from when to when in ns, and what CPU it took."""
+    engine = engine_from_url(url)
+    await engine.open()
+    await engine.renew(name, [], lease=HOUR, first=True)
+    demand = Demand(name, ((QUEUE, batch),), batch)
+    claims: list[Claim] = []
+    done = 0
+    await begin()
+    began = ended = time.monotonic_ns()
+    cpu = time.process_time()
+    while claims or (await engine.census()).by_status()[Status.PENDING]:
+        while True:
+            done += len(claims)
+            claims = (await engine.settle(successes(claims), demand=demand)).claims
+            ended = time.monotonic_ns()
+            if not claims:
+                break
+    cpu = time.process_time() - cpu
+    await engine.close()
+    return {"done": done, "began": began, "ended": ended, "cpu": cpu}
+
+
 async def idle(url: str, seconds: float, rounds: int) -> Figures:
     """A worker with nothing to do: the percentage of one core it takes, in each of several stretches."""
     app = make_app(engine_from_url(url), timeline=True)
@@ -221,7 +246,7 @@ def private_memory() -> float:
 
 ROLES: dict[str, Callable[..., Awaitable[Figures]]] = {
     role.__name__: role
-    for role in (producer, trickler, worker, bare_worker, bare_sqlite, drainer, listener, idle, keeper, memory)
+    for role in (producer, trickler, worker, bare_worker, bare_sqlite, drainer, taker, listener, idle, keeper, memory)
 }
 
 

@@ -39,6 +39,13 @@ def _redis(request: pytest.FixtureRequest) -> MakeMachineEngine:
     return lambda clock: engine(url, prefix=f"{prefix}.{next(numbers)}", clock=clock)
 
 
+def _redis_cluster(request: pytest.FixtureRequest) -> MakeMachineEngine:
+    engine = importlib.import_module("stoker.engines.redis").RedisClusterEngine
+    url, prefix = request.getfixturevalue("redis_cluster_url"), request.getfixturevalue("redis_cluster_prefix")
+    numbers = itertools.count()
+    return lambda clock: engine(url, prefix=f"{prefix}.{next(numbers)}", clock=clock)
+
+
 def _postgres(request: pytest.FixtureRequest) -> MakeMachineEngine:
     engine = importlib.import_module("stoker.engines.postgres").PostgresEngine
     schema = SharedSchema(request.getfixturevalue("postgres_url"))
@@ -73,6 +80,15 @@ def _settings(*, campaign: bool) -> settings:
 @pytest.mark.parametrize("factory", [*_engines(memory=_memory, sqlite=_sqlite, redis=_redis, postgres=_postgres)])
 def test_engines_live_in_lock_step(factory: Factory, request: pytest.FixtureRequest, campaign: bool) -> None:
     run_state_machine_as_test(engine_machine(factory(request)), settings=_settings(campaign=campaign))
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.spec("MODEL-05")
+@pytest.mark.engine("redis-cluster")
+@pytest.mark.variant
+def test_a_cluster_lives_in_lock_step(request: pytest.FixtureRequest, campaign: bool) -> None:
+    """All jobs are in one queue: a call that reaches several is not one step there."""
+    run_state_machine_as_test(engine_machine(_redis_cluster(request)), settings=_settings(campaign=campaign))
 
 
 @pytest.mark.timeout(3_600)

@@ -682,6 +682,21 @@ def test_of_many_tickers_one_wins() -> None:
 
 
 @pytest.mark.spec("CRON-20")
+@pytest.mark.parametrize("late", [0, 1, SECOND - 1, SECOND, HOUR - 1])
+def test_two_ticks_around_an_instant_fire_it_once_and_skip_no_other(late: int) -> None:
+    """Both mean the same occurrence, wherever in its hour they are made; the schedule advances by one."""
+    due = seeded("@hourly", NOON)
+    assert tick(due, NOON - 1).action is Action.IDLE
+    mine, theirs = tick(due, NOON), tick(due, NOON + late)
+    assert mine.fires == theirs.fires == (NOON,)
+    stored = after_tick(due, mine)
+    assert not applies(stored, theirs, NOON + HOUR)
+    assert stored == after_tick(due, theirs)
+    assert tick(stored, NOON + HOUR - 1).action is Action.IDLE
+    assert tick(stored, NOON + HOUR).fires == (NOON + HOUR,)
+
+
+@pytest.mark.spec("CRON-20")
 def test_a_tick_that_is_ahead_of_the_store_does_not_apply() -> None:
     due = seeded("@hourly", NOON, changed_at=NOON - HOUR)
     early = tick(due, NOON + SECOND)

@@ -16,7 +16,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine
+from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature
 from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
@@ -48,6 +48,7 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
+    Move,
     Query,
     Restore,
     Retention,
@@ -121,8 +122,17 @@ class LockStep(Laws):
         record = self.records.get(claim.id)
         return record is not None and (record.worker, record.token) == (claim.worker, claim.token)
 
+    def fitted(self, option: dict[str, Any]) -> dict[str, Any]:
+        """A draft as the engine can take it: where calls reach one queue only, all jobs go to the first one."""
+        if Feature.ACROSS_QUEUES in self.engine.features:
+            return option
+        unique = option.get("unique")
+        if unique is not None:
+            unique = msgspec.structs.replace(unique, scope="kind")
+        return {**option, "queue": QUEUES[0], "unique": unique}
+
     def draft(self, option: dict[str, Any]) -> Draft:
-        draft = Draft(self.mint(), **option)
+        draft = Draft(self.mint(), **self.fitted(option))
         self.ids.append(draft.id)
         return draft
 
@@ -393,6 +403,8 @@ class LockStep(Laws):
         if isinstance(change, Clone):
             change = Clone(tuple(self.mint() for _ in ids))
             self.ids += change.ids
+        elif isinstance(change, Move) and Feature.ACROSS_QUEUES not in self.engine.features:
+            change = Move(QUEUES[0])
         self.alter_both(Selection(ids, statuses), change, by)
 
     def alter_both(self, selection: Selection, change: Change, by: By | None) -> None:
@@ -509,7 +521,7 @@ class LockStep(Laws):
         """Store a schedule, new or over another one."""
         if option["misfire"] == "all":
             option, draft = {**option, "overlap": "allow"}, {**draft, "unique": None}
-        given = Schedule(**option, template=Draft(NO_ID, **draft))
+        given = Schedule(**option, template=Draft(NO_ID, **self.fitted(draft)))
         self.scheduled = True
         self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
 

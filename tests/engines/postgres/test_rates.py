@@ -133,3 +133,33 @@ async def test_an_open_transaction_on_the_queues_row_delays_no_other_queue(
         assert not waiting.done()
         assert await waiting == []
     assert len(await take(engine, "rated")) == 3
+
+
+@pytest.mark.spec("RATE-03")
+async def test_a_claim_beside_one_that_has_not_written_its_tokens_yet_starts_nothing(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs that the first one took are gone from the queue, their tokens are not: the second waits for the row."""
+    monkeypatch.setattr(claim, "LOCK_WAIT", 0.2)
+    await engine.tune("rated", Tuning(rate=SLOW))
+    await take(engine, "rated", n=1)
+    twin = engine.for_loop()
+    await twin.open()
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    run, text = Connection.run, engine._store.texts["queue_tokens"]
+
+    async def held(self: Connection, given: str, values: Sequence[Any], patience: float) -> list[Row]:
+        if given == text:
+            reached.set()
+            await go_on.wait()
+        return await run(self, given, values, patience)
+
+    monkeypatch.setattr(Connection, "run", held)
+    first = asyncio.create_task(take(engine, "rated", n=3))
+    await reached.wait()
+    assert await take(twin, "rated", n=9) == []
+    go_on.set()
+    assert len(await first) == 3
+    assert len(await take(twin, "rated", n=9)) == 1
+    assert await take(engine, "rated", n=9) == []
+    await twin.close()

@@ -28,6 +28,9 @@ from stoker.model.subqueues import (
 )
 from stoker.model.time import Instant
 
+FEWEST_READ = 4
+"""How many jobs of a subqueue a claim reads at first, if as many may start."""
+
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
 
@@ -130,11 +133,29 @@ _Picked: TypeAlias = tuple[list[tuple[Line, Head]], Mapping[str, State]]
 
 
 def _in_order(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
-    """The first jobs by priority, due time and id. They are among those of the first `n` subqueues by head."""
+    """The first jobs by priority, due time and id. They are among those of the first `n` subqueues by head.
+
+    Of each subqueue some are read, and more of those whose jobs are all picked: else a claim of a hundred jobs would
+    read a hundred of each of a hundred keys.
+    """
     states = {state.name: state for state in (yield from lines.by_head(n))}
     rooms = {name: room(state, n, now) for name, state in states.items()}
-    heads = yield from lines.first({None: n, **_unknown(lines, rooms)})
-    return pick(heads.get(None, ()), _given(lines, states.values(), rooms, heads, now), n), states
+    depth = max(FEWEST_READ, 2 * share(n, max(1, len(states))))
+    read = _unknown(lines, {name: min(n, depth) for name, n in rooms.items()})
+    heads: dict[Line, Sequence[Head]] = {}
+    picked: list[tuple[Line, Head]] = []
+    missing: dict[Line, int] = {None: n, **read}
+    while missing:
+        heads |= yield from lines.first(missing)
+        picked = pick(heads.get(None, ()), _given(lines, states.values(), rooms, heads, now), n)
+        counts = Counter(line for line, _ in picked)
+        missing = {
+            name: min(2 * depth, rooms[name])
+            for name, depth in read.items()
+            if name is not None and counts[name] == depth < rooms[name]
+        }
+        read |= missing
+    return picked, states
 
 
 def _turns(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:

@@ -16,7 +16,7 @@ from stoker.model.outcome import (
     Outcome,
     Rejected,
 )
-from stoker.model.query import Clone, Requeue, Selection
+from stoker.model.query import Cancel, Clone, Requeue, Selection
 from stoker.model.unique import Unique
 from stoker.testing.conformance.group_helpers import add, called, counts_of, each_callback, look, make
 from stoker.testing.conformance.harness import QUEUE, Store
@@ -147,6 +147,24 @@ async def test_a_requeued_member_of_an_open_group_is_unfinished_again(store: Sto
     await store.finish(second, Done())
     assert await called(store) == []
     await store.finish(await store.take(), Done())
+    assert await counts_of(store, group) == (2, 2, 0, 0, 0)
+    assert await called(store) == ["then", "on_finish"]
+
+
+@pytest.mark.spec("GROUP-05", "GROUP-15")
+async def test_the_late_end_of_a_run_whose_job_was_requeued_counts_nothing(store: Store) -> None:
+    """An operator ended the run by force and requeued the job: the group waits for the new run alone."""
+    group, [job, _] = await make(store, store.draft(), store.draft())
+    old, other = await store.claim(n=2)
+    await store.engine.alter(Selection((job,)), Cancel(force=True))
+    await store.engine.alter(Selection((job,)), Requeue())
+    for outcome in (Done(), Rejected("no")):
+        assert await store.finish(old, outcome) is Verdict.LOST
+    assert await counts_of(store, group) == (2, 0, 0, 0, 2)
+    await store.finish(other, Done())
+    assert await called(store) == []
+    await store.finish(await store.take(), Done())
+    assert await store.finish(old, Done()) is Verdict.LOST
     assert await counts_of(store, group) == (2, 2, 0, 0, 0)
     assert await called(store) == ["then", "on_finish"]
 
