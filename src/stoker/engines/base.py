@@ -283,7 +283,7 @@ class Groups(Protocol):
     def watch_closings(self, emit: Callable[[Closing], None]) -> None:
         """Call `emit` for each group that a call of this engine closes: once, after the commit, on the engine's loop.
 
-        Other engines on the store are not told. Called again, it replaces the one before.
+        Other engines on the store emit nothing for it. Called again, it replaces the one before.
         """
         ...
 

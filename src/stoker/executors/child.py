@@ -81,7 +81,7 @@ class Child:
             for module in hello.modules:
                 importlib.import_module(module)
             _ = self.app.tasks
-        except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to hear why
+        except BaseException as error:  # noqa: BLE001 - also a SystemExit at import: the worker has to report why
             self._parent.send(
                 messages.encode(messages.Broken(f"{hello.app} cannot be imported: {describe_error(error)}"))
             )
@@ -101,7 +101,7 @@ class Child:
                 )
 
     def _limit(self, memory: int | None) -> None:
-        # A crash is told by the signal; a core file per crash would fill the disk.
+        # The signal reports a crash; a core file per crash would fill the disk.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         # A service manager signals whole groups, but only the worker decides about its children. Not ignored: that
         # would be inherited by programs that handlers start.
@@ -174,7 +174,7 @@ class Child:
                     raise value
             outcome = outcome_of_result(task, value, context)
             context.executed()
-        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker hears of it
+        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker gets its outcome
             outcome = self._judge(error, task)
         self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
 

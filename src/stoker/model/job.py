@@ -111,7 +111,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     `expires` counts from the enqueue: not started by then, the job is canceled. `keep` counts from success: None
     leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores;
     `group` is the group it is a member of. `limit` says how many jobs of its key run at once. `untold`: it was enqueued
-    in a transaction of the user's, whose end Stoker does not see, so the timeline is told by its first claim.
+    in a transaction of the user's, whose end Stoker does not see, so its first claim puts the enqueue on the timeline.
     """
 
     backoff: Backoff | None = None

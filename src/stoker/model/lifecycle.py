@@ -224,7 +224,7 @@ def _finish(
 
 
 def _noting_told(claim: Claim, metadata: dict[str, str] | None) -> dict[str, str] | None:
-    """With a note for the next claim, which is the first attempt again, that the enqueue was told by this one."""
+    """Note for the next claim, the first attempt again, that this one has put the enqueue on the timeline."""
     return {**(metadata or {}), TOLD: "yes"} if claim.options.untold and claim.attempt == 1 else metadata
 
 

@@ -42,7 +42,7 @@ DEEPEST_ALONE = 1_000
 """Jobs that it holds at most otherwise."""
 
 SHORTEST_MEASURE = 0.0005
-"""Seconds over which a lane's speed can be told."""
+"""Seconds over which a lane's speed can be measured."""
 
 RESTED = 0.05
 """Seconds without a job after which a lane's speed is measured anew."""

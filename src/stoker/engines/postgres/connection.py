@@ -1,7 +1,7 @@
 """One connection to Postgres, and the only place that knows asyncpg.
 
 Behind a pooler in transaction mode two statements of ours may run in two sessions: then nothing is prepared under a
-name, and no session is told anything. Whether there is a pooler shows when the session that answers is not the one
+name, and no session gets a setting. Whether there is a pooler shows when the session that answers is not the one
 that was connected to; the names of prepared statements are random, so that one that was missed is found by an error
 and never by the answer to another caller's statement.
 """

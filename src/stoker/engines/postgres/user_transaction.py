@@ -68,7 +68,7 @@ async def hold(store: Store, claimer: Claimer, tx: Any, claim: Claim) -> Claim |
     """
     rows = await store.at_home(lambda: store.each("settle", lambda: _held(claim)))
     if isinstance(tx, Own) and rows:
-        tx.heard(rows[0][5])
+        tx.take_time(rows[0][5])
     await join(store, claimer, tx, _nothing)
     return msgspec.structs.replace(claim, ref=_ref(claim, rows[0])) if rows else None
 
@@ -143,8 +143,8 @@ class Own:
             self._read = read, time.monotonic()
         return self._read[0] + round((time.monotonic() - self._read[1]) * SECOND)
 
-    def heard(self, now: Instant) -> None:
-        """Take over the store's time from a statement that has just told it."""
+    def take_time(self, now: Instant) -> None:
+        """Take over the store's time, which a statement has just returned."""
         self._read = now, time.monotonic()
 
     async def run(self, make: Callable[[Unit], Steps[T]]) -> T:

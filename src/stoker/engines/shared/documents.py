@@ -38,7 +38,7 @@ class Documents(ABC):
 
     @abstractmethod
     async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
-        """Write a document, and in the same step what is told of it, if the stored one is still `before`.
+        """Write a document, and in the same step its audit entry, if the stored one is still `before`.
 
         None: if there is none.
         """

@@ -62,7 +62,7 @@ class UnitOfWork:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was loaded and written, not what is to be woken and told."""
+        """Forget what was loaded and written, not what the commit wakes and publishes."""
         self.totals: Counter[tuple[str, str, Total]] = Counter()
         """By queue and kind: what happened in this unit."""
         self.last_errors: dict[str, str | None] = {}

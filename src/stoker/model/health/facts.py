@@ -87,7 +87,7 @@ class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A replica as its primary sees it: bytes behind, seconds since it was heard of."""
+    """A replica as its primary sees it: bytes behind, seconds since its last message."""
 
     name: str
     state: str

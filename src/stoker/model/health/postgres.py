@@ -150,7 +150,7 @@ def _pooler(facts: PostgresFacts) -> Check:
     if not facts.pooled:
         return ok("pooler", "connections are the server's own")
     if not facts.listens:
-        meaning = "Notifications cannot be heard through it, so idle workers learn of new jobs by polling."
+        meaning = "Notifications do not pass it, so idle workers learn of new jobs by polling."
         remedy = "Give an address without the pooler: Stoker(url, direct=…)"
         return warning("pooler", "a pooler in transaction mode", meaning, remedy)
     return ok("pooler", "a pooler in transaction mode; notifications come over a connection of their own")

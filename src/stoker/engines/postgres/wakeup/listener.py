@@ -241,7 +241,7 @@ class Registry:
         return listener
 
     def leave(self, listener: Listener, subscriber: Subscriber) -> None:
-        """Hear no more. The last one to leave closes the listener, and `released` tells when that is done."""
+        """Receive no more. The last one to leave closes the listener, and `released` tells when that is done."""
         subscriber.settled.set()
         with self.lock:
             listener.subscribers = tuple(one for one in _present(listener) if one is not subscriber)
