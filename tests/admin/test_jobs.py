@@ -21,6 +21,16 @@ from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, SECOND, moment
 from stoker.testing.clock import VirtualClock
+from tests.harness.calls import counted
+
+ASKED: dict[str, dict[str, int]] = {
+    "": {"find": 1},
+    "is:dead order:finished": {"find": 1},
+    "since:2h": {"find": 1, "now": 1},
+    "queue:default": {"find": 1, "census": 1},
+    "kind:send since:2h": {"find": 1, "census": 1},
+}
+"""Filters, and what the store is asked for them."""
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
@@ -420,3 +430,22 @@ async def test_a_job_in_line_is_told_its_place(admin: Admin, app: Stoker, monkey
     assert await place(jobs[1]) == "behind 4 jobs"
     monkeypatch.setattr(module, "MOST_COUNTED", 4)
     assert (await place(jobs[1])).startswith("behind at least ")
+
+
+@pytest.mark.spec("ADMIN-35")
+async def test_a_list_asks_only_for_what_its_filter_needs(
+    app: Stoker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A census for names, the clock for times, and for a total only behind the first page."""
+    for _ in range(3):
+        await enqueue(app)
+    calls = counted(await app.engine(), monkeypatch)
+    for words, asked in ASKED.items():
+        calls.clear()
+        await admin.jobs.find(words)
+        assert calls == asked, words
+    calls.clear()
+    assert (await admin.jobs.find(limit=5, total=True)).total == 3
+    assert calls == {"find": 1}
+    assert (await admin.jobs.find(limit=2, total=True)).total == 3
+    assert calls == {"find": 2, "census": 1}

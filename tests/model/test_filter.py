@@ -242,3 +242,23 @@ def test_a_moment_is_read_as_utc() -> None:
     from datetime import UTC, datetime
 
     assert moment_of("until", "2026-11-16", NOW) == instant(datetime(2026, 11, 16, tzinfo=UTC))
+
+
+@pytest.mark.spec("FILTER-07")
+@pytest.mark.parametrize(
+    ("written", "names", "times"),
+    [
+        ("", False, False),
+        ("is:dead tenant:acme order:finished", False, False),
+        ("queue:mail", True, False),
+        ("-queue:mail", True, False),
+        ("kind:send*", True, False),
+        ("-kind:send", True, False),
+        ("since:2h", False, True),
+        ("until:2h", False, True),
+        ("finished:2h queue:mail", True, True),
+    ],
+)
+def test_a_filter_says_what_it_needs_to_know_of_the_store(written: str, names: bool, times: bool) -> None:
+    given = Filter.parse(written)
+    assert (given.has_names, given.has_times) == (names, times)

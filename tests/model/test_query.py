@@ -40,6 +40,7 @@ from stoker.model.query import (
     counted,
     cursor_at,
     history_of,
+    is_counted,
     matches,
     place_of,
     read_cursor,
@@ -445,4 +446,5 @@ def test_counters_know_how_many_jobs_a_plain_question_means() -> None:
         {"text": "x"},
         {"attempts_from": 1},
     ]
-    assert [counted(Query(**one), census) for one in unknown] == [None] * 5
+    assert [is_counted(Query(**one)) for one in unknown] == [False] * 5
+    assert all(is_counted(Query(**one)) for one in (*asked, *times, {"order": "finished"}))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sqlite3
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +14,17 @@ from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineSlow
+from stoker.model.events import Point
 from stoker.model.job import Status
+from stoker.model.stats import closed_buckets
+from stoker.model.time import HOUR, MINUTE
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, dashboard
 from stoker.web import hub as hub_module
+from stoker.web.charts import METRICS, Range, series
+from stoker.web.minutes import Minutes
 from tests.harness.apps import until
+from tests.harness.calls import counted
 from tests.web.conftest import Client, claim, end, enqueue
 from tests.web.test_pages import PAGES, lively
 
@@ -36,20 +40,6 @@ async def viewed(app: Stoker) -> AsyncIterator[Dashboard]:
     board = dashboard(app, auth=Open(), limits=limits)
     yield board
     await board.close()
-
-
-def counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count every call of an engine's contract from now on."""
-    calls: Counter[str] = Counter()
-    for name, call in inspect.getmembers(engine, inspect.iscoroutinefunction):
-        if not name.startswith("_"):
-
-            async def count(*given: Any, call: Any = call, name: str = name, **more: Any) -> Any:
-                calls[name] += 1
-                return await call(*given, **more)
-
-            monkeypatch.setattr(engine, name, count)
-    return calls
 
 
 @pytest.mark.spec("WEB-15")
@@ -138,3 +128,49 @@ async def test_a_question_that_the_store_stops_is_said_so(
     answer = await client.get("/api/v1/jobs")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_slow")
     assert "driver" not in answer.text
+
+
+@pytest.mark.spec("WEB-28")
+async def test_the_overview_takes_six_store_calls(
+    app: Stoker, viewed: Dashboard, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the first page has read what changes rarely, and also where jobs run, wait for a retry and are dead."""
+    await lively(app, clock)
+    client = Client(viewed)
+    assert (await client.get("/")).status_code == 200
+    calls = counted(await viewed.store.engine(), monkeypatch)
+    for _ in range(2):
+        viewed.hub.forget()
+        calls.clear()
+        assert (await client.get("/")).status_code == 200
+        assert calls == {"census": 1, "queues": 1, "workers": 1, "points": 1, "find": 2}
+    await client.close()
+
+
+@pytest.mark.spec("WEB-28")
+async def test_minutes_that_do_not_change_any_more_are_read_once(app: Stoker, clock: VirtualClock) -> None:
+    """What is kept is what the store would answer, while minutes pass and the newest ones are computed again."""
+    engine, kept, now = await app.engine(), Minutes(), clock() // MINUTE * MINUTE + MINUTE
+    asked: list[int] = []
+
+    class Asked:
+        """The store, which notes how many minutes it is asked for."""
+
+        async def points(self, since: int, until: int, metrics: Sequence[str]) -> list[Point]:
+            asked.append((until + 1 - since) // MINUTE)
+            return await engine.points(since, until, metrics)
+
+    for passed in (*range(8), 30, 31, 200, 20):  # in the end the clock was set back
+        at = now + passed * MINUTE
+        for bucket in closed_buckets(at):
+            points = [Point(name, "completed", bucket, passed + 1) for name in ("a", "b")]
+            points += [Point(name, "total", bucket, passed + 1, 9, passed, 2, 3, 4) for name in ("a", "b")]
+            await engine.record([], points, now=at)
+        await kept.read(cast("Engine", Asked()), at)
+        since, until = at - HOUR, at
+        stored = await engine.points(since, until - 1, METRICS)
+        assert kept.every(since, until) == stored
+        assert kept.completed(since, until) == [one for one in stored if one.metric == "completed"]
+        drawn = Range("1h", since, until, MINUTE)
+        assert series(kept.together(since, until), drawn) == series(stored, drawn)
+    assert asked == [60, *[5] * 7, 27, 5, 60, 60]

@@ -21,7 +21,6 @@ from stoker.model.filter import Filter
 from stoker.model.job import Status
 from stoker.model.query import (
     Cancel,
-    Census,
     Change,
     Clone,
     Delete,
@@ -138,26 +137,23 @@ def _change(action: str, given: Given) -> Change:
 
 
 async def query_of(
-    engine: Engine,
-    filter_: Filter,
-    limit: int,
-    cursor: str | None,
-    now: Instant | None = None,
-    *,
-    census: Census | None = None,
+    engine: Engine, filter_: Filter, limit: int, cursor: str | None, now: Instant | None = None
 ) -> Query:
     """The question that a filter asks: its names are those that have jobs now, its times count from `now`.
 
-    `census`: one that was read before.
+    The store is asked only for what the filter needs: a census for its names, the clock for its times.
     """
-    census = await engine.census() if census is None else census
-    queues = sorted({count.queue for count in census.counts})
+    census = await engine.census() if filter_.has_names else None
+    queues: list[str] = [] if census is None else sorted({count.queue for count in census.counts})
+    kinds: list[str] = [] if census is None else census.kinds()
     after = None if cursor is None else read_cursor(cursor)
     sample = None
     if filter_.same_error is not None:
         [sample] = await engine.get([ids.parse(filter_.same_error)])
-    at = census.at if now is None else now
-    return filter_.query(at, queues=queues, kinds=census.kinds(), limit=limit, cursor=after, sample=sample)
+    at = now if census is None or now is not None else census.at
+    if at is None and filter_.has_times:
+        at = await engine.now()
+    return filter_.query(at or 0, queues=queues, kinds=kinds, limit=limit, cursor=after, sample=sample)
 
 
 class Walk:

@@ -130,8 +130,13 @@ class HistoryAdmin:
             for one in found
         ]
 
-    async def failures(self, *, queue: str | None = None, kind: str | None = None) -> Failures:
-        """The newest 1,000 dead and retrying jobs by kind and error, the largest group first."""
+    async def failures(
+        self, *, queue: str | None = None, kind: str | None = None, now: Instant | None = None
+    ) -> Failures:
+        """The newest 1,000 dead and retrying jobs by kind and error, the largest group first.
+
+        `now` is the store's time, where the caller knows it.
+        """
         engine = await self._asking.engine()
         query = Query(
             statuses=frozenset({Status.DEAD, Status.RETRYING}),
@@ -141,7 +146,7 @@ class HistoryAdmin:
         )
         jobs = (await engine.find(query)).jobs
         since = min((one.created_at for one in jobs), default=None)
-        hour = await engine.now() - HOUR
+        hour = (await engine.now() if now is None else now) - HOUR
         died = [one for one in jobs if one.status is Status.DEAD and (one.finished_at or 0) >= hour]
         lately = self._masked(error_groups(died))
         return Failures(

@@ -37,7 +37,6 @@ from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
     WAITING,
-    Census,
     Change,
     Edit,
     Former,
@@ -45,6 +44,7 @@ from stoker.model.query import (
     Restore,
     Selection,
     counted,
+    is_counted,
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN
@@ -122,8 +122,7 @@ class JobsAdmin:
         if filter_.id is not None:
             found = [one for one in await engine.get([ids.parse(filter_.id)]) if one is not None]
             return JobPage([self._asking.job(one) for one in found], None, 1, len(found) if total else None)
-        census = await engine.census()
-        query = await query_of(engine, filter_, limit, cursor, census=census)
+        query = await query_of(engine, filter_, limit, cursor)
         page = await engine.find(query)
         after = None if page.cursor is None else write_cursor(page.cursor)
         jobs = [self._asking.job(one) for one in page.jobs]
@@ -131,7 +130,7 @@ class JobsAdmin:
             return JobPage(jobs, after, page.scanned)
         if cursor is None and after is None:
             return JobPage(jobs, after, page.scanned, len(jobs))
-        return JobPage(jobs, after, page.scanned, *await _total(engine, query, census))
+        return JobPage(jobs, after, page.scanned, *await _total(engine, query))
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
@@ -170,8 +169,7 @@ class JobsAdmin:
         if filter_.id is not None:
             [found] = await engine.get([ids.parse(filter_.id)])
             return int(found is not None), True
-        census = await engine.census()
-        return await _total(engine, await query_of(engine, filter_, 1, None, census=census), census, PREVIEW_WALK)
+        return await _total(engine, await query_of(engine, filter_, 1, None), PREVIEW_WALK)
 
     async def tail(self, filter_: Filter | str = "", *, every: Seconds = 1.0) -> AsyncGenerator[EventView, None]:
         """Events as they are stored, of the jobs whose queue and kind a filter names; ends when its caller stops.
@@ -354,11 +352,10 @@ async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
     return Line(before, complete=False)
 
 
-async def _total(engine: Engine, query: Query, census: Census, walk: int = LONGEST_WALK) -> tuple[int, bool]:
+async def _total(engine: Engine, query: Query, walk: int = LONGEST_WALK) -> tuple[int, bool]:
     """How many jobs a query means, and whether these are all."""
-    known = counted(query, census)
-    if known is not None:
-        return known, True
+    if is_counted(query):
+        return counted(query, await engine.census()), True
     query = msgspec.structs.replace(query, cursor=None, limit=LARGEST_PAGE)
     count = scanned = 0
     while count < MOST_COUNTED and scanned < walk:

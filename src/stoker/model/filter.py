@@ -118,6 +118,16 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(terms)
 
     @property
+    def has_names(self) -> bool:
+        """Does it name queues or kinds, with which those that have jobs must be compared?"""
+        return bool(self.queues or self.but_queues or self.kinds or self.but_kinds)
+
+    @property
+    def has_times(self) -> bool:
+        """Does it name times, which may count from now?"""
+        return any(one is not None for one in (self.since, self.until, self.finished))
+
+    @property
     def statuses(self) -> frozenset[Status]:
         """The statuses that are meant; empty: all."""
         chosen = frozenset[Status]().union(*(VIEWS[view] for view in self.views))

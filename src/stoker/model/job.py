@@ -73,6 +73,8 @@ class Status(enum.StrEnum):
 
 ACTIVE = frozenset({Status.PENDING, Status.RUNNING, Status.RETRYING})
 FINISHED = frozenset(Status) - ACTIVE
+LISTED = (FINISHED - {Status.DONE}) | {Status.RETRYING}
+"""Statuses that operators look for and few jobs are in: a store lists them apart."""
 
 
 def check_name(field: str, value: str) -> None:

@@ -443,11 +443,14 @@ class Census(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sorted({count.kind for count in self.counts if queue is None or count.queue == queue})
 
 
-def counted(query: Query, census: Census) -> int | None:
-    """How many jobs a query means, if the counters know: it asks for statuses, queues, kinds and due alone."""
+def is_counted(query: Query) -> bool:
+    """Do counters know how many jobs a query means? It asks for statuses, queues, kinds and due alone."""
     plain = Query(statuses=query.statuses, queues=query.queues, kinds=query.kinds, due=query.due, order=query.order)
-    if msgspec.structs.replace(query, limit=plain.limit, cursor=None) != plain or (query.due and query.kinds):
-        return None
+    return msgspec.structs.replace(query, limit=plain.limit, cursor=None) == plain and not (query.due and query.kinds)
+
+
+def counted(query: Query, census: Census) -> int:
+    """How many jobs a query means that `is_counted`."""
     chosen = [
         count
         for count in census.counts

@@ -32,11 +32,12 @@ from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.job import Job
 from stoker.model.redact import Redaction
-from stoker.model.time import MINUTE, Instant
+from stoker.model.time import HOUR, MINUTE, Instant
 from stoker.web import charts, problems
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
 from stoker.web.forms import Form
 from stoker.web.hub import LIMIT, Flow, Hub
+from stoker.web.minutes import Minutes
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
 from stoker.web.visit import CSRF_COOKIE, Visit
@@ -152,6 +153,7 @@ class Dashboard:
         self.streams: dict[str, int] = {}
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
+        self._minutes = Minutes()
         self.walking: list[Admin] = []
         self.edited: dict[bytes, Edited] = {}
         self.check_up: CheckUp | None = None
@@ -175,16 +177,17 @@ class Dashboard:
         return isinstance(self.auth, Tokens)
 
     async def points(self, drawn: charts.Range, now: Instant) -> Sequence[Point]:
-        """The points of a range, in its buckets; what live pages need of them, which read none, is kept."""
+        """The points that the charts of a range are drawn from; what live pages need, which read none, is kept."""
         engine = await self.store.engine()
-        points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, width=drawn.width)
-        self._sparks[drawn.name] = charts.sparks(points, drawn)
         closed = now // MINUTE * MINUTE
-        since = closed - RECENT * MINUTE
-        recent: Sequence[Point] = points
-        if drawn.width > MINUTE or drawn.since > since or drawn.until < closed:
-            recent = await engine.points(since, closed - 1, charts.METRICS)
-        self.recent = [one for one in recent if one.bucket >= since]
+        await self._minutes.read(engine, now)
+        if drawn.width == MINUTE and drawn.until <= closed and drawn.since >= closed - HOUR:
+            points: Sequence[Point] = self._minutes.together(drawn.since, drawn.until)
+            self._sparks[drawn.name] = charts.sparks(self._minutes.completed(drawn.since, drawn.until), drawn)
+        else:
+            points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, width=drawn.width)
+            self._sparks[drawn.name] = charts.sparks(points, drawn)
+        self.recent = self._minutes.every(closed - RECENT * MINUTE, closed)
         newest = max((one.bucket for one in self.recent), default=0)
         last = [one for one in self.recent if one.bucket == newest]
         self.minute = Flow(*(float(charts.total(last, name, 0)) for name in Flow._fields))

@@ -598,7 +598,8 @@ async def test_a_job_that_moves_while_a_page_is_walked_is_shown_once(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two slices of a walk jobs are claimed and settled; nothing is missed and nothing raises."""
-    monkeypatch.setattr("stoker.engines.sqlite.store.SLICE", 1)
+    monkeypatch.setattr("stoker.engines.sqlite.store.SLICE", 0)
+    monkeypatch.setattr("stoker.engines.sqlite.find.PORTION", 1)
     jobs = [draft() for _ in range(20)]
     await engine.insert(jobs)
     await engine.renew("w", [], first=True)

@@ -283,21 +283,29 @@ LEFT JOIN l ON l.id = j.id
 LEFT JOIN LATERAL (SELECT * FROM stoker.past WHERE id = j.id OFFSET 0) AS p ON true
 """
 
-# Each walk follows an index in id order: $2 ids beyond $1. A pair of queue ($5) and status ($6) is a list of its own;
-# active jobs are those that wait ($5) or run ($6). $3 asks for payloads and errors, $4 for attempts of running jobs.
+# Each walk follows an index in id order: $2 ids beyond $1. A pair of queue ($5) and status ($6) is a list of its own,
+# beside that of jobs that wait for a retry ($7); active jobs are those that wait ($5) or run ($6). $3 asks for payloads
+# and errors, $4 for attempts of running jobs.
 _WALKS = {
     "all": "SELECT id FROM stoker.job WHERE id {beyond} $1 ORDER BY id {way} LIMIT $2",
     "key": "SELECT id FROM stoker.job WHERE ukey = $5 AND id {beyond} $1 ORDER BY ukey {way}, id {way} LIMIT $2",
     "done": "SELECT id FROM stoker.done WHERE id {beyond} $1 ORDER BY id {way} LIMIT $2",
     "listed": f"""
-    SELECT x.id
-    FROM unnest($5::text[]) AS q (queue) CROSS JOIN unnest($6::smallint[]) AS s (status)
-    CROSS JOIN LATERAL (
-        SELECT d.id FROM stoker.done AS d
-        WHERE d.queue = q.queue AND d.status = s.status AND d.status <> {DONE} AND d.id {{beyond}} $1
-        ORDER BY d.queue {{way}}, d.status {{way}}, d.id {{way}} LIMIT $2
-    ) AS x
-    ORDER BY x.id {{way}} LIMIT $2""",
+    SELECT a.id
+    FROM (
+        (SELECT x.id
+        FROM unnest($5::text[]) AS q (queue) CROSS JOIN unnest($6::smallint[]) AS s (status)
+        CROSS JOIN LATERAL (
+            SELECT d.id FROM stoker.done AS d
+            WHERE d.queue = q.queue AND d.status = s.status AND d.status <> {DONE} AND d.id {{beyond}} $1
+            ORDER BY d.queue {{way}}, d.status {{way}}, d.id {{way}} LIMIT $2
+        ) AS x
+        ORDER BY x.id {{way}} LIMIT $2)
+        UNION ALL
+        (SELECT r.id FROM stoker.ready AS r
+        WHERE $7 AND r.status = {RETRYING} AND r.id {{beyond}} $1 ORDER BY r.id {{way}} LIMIT $2)
+    ) AS a
+    ORDER BY a.id {{way}} LIMIT $2""",
     "retrying": (
         f"SELECT id FROM stoker.ready WHERE status = {RETRYING} AND id {{beyond}} $1 ORDER BY id {{way}} LIMIT $2"
     ),
@@ -315,7 +323,7 @@ _WALKS = {
 }
 
 
-_WALK_VALUES = {"key": 1, "listed": 2, "active": 2}
+_WALK_VALUES = {"key": 1, "listed": 3, "active": 2}
 """How many values a walk has beside the first four."""
 
 

@@ -18,7 +18,7 @@ from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, Job, Status
+from stoker.model.job import ACTIVE, FINISHED, LISTED, Job, Status
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches
 from stoker.model.time import SECOND, Instant, Span
 from stoker.model.unique import Unique
@@ -145,13 +145,14 @@ def _walk(query: Query) -> Steps[tuple[str, Row]]:
     values: Row = ()
     if query.key is not None:
         walk, values = "key", (query.key,)
-    elif wanted <= FINISHED - {Status.DONE}:
-        queues = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
-        walk, values = "listed", (queues, sorted(CODES[status] for status in wanted))
-    elif wanted <= FINISHED:
-        walk = "done"
     elif wanted == {Status.RETRYING}:
         walk = "retrying"
+    elif wanted <= LISTED:
+        queues = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
+        ended = sorted(CODES[status] for status in wanted - {Status.RETRYING})
+        walk, values = "listed", (queues, ended, Status.RETRYING in wanted)
+    elif wanted <= FINISHED:
+        walk = "done"
     elif wanted <= ACTIVE:
         walk, values = "active", (wanted != {Status.RUNNING}, Status.RUNNING in wanted)
     else:

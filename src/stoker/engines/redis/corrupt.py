@@ -9,12 +9,12 @@ from __future__ import annotations
 from stoker.engines.redis.census import held_keys, names
 from stoker.engines.redis.expire import ending
 from stoker.engines.redis.keys import AGAIN, LINES, WAIT
-from stoker.engines.redis.record_format import CHARS, HAS_STATE, ODD, ids_of
+from stoker.engines.redis.record_format import CHARS, HAS_STATE, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import LISTED, Status
 
 STEP = 1_000
 
@@ -40,7 +40,7 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
                 status = Status.RUNNING
                 if record.options.limit is not None:
                     unit.free(record.queue, record.options.limit.subqueue, job)
-    for odd in sorted(ODD):
+    for odd in sorted(LISTED):
         if await store.connection.call("ZSCORE", key("odd"), CHARS[odd] + job) is not None:
             unit.write("ZREM", key("odd"), CHARS[odd] + job)
             status = odd

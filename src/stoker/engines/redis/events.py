@@ -25,6 +25,8 @@ MOST_EVENTS = 250_000
 MOST_POINTS = 500_000
 CHUNK = 2_000
 """How many entries one reply brings."""
+POINTS_CHUNK = 8_000
+"""The same of points, which are short."""
 
 KEYS = ("events", "trail", "points", "serial", "tickets", "presences", "locks", "writes", "writers")
 """What the scripts of the home shard are given, in their order."""
@@ -134,34 +136,64 @@ async def points(
 async def merged_points(
     store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None, width: Span
 ) -> list[Point]:
-    """The same, merged into buckets of `width`: names are read once, and no point is made of each."""
+    """The same, merged into buckets of `width`."""
     if not metrics or until < 0 or since > until:
         return []
-    parts: dict[tuple[bytes, int], list[Values]] = {}
-    single, values = until - since < width, _VALUES.size
+    found: list[Point] = []
+    parts = _Parts()
+    head, number = b"", 0
     for one in await _stored_points(store, since, until):
-        end = one.index(b"\0", one.index(b"\0", 8) + 1)
-        place = one[8:end], 0 if single else (int.from_bytes(one[:8]) - since) // width
-        whole = len(one) - end - 1 == values
-        found: Values = (
-            _VALUES.unpack_from(one, end + 1) if whole else (*_COUNT.unpack_from(one, end + 1), 0, 0, 0, 0, 0)
-        )
-        part = parts.get(place)
-        if part is None:
-            parts[place] = [found]
-        else:
-            part.append(found)
-    points = []
-    for (names, number), part in parts.items():
-        name, metric = names.decode().split("\0")
-        if metric in metrics and (queue is None or name == queue):
-            points.append(merged((name, metric, since + number * width), part))
-    return sorted(points, key=lambda one: (one.bucket, one.queue, one.metric))
+        if one[:8] != head:
+            head = one[:8]
+            here = (int.from_bytes(head) - since) // width
+            if here != number:
+                found += parts.taken(since + number * width, metrics, queue)
+                number = here
+        parts.add(one)
+    return found + parts.taken(since + number * width, metrics, queue)
+
+
+class _Parts:
+    """Stored points of one wide bucket, by name: no number is read before all of a name are together."""
+
+    def __init__(self) -> None:
+        self._whole: dict[bytes, list[bytes]] = {}
+        self._counts: dict[bytes, list[bytes]] = {}
+
+    def add(self, one: bytes) -> None:
+        """Add a point. A name ends with its second zero byte, so no other name begins with it."""
+        values = self._whole.get(one[8 : -_VALUES.size])
+        if values is not None:
+            values.append(one[-_VALUES.size :])
+            return
+        values = self._counts.get(one[8 : -_COUNT.size])
+        if values is not None:
+            values.append(one[-_COUNT.size :])
+            return
+        end = one.index(b"\0", one.index(b"\0", 8) + 1) + 1
+        parts = self._whole if len(one) - end == _VALUES.size else self._counts
+        parts[one[8:end]] = [one[end:]]
+
+    def taken(self, bucket: Instant, metrics: Sequence[str], queue: str | None) -> list[Point]:
+        """The points that were added, merged, by queue and metric; begins anew."""
+        found: dict[bytes, list[Values]] = {}
+        for name, stored in self._whole.items():
+            found[name] = list(_VALUES.iter_unpack(b"".join(stored)))
+        for name, stored in self._counts.items():
+            counts = [(n, 0.0, 0.0, 0.0, 0.0, 0.0) for (n,) in _COUNT.iter_unpack(b"".join(stored))]
+            found[name] = [*found.get(name, ()), *counts]
+        self._whole, self._counts = {}, {}
+        points = []
+        for name, values in found.items():
+            named, metric, _ = name.decode().split("\0")
+            if metric in metrics and (queue is None or named == queue):
+                points.append(merged((named, metric, bucket), values))
+        return sorted(points, key=lambda one: (one.queue, one.metric))
 
 
 async def _stored_points(store: Store, since: Instant, until: Instant) -> list[bytes]:
     start, end = b"[" + eight(_clamped(since)), b"(" + eight(_clamped(until) + 1)
-    return await _range(store, "points", start, end, whole=True)
+    return await _range(store, "points", start, end, whole=True, size=POINTS_CHUNK)
 
 
 # --- events of jobs that go -------------------------------------------------------------------------------------
@@ -194,14 +226,16 @@ def erase(store: Store, unit: Unit, job: JobId, trail: Sequence[bytes]) -> None:
 # --- bytes ------------------------------------------------------------------------------------------------------
 
 
-async def _range(store: Store, name: str, start: bytes, end: bytes, *, whole: bool = False) -> list[bytes]:
+async def _range(
+    store: Store, name: str, start: bytes, end: bytes, *, whole: bool = False, size: int = CHUNK
+) -> list[bytes]:
     """The entries of a range: one chunk of them, or all, chunk by chunk."""
     found: list[bytes] = []
     while True:
         key = store.home.key(name)
-        chunk: list[bytes] = await store.connection.call("ZRANGEBYLEX", key, start, end, "LIMIT", 0, CHUNK)
+        chunk: list[bytes] = await store.connection.call("ZRANGEBYLEX", key, start, end, "LIMIT", 0, size)
         found += chunk
-        if not whole or len(chunk) < CHUNK:
+        if not whole or len(chunk) < size:
             return found
         start = b"(" + chunk[-1]
 

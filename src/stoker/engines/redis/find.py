@@ -7,20 +7,21 @@ are few of them. Everything else walks all jobs. What the walk does not narrow, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from typing import Any, TypeAlias, cast
 
 from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
 from stoker.engines.redis.keys import AGAIN, WAIT, Shard
-from stoker.engines.redis.record_format import CHARS, ODD, eight, ids_in_line, ids_of
+from stoker.engines.redis.record_format import CHARS, eight, ids_in_line, ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob, as_job
+from stoker.engines.shared.merged_lists import MergedLists
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, Job, Status
+from stoker.model.job import ACTIVE, LISTED, Job, Status
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
 from stoker.model.record import WAITING
 from stoker.model.time import Instant
@@ -81,13 +82,18 @@ async def find(store: Store, query: Query) -> Page:
     sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
     found: list[Job] = []
     scanned, size, cursor, ended = 0, min(query.limit + 1, CHUNK), query.cursor, False
+    # Along the lists of statuses that few jobs are in, every job matches, and is read whole at once.
+    sure = query.wanted <= LISTED and query == Query(
+        statuses=query.statuses, order=query.order, limit=query.limit, cursor=query.cursor
+    )
     while not ended:
         chunk = await _next(sources, cursor, size, query.order)
-        looks = await _look(store, chunk)
+        looks = await _look(store, chunk, details=sure)
         matching: list[tuple[JobId, Shard]] = []
         for job, shard in chunk:
             if scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
-                return Page(found + await _whole(store, matching, query, now), cursor, scanned)
+                known = looks if sure else None
+                return Page(found + await _whole(store, matching, query, now, known), cursor, scanned)
             cursor = job
             found_job = looks.get(job)
             if found_job is None:
@@ -96,7 +102,7 @@ async def find(store: Store, query: Query) -> Page:
             # A record has every field that `matches` looks at, and most records do not match.
             if matches(cast("Job", found_job.record), query, now):
                 matching.append((job, shard))
-        found += await _whole(store, matching, query, now)
+        found += await _whole(store, matching, query, now, looks if sure else None)
         ended = len(chunk) < size
         size = min(size * 4, CHUNK)
     return Page(found, None, scanned)
@@ -104,8 +110,11 @@ async def find(store: Store, query: Query) -> Page:
 
 # --- the order of a time ------------------------------------------------------------------------------------------
 
-TimedSource: TypeAlias = Callable[[Place, int], Awaitable[list[Place]]]
-"""The next places strictly behind one, at most so many, and a few more where jobs share an entry."""
+Reading: TypeAlias = Generator[tuple[Any, ...], Any, list[Place]]
+"""Yields a command, is sent its reply, and returns places."""
+
+TimedSource: TypeAlias = Callable[[Place, int], Reading]
+"""The next places strictly behind one, at most so many; fewer only at the end of the list."""
 
 
 async def _by_time(store: Store, query: Query, now: Instant) -> Page:
@@ -115,11 +124,14 @@ async def _by_time(store: Store, query: Query, now: Instant) -> Page:
     sources = [(shard, source) for shard, found in zip(shards, lists, strict=True) for source in found]
     found: list[Job] = []
     scanned, size, place, latest = 0, min(query.limit + 1, CHUNK), query.start(now), query.order == "finished"
+    merged = MergedLists(len(sources), place, descending=latest)
     while True:
-        answers = await spread(sources, lambda source: source[1](place, size))  # noqa: B023 - awaited right here
-        # A list that stopped early says nothing about what is behind its last place.
-        known = {here: shard for (shard, _), places in zip(sources, answers, strict=True) for here in places}
-        chunk = sorted(known.items(), key=lambda item: item[0], reverse=latest)[:size]
+        while hungry := merged.hungry(size):
+            answers = await _together(store, [sources[number][1](after, n) for number, after, n in hungry])
+            for (number, *_), places in zip(hungry, answers, strict=True):
+                shard = sources[number][0]
+                merged.feed(number, [(here, shard) for here in places])
+        chunk = merged.take(size)
         looks = await _look(store, [(here[1], shard) for here, shard in chunk])
         matching: list[tuple[JobId, Shard]] = []
         for here, shard in chunk:
@@ -140,6 +152,22 @@ async def _by_time(store: Store, query: Query, now: Instant) -> Page:
         size = min(size * 4, CHUNK)
 
 
+async def _together(store: Store, readings: Sequence[Reading]) -> list[list[Place]]:
+    """Play several readings in step: their next commands go in one round trip."""
+    found: list[list[Place]] = [[] for _ in readings]
+    replies: dict[int, Any] = dict.fromkeys(range(len(readings)))
+    while replies:
+        commands: dict[int, tuple[Any, ...]] = {}
+        for number, reply in replies.items():
+            try:
+                commands[number] = readings[number].send(reply)
+            except StopIteration as end:
+                found[number] = end.value
+        answers = await store.connection.pipeline(list(commands.values())) if commands else []
+        replies = dict(zip(commands, answers, strict=True))
+    return found
+
+
 async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[TimedSource]:
     """The lists that together hold every job that the query may match."""
     wanted = query.wanted
@@ -147,12 +175,10 @@ async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[Timed
         few = await _few_odd(store, shard, wanted)
         if few is not None:
             return [_sorted_places(few)]
-        return [
-            _by_end(store, shard, int(keep)) for keep in await store.connection.call("SMEMBERS", shard.key("keeps"))
-        ]
+        return [_by_end(shard, int(keep)) for keep in await store.connection.call("SMEMBERS", shard.key("keeps"))]
     queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
     if wanted == {Status.RETRYING}:
-        return [_by_score(store, shard.of_queue(AGAIN, queue)) for queue in queues]
+        return [_by_score(shard.of_queue(AGAIN, queue)) for queue in queues]
     return [*await _lists_by_due(store, shard, queues), *await _lines_by_due(store, shard, queues)]
 
 
@@ -167,7 +193,7 @@ async def _lists_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> li
         for key, head in heads:
             if head:
                 priority = head[0][:2]
-                found.append(_by_due(store, key, priority))
+                found.append(_by_due(key, priority))
                 behind[key] = b"(" + priority + b"\xff" * 9
     return found
 
@@ -176,7 +202,7 @@ async def _lines_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> li
     """A list for each queue that has subqueues."""
     keys = [shard.of_queue("dues", queue) for queue in queues]
     sizes = await store.connection.pipeline([("ZCARD", key) for key in keys]) if keys else []
-    return [_by_due_in_lines(store, key) for key, size in zip(keys, sizes, strict=True) if size]
+    return [_by_due_in_lines(key) for key, size in zip(keys, sizes, strict=True) if size]
 
 
 async def _few_odd(store: Store, shard: Shard, wanted: frozenset[Status]) -> list[Place] | None:
@@ -197,22 +223,23 @@ async def _few_odd(store: Store, shard: Shard, wanted: frozenset[Status]) -> lis
 def _sorted_places(places: list[Place]) -> TimedSource:
     """A list that is known already."""
 
-    async def source(after: Place, n: int) -> list[Place]:
+    def source(after: Place, n: int) -> Reading:
+        yield from ()
         return [place for place in places if place < after][:n]
 
     return source
 
 
-def _by_end(store: Store, shard: Shard, keep: int) -> TimedSource:
+def _by_end(shard: Shard, keep: int) -> TimedSource:
     """Jobs that are kept for so long, latest end first; among them may be others, which are left out when read."""
     key = shard.key("ends")
 
-    async def source(after: Place, n: int) -> list[Place]:
+    def source(after: Place, n: int) -> Reading:
         found: list[Place] = []
         start = min(after[0] + keep, LATEST)
         bound = str(start)
         while len(found) < n:
-            flat = await store.connection.call("ZREVRANGEBYSCORE", key, bound, "-inf", "WITHSCORES", "LIMIT", 0, n)
+            flat = yield "ZREVRANGEBYSCORE", key, bound, "-inf", "WITHSCORES", "LIMIT", 0, n
             lots = [(int(score) - keep, lot) for lot, score in scored(flat)]
             places = [(end, job) for end, lot in lots for job in ids_of(lot)]
             found += [place for place in places if place < after]
@@ -220,21 +247,21 @@ def _by_end(store: Store, shard: Shard, keep: int) -> TimedSource:
                 break
             # All lots of the last score belong together.
             bound = f"({lots[-1][0] + keep}"
-            last = await store.connection.call("ZRANGEBYSCORE", key, lots[-1][0] + keep, lots[-1][0] + keep)
+            last = yield "ZRANGEBYSCORE", key, lots[-1][0] + keep, lots[-1][0] + keep
             found += [(lots[-1][0], job) for lot in last for job in ids_of(lot)]
         return sorted({place for place in found if place < after}, reverse=True)[:n]
 
     return source
 
 
-def _by_score(store: Store, key: str) -> TimedSource:
+def _by_score(key: str) -> TimedSource:
     """Retrying jobs of a queue, soonest first."""
 
-    async def source(after: Place, n: int) -> list[Place]:
+    def source(after: Place, n: int) -> Reading:
         found: list[Place] = []
         start = 0
         while len(found) < n:
-            flat = await store.connection.call("ZRANGEBYSCORE", key, after[0], "+inf", "WITHSCORES", "LIMIT", start, n)
+            flat = yield "ZRANGEBYSCORE", key, after[0], "+inf", "WITHSCORES", "LIMIT", start, n
             some = [(int(score), job) for job, score in scored(flat)]
             found += [place for place in some if place > after]
             start += n
@@ -245,41 +272,47 @@ def _by_score(store: Store, key: str) -> TimedSource:
     return source
 
 
-def _by_due(store: Store, key: str, priority: bytes) -> TimedSource:
-    """Waiting jobs of a queue and priority, soonest first."""
+def _by_due(key: str, priority: bytes) -> TimedSource:
+    """Waiting jobs of a queue and priority, soonest first.
 
-    async def source(after: Place, n: int) -> list[Place]:
+    Entries of one time are in the order of their first ids, and a lot may hold ids behind those of the next entry: the
+    first n places are known when the last entry that was read begins behind them.
+    """
+
+    def source(after: Place, n: int) -> Reading:
         found: list[Place] = []
-        bound = b"[" + priority + eight(after[0])
-        while len(found) < n:
-            entries = await store.connection.call(
-                "ZRANGEBYLEX", key, bound, b"(" + priority + b"\xff" * 9, "LIMIT", 0, n
-            )
+        bound, size = b"[" + priority + eight(after[0]), n
+        while True:
+            entries = yield "ZRANGEBYLEX", key, bound, b"(" + priority + b"\xff" * 9, "LIMIT", 0, size
             for entry in entries:
                 due = int.from_bytes(entry[2:10])
                 ids = [entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:])
                 found += [(due, job) for job in ids if (due, job) > after]
-            if len(entries) < n:
-                break
-            bound = b"(" + entries[-1]
-        return await _complete(store, key, priority, sorted(found), n)
+            found.sort()
+            del found[n:]
+            if len(entries) < size:
+                return found
+            first = int.from_bytes(entries[-1][2:10]), entries[-1][10:26]
+            if len(found) == n and first >= found[-1]:
+                return found
+            bound, size = b"(" + entries[-1], min(2 * size, CHUNK)
 
     return source
 
 
-def _by_due_in_lines(store: Store, key: str) -> TimedSource:
+def _by_due_in_lines(key: str) -> TimedSource:
     """Waiting jobs of a queue's subqueues, soonest first."""
 
-    async def source(after: Place, n: int) -> list[Place]:
+    def source(after: Place, n: int) -> Reading:
         found: list[Place] = []
         bound = str(after[0])
         while len(found) < n:
-            flat = await store.connection.call("ZRANGEBYSCORE", key, bound, "+inf", "WITHSCORES", "LIMIT", 0, n)
+            flat = yield "ZRANGEBYSCORE", key, bound, "+inf", "WITHSCORES", "LIMIT", 0, n
             some = scored(flat)
             full = len(some) == n
             if full:  # all jobs of the last time belong together
                 last = int(some[-1][1])
-                more = await store.connection.call("ZRANGEBYSCORE", key, last, last, "LIMIT", 0, MOST_LOTS)
+                more = yield "ZRANGEBYSCORE", key, last, last, "LIMIT", 0, MOST_LOTS
                 some = [*((member, due) for member, due in some if due < last), *((member, last) for member in more)]
                 bound = f"({last}"
             places = ((int(due), job) for member, due in some for job in ids_in_line(member))
@@ -289,23 +322,6 @@ def _by_due_in_lines(store: Store, key: str) -> TimedSource:
         return found[:n]
 
     return source
-
-
-async def _complete(store: Store, key: str, priority: bytes, found: list[Place], n: int) -> list[Place]:
-    """The first n places.
-
-    Entries of one time are in the order of their first ids, and a lot may hold ids behind those of the next entry, so
-    those of the last time are read together.
-    """
-    if len(found) < n:
-        return found
-    due = found[-1][0]
-    head = priority + eight(due)
-    entries = await store.connection.call("ZRANGEBYLEX", key, b"[" + head, b"(" + head + FAR, "LIMIT", 0, MOST_LOTS)
-    more = {
-        (due, job) for entry in entries for job in ([entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:]))
-    }
-    return sorted({*found, *(place for place in more if place > found[0])})[:n]
 
 
 # --- the order of ids ---------------------------------------------------------------------------------------------
@@ -334,9 +350,17 @@ async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool
     }
 
 
-async def _whole(store: Store, matching: list[tuple[JobId, Shard]], query: Query, now: Instant) -> list[Job]:
-    """The whole records, unless they changed out of the query since they were looked at."""
-    rows = await _look(store, matching, details=True) if matching else {}
+async def _whole(
+    store: Store,
+    matching: list[tuple[JobId, Shard]],
+    query: Query,
+    now: Instant,
+    known: dict[JobId, StoredJob] | None = None,
+) -> list[Job]:
+    """The whole records, unless they changed out of the query since they were looked at; `known`: read whole before."""
+    rows = known
+    if rows is None:
+        rows = await _look(store, matching, details=True) if matching else {}
     found = [rows[job] for job, _ in matching if job in rows]
     return [as_job(one) for one in found if matches(cast("Job", one.record), query, now)]
 
@@ -361,7 +385,7 @@ async def _narrow(store: Store, shard: Shard, wanted: frozenset[Status], query: 
     active = wanted & ACTIVE
     if active == {Status.RETRYING}:
         active = frozenset()
-    found = [_indexed(store, shard, "odd", CHARS[status], query.order) for status in sorted((wanted & ODD) - active)]
+    found = [_indexed(store, shard, "odd", CHARS[status], query.order) for status in sorted((wanted & LISTED) - active)]
     if active:
         ids = await _active(store, shard, active, query)
         if ids is None:

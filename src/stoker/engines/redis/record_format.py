@@ -32,8 +32,6 @@ CHARS: dict[Status, bytes] = {
     Status.RETRIED: b"t",
 }
 STATUSES = {char: status for status, char in CHARS.items()}
-ODD = frozenset({Status.RETRYING, Status.DEAD, Status.CANCELED, Status.DISCARDED, Status.RETRIED})
-"""Statuses that operators look for and few jobs are in: they have an index of their own."""
 
 HIGHEST = 1000
 """Added to a priority, so that its bytes are never negative."""

@@ -14,13 +14,13 @@ from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
 from stoker.engines.redis.keys import AGAIN, GROUPS, LINES, WAIT, WAKE, Keys, Shard
-from stoker.engines.redis.record_format import CHARS, ODD, PARTS
+from stoker.engines.redis.record_format import CHARS, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.groups import Group, pack_members
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_HISTORY, Status
+from stoker.model.job import LISTED, LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record
 from stoker.model.subqueues import freed, line_of, renumbers
 
@@ -295,7 +295,7 @@ class Unit(UnitOfWork):
             self.write("ZADD" if add else "UNEND", shard.key("ends"), record.expires_at or 0, job)
             if add:
                 self.write("SADD", shard.key("keeps"), (record.expires_at or 0) - (record.finished_at or 0))
-        if status in ODD:
+        if status in LISTED:
             self._member(add, shard.key("odd"), 0, CHARS[status] + job)
 
     def _member(self, add: bool, key: str, score: int, member: bytes) -> None:

@@ -58,6 +58,11 @@ PUT_READY = _insert("ready", READY)
 PUT_DONE = _insert("done", FINISHED)
 PUT_PAST = f"{_insert('past', PAST)} ON CONFLICT (seq) DO UPDATE SET {_assign(PAST, 'excluded.{column}')}"
 SELECT = f"SELECT {', '.join(VIEW)} FROM stoker_records WHERE id = ?1"
+SELECT_MANY = (
+    "WITH RECURSIVE place (at) AS (SELECT 1 UNION ALL SELECT at + 16 FROM place WHERE at + 16 < length(?1)) "
+    f"SELECT {', '.join(VIEW)} FROM stoker_records WHERE id IN (SELECT substr(?1, at, 16) FROM place)"
+)
+"""The records of some ids, which are given as one value, one behind the other."""
 INSERT_READY = (
     f"INSERT INTO stoker_ready ({', '.join(READY[:-1])}) "
     "SELECT coalesce(line, qid), priority, due, id, seq, 0, 0, 0, 0 FROM stoker_body WHERE seq BETWEEN ?1 AND ?2"

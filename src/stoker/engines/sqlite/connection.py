@@ -167,21 +167,23 @@ class Connection:
         finally:
             self.rollback()
 
-    def run_some(self, steps: Steps[T], rows: Any, n: int) -> tuple[bool, Any]:
-        """Run at most `n` reading steps.
+    def run_some(self, steps: Steps[T], rows: Any, seconds: float) -> tuple[bool, Any]:
+        """Run reading steps for so long, at least one.
 
         Returns whether they ended, and their result or the rows to send next.
         """
         self._start_clock()
+        until = time.monotonic() + seconds
         try:
-            for _ in range(n):
+            while True:
                 step = steps.send(rows)
                 rows = self._execute(*step).fetchall()
+                if time.monotonic() >= until:
+                    return False, rows
         except StopIteration as end:
             return True, end.value
         except sqlite3.Error as error:
             raise self._failure(error) from error
-        return False, rows
 
     def _start_clock(self) -> None:
         if self._limit is not None:

@@ -3,25 +3,40 @@
 A page is a walk along ids. The query decides which: a key, the lists of unsuccessful jobs and retrying jobs have an
 index; finished jobs are stored in id order; active jobs are sorted if there are few. Every other query walks all jobs.
 A sieve beside the walk passes over jobs that cannot match, by columns of their bodies, so that a walk over many reads
-few records whole. What is left, `query.matches` tests record by record.
+few records whole. What is left is read in portions, and `query.matches` tests it record by record.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
+from stoker.engines.shared.merged_lists import MergedLists
 from stoker.engines.sql.steps import Row, Steps
-from stoker.engines.sqlite.columns import CODES, PENDING, RETRYING, RUNNING, Stored, as_job, walk
+from stoker.engines.sqlite.columns import (
+    CODES,
+    PENDING,
+    RETRYING,
+    RUNNING,
+    SELECT_MANY,
+    VIEW,
+    Stored,
+    as_job,
+    read,
+    walk,
+)
 from stoker.engines.sqlite.expire import keeps
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, Failure, Job, Status
+from stoker.model.job import ACTIVE, FINISHED, LISTED, Failure, Job, Status
 from stoker.model.query import LONGEST_WALK, Page, Query, cursor_at, matches, place_of
 from stoker.model.time import Instant
 
 CHUNK = 200
+PORTION = 50
+"""Records that are read with one statement: the loop runs other work in between."""
 FIRST, LAST = b"", b"\xff" * 17
 """Before and after every id."""
 
@@ -46,6 +61,8 @@ _PRIORITY = sql("claim_priority")
 LOWEST = -(1 << 30)
 """Below every priority."""
 _ERRORS = sql("errors")
+_HELD = sql("get_running_many")
+_ID, _QID, _STATUS = (VIEW.index(name) for name in ("id", "qid", "status"))
 
 Chunk: TypeAlias = Callable[[JobId, int], Steps[list[tuple[JobId, bool]]]]
 """Returns the next ids after one, at most so many, and whether each may match."""
@@ -60,27 +77,26 @@ def find(query: Query, now: Instant) -> Steps[Page]:
     if query.timed:
         return (yield from _by_time(query, names, now))
     next_ids = yield from _choose(query, names)
-    found: list[Job] = []
-    scanned = 0
+    found: list[Stored] = []
+    scanned, n = 0, min(query.limit + 1, CHUNK)
     cursor = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
     while True:
-        chunk = yield from next_ids(cursor, CHUNK)
+        chunk = yield from next_ids(cursor, n)
+        records = yield from _records([job for job, may_match in chunk if may_match], names)
         for job, may_match in chunk:
             if scanned == LONGEST_WALK or len(found) == query.limit:
-                return Page(found, cursor, scanned)
+                return Page((yield from _shown(found)), cursor, scanned)
             cursor = job
-            if not may_match:
-                scanned += 1
-                continue
-            stored = yield from _find(job, names)
-            if stored is None:
+            stored = records.get(job)
+            if stored is None and may_match:
                 continue
             scanned += 1
             # A record has every field that `matches` looks at.
-            if matches(cast("Job", stored.record), query, now):
-                found.append((yield from _shown(stored)))
-        if len(chunk) < CHUNK:
-            return Page(found, None, scanned)
+            if stored is not None and matches(cast("Job", stored.record), query, now):
+                found.append(stored)
+        if len(chunk) < n:
+            return Page((yield from _shown(found)), None, scanned)
+        n = min(4 * n, CHUNK)
 
 
 def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
@@ -88,12 +104,12 @@ def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
     qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
     if query.key is not None:
         return _straight(query, qids, "key", query.key)
-    if wanted <= FINISHED - {Status.DONE}:
-        return _merged(query, qids, [(qid, CODES[status]) for qid in qids for status in sorted(wanted)])
-    if wanted <= FINISHED:
-        return _straight(query, qids, "done")
     if wanted == {Status.RETRYING}:
         return _straight(query, qids, "retrying")
+    if wanted <= LISTED:
+        return _merged(query, qids)
+    if wanted <= FINISHED:
+        return _straight(query, qids, "done")
     if wanted <= ACTIVE and (yield from _few(wanted, qids)):
         return (yield from _sorted(query.order, wanted, qids))
     return _straight(query, qids, "all")
@@ -174,28 +190,32 @@ def _by_time(query: Query, names: dict[int, str], now: Instant) -> Steps[Page]:
     """Return one page in the order of a time: a walk along several lists at once."""
     lists = yield from _lists(query, names)
     qids = [qid for qid, name in names.items() if name in query.queues]
-    found: list[Job] = []
+    found: list[Stored] = []
     scanned, n, place, latest = 0, min(query.limit + 1, CHUNK), query.start(now), query.order == "finished"
+    merged = MergedLists(len(lists), place, descending=latest)
     while True:
-        chunk: list[tuple[Instant, JobId, bool]] = []
-        for statement, values in lists:
-            passes, more = sieve(query, qids, 3 + len(values))
-            chunk += yield BY_TIME[statement].format(sieve=passes), (*place, n, *values, *more)
-        chunk = sorted(chunk, reverse=latest)[:n]
-        for at, job, may_match in chunk:
+        while hungry := merged.hungry(n):
+            for number, after, share in hungry:
+                statement, values = lists[number]
+                passes, more = sieve(query, qids, 3 + len(values))
+                rows = yield BY_TIME[statement].format(sieve=passes), (*after, share, *values, *more)
+                merged.feed(number, [((at, job), may_match) for at, job, may_match in rows])
+        chunk = merged.take(n)
+        records = yield from _records([job for (_, job), may_match in chunk if may_match], names)
+        for (at, job), _ in chunk:
             if query.is_over(at, now):
-                return Page(found, None, scanned)
+                return Page((yield from _shown(found)), None, scanned)
             if scanned == LONGEST_WALK or len(found) == query.limit:
-                return Page(found, cursor_at(*place), scanned)
+                return Page((yield from _shown(found)), cursor_at(*place), scanned)
             place = at, job
             scanned += 1
-            stored = (yield from _find(job, names)) if may_match else None
+            stored = records.get(job)
             if stored is None or place_of(stored.record, query) != place:
                 continue
             if matches(cast("Job", stored.record), query, now):
-                found.append((yield from _shown(stored)))
+                found.append(stored)
         if len(chunk) < n:
-            return Page(found, None, scanned)
+            return Page((yield from _shown(found)), None, scanned)
         n = min(4 * n, CHUNK)
 
 
@@ -237,16 +257,26 @@ def _straight(query: Query, qids: list[int], walk: str, *values: object) -> Chun
     return chunk
 
 
-def _merged(query: Query, qids: list[int], lists: list[tuple[int, int]]) -> Chunk:
+def _merged(query: Query, qids: list[int]) -> Chunk:
     """Walk along several lists at once, each in id order."""
-    passes, more = sieve(query, qids, 4)
-    statement = WALKS[f"listed_{query.order}"].format(sieve=passes)
+    lists: list[List] = [
+        ("listed", (qid, CODES[status])) for qid in qids for status in sorted(query.wanted - {Status.RETRYING})
+    ]
+    if Status.RETRYING in query.wanted:
+        lists.append(("retrying", ()))
+    sieves = {n: sieve(query, qids, 2 + n) for n in {len(values) for _, values in lists}}
+    start = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
+    merged = MergedLists(len(lists), start, descending=query.order == "newest")
 
-    def chunk(after: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
-        found: list[tuple[JobId, bool]] = []
-        for qid, status in lists:
-            found += yield statement, (after, n, qid, status, *more)
-        return sorted(found, reverse=query.order == "newest")[:n]
+    def chunk(_: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
+        while hungry := merged.hungry(n):
+            for number, after, share in hungry:
+                walk, values = lists[number]
+                passes, more = sieves[len(values)]
+                statement = WALKS[f"{walk}_{query.order}"].format(sieve=passes)
+                rows: list[tuple[JobId, bool]] = yield statement, (after, share, *values, *more)
+                merged.feed(number, rows)
+        return merged.take(n)
 
     return chunk
 
@@ -279,27 +309,41 @@ def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chu
 
 def get(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
     """Return whole records, in the order of the ids."""
-    found: list[Job | None] = []
-    names: dict[int, str] = {}
-    for job in ids:
-        stored = yield from _find(job, names)
-        found.append(None if stored is None else (yield from _shown(stored)))
-    return found
+    records = yield from _records(ids, {})
+    shown = {job.id: job for job in (yield from _shown(list(records.values())))}
+    return [shown.get(job) for job in ids]
 
 
-def _find(job: JobId, names: dict[int, str]) -> Steps[Stored | None]:
+def _records(ids: Sequence[JobId], names: dict[int, str]) -> Steps[dict[JobId, Stored]]:
+    """Read stored jobs by id, in portions; a job that is gone is left out."""
+
     def name(qid: int) -> Steps[str]:
         if qid not in names:
             names.update((yield _NAMES, ()))
         return names.get(qid, "")
 
-    return (yield from find_job(job, name))
+    found: dict[JobId, Stored] = {}
+    for start in range(0, len(ids), PORTION):
+        rows: list[Row] = yield SELECT_MANY, (b"".join(ids[start : start + PORTION]),)
+        running = [row[0] for row in rows if row[_STATUS] is None]
+        held: dict[int, Row] = {}
+        if running:
+            held = {seq: row for seq, *row in (yield _HELD, (json.dumps(running),))}
+        for row in rows:
+            if row[_STATUS] is not None or row[0] in held:
+                found[row[_ID]] = read(row, held.get(row[0]), (yield from name(row[_QID])))
+            elif (stored := (yield from find_job(row[_ID], name))) is not None:  # it changed its table meanwhile
+                found[row[_ID]] = stored
+    return found
 
 
-def _shown(stored: Stored) -> Steps[Job]:
-    """Return a job with its history, for an operator."""
-    history = () if stored.values["last_error"] is None else (yield _ERRORS, (stored.seq,))
-    return as_job(stored, tuple(Failure(*row) for row in history))
+def _shown(found: list[Stored]) -> Steps[list[Job]]:
+    """Return jobs with their history, for an operator."""
+    failed = [one.seq for one in found if one.values["last_error"] is not None]
+    history: dict[int, list[Failure]] = {}
+    for seq, *row in (yield _ERRORS, (json.dumps(failed),)) if failed else ():
+        history.setdefault(seq, []).append(Failure(*row))
+    return [as_job(one, tuple(history.get(one.seq, ()))) for one in found]
 
 
 def ended(jobs: Sequence[JobId]) -> Steps[list[JobId]]:

@@ -49,8 +49,8 @@ _NOW = sql("now")
 KEPT = 2
 """Idle connections of own transactions; with one writer, more are seldom in use."""
 
-SLICE = 64
-"""Statements of a long read between two iterations of the loop."""
+SLICE = 0.004
+"""Seconds of a long read between two iterations of the loop."""
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -325,3 +325,31 @@ async def test_find_passes_over_what_cannot_match_and_over_nothing_else(store: S
             query = Query(**one, order=order, limit=100)
             wanted = {job.id for job in everything if matches(job, query, store.now())}
             assert {job.id for job in (await store.engine.find(query)).jobs} == wanted, query
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-27")
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_what_failed_is_found_together_however_many_others_there_are(
+    store: Store, order: Literal["newest", "oldest"]
+) -> None:
+    """Dead, canceled and retrying jobs of several queues come in one order, page after page, and no other is read."""
+    failed: list[JobId] = []
+    for n in range(12):
+        queue = f"q{n % 5}"
+        await store.insert(*(store.draft(queue=queue) for _ in range(3)))
+        claims = await store.claim(n=3, queue=queue)
+        failed += [claims[0].id, claims[1].id]
+        await store.finish(claims[0], Failed("boom", after=HOUR) if n % 3 else Rejected("boom"))
+        await store.finish(claims[1], Rejected("boom") if n % 2 else Failed("boom", after=HOUR))
+        await store.finish(claims[2], Done())
+        canceled = await store.add(queue=queue)
+        await store.engine.alter(Selection((canceled,)), Cancel())
+        failed.append(canceled)
+        await store.insert(*(store.draft(queue=f"waiting{n % 5}") for _ in range(5)))
+    statuses = frozenset({Status.DEAD, Status.RETRYING, Status.CANCELED})
+    found = await walk(store, Query(statuses=statuses, order=order, limit=7))
+    assert found == sorted(failed, reverse=order == "newest")
+    some = await store.engine.find(Query(statuses=statuses, queues=frozenset({"q1", "q4"}), order=order, limit=50))
+    assert {job.queue for job in some.jobs} == {"q1", "q4"}
+    assert len(some.jobs) == 15

@@ -110,7 +110,7 @@ async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
     census = reading.census
     queues = sorted({one.queue for one in census.counts})
     query = limited.query(census.at, queues=queues, kinds=census.kinds(), limit=LATEST)
-    jobs = await shared.latest(engine, query)
+    jobs = (await engine.find(query)).jobs
     context = _context(visit, reading, wanted, str(wanted)) | {
         "groups": shared.masked(visit, error_groups(jobs)[:GROUPS]),
         "looked": len(jobs),

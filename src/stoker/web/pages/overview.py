@@ -7,9 +7,10 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from stoker.admin.history import SAMPLE
 from stoker.model import ids
 from stoker.model.control import live
-from stoker.model.derived import ErrorGroup, error_groups, is_silent
+from stoker.model.derived import ErrorGroup, is_silent
 from stoker.model.findings import Finding, verdict
 from stoker.model.job import Job, Status
 from stoker.model.query import Query
@@ -23,7 +24,7 @@ from stoker.web.visit import Visit
 SHOWN = 5
 LONG = 5 * MINUTE
 LATEST = 1_000
-FAILING = frozenset({Status.DEAD, Status.RETRYING})
+RUNNING = frozenset({Status.RUNNING})
 
 
 async def show(visit: Visit) -> Response:
@@ -36,14 +37,16 @@ async def show(visit: Visit) -> Response:
     drawn = charts.range_of(visit, reading.census.at)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     points = await visit.board.points(drawn, reading.census.at)
-    groups, looked = await trouble(visit)
+    groups, looked = await trouble(visit, reading)
     hub.tell_errors(groups)
-    running = await engine.find(Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LATEST))
+    running: Sequence[Job] = ()
+    if reading.census.by_status()[Status.RUNNING]:
+        running = (await engine.find(Query(statuses=RUNNING, order="oldest", limit=LATEST))).jobs
     context = live_context(visit, reading) | {
         "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times),
         "groups": groups,
         "looked": looked,
-        "longest": _longest(running.jobs, reading),
+        "longest": _longest(running, reading),
     }
     return view.page(visit, "overview.html", context)
 
@@ -65,14 +68,12 @@ def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
     }
 
 
-async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
+async def trouble(visit: Visit, reading: Reading, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
     """Errors of the latest dead and retrying jobs, by kind and text, and of how many jobs these are."""
-    engine = await visit.board.store.engine()
-    queues = frozenset[str]() if queue is None else frozenset({queue})
-    jobs = await shared.latest(engine, Query(statuses=FAILING, queues=queues, limit=LATEST))
-    cut = len(jobs) == LATEST
-    said = f"of the latest {LATEST:,} dead or retrying" if cut else "of all that are dead or retrying"
-    return shared.masked(visit, error_groups(jobs)), said
+    found = await visit.admin.history.failures(queue=queue, now=reading.census.at)
+    if found.looked_at == SAMPLE:
+        return found.groups, f"of the latest {SAMPLE:,} dead or retrying"
+    return found.groups, "of all that are dead or retrying"
 
 
 async def points_json(visit: Visit) -> Response:

@@ -69,7 +69,7 @@ async def one(visit: Visit) -> Response:
     engine = await visit.board.store.engine()
     points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, name, width=drawn.width)
     times = "processing" if visit.parameter("times") == "processing" else "total"
-    groups, looked = await trouble(visit, name)
+    groups, looked = await trouble(visit, reading, name)
     more = {
         "range": drawn.name,
         "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times, name),

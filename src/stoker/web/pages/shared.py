@@ -8,12 +8,9 @@ from msgspec.structs import replace
 
 from stoker.admin.history import RECENT
 from stoker.admin.queues import QueueView, views
-from stoker.engines.base import Engine
 from stoker.model.control import Queue, live
 from stoker.model.derived import ErrorGroup
 from stoker.model.findings import Finding, Situation, findings
-from stoker.model.job import Job as StoredJob
-from stoker.model.query import Query
 from stoker.model.time import HOUR, SECOND, Instant, instant
 from stoker.records import Job
 from stoker.web.hub import Reading
@@ -141,11 +138,3 @@ def listed(values: list[str], most: int = 3) -> str:
     """Some names, and how many more."""
     rest = len(values) - most
     return ", ".join(values[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
-async def latest(engine: Engine, query: Query) -> list[StoredJob]:
-    """The newest jobs of some statuses, each status read along its own list: one walk over all jobs finds few."""
-    found: list[StoredJob] = []
-    for status in sorted(query.statuses):
-        found += (await engine.find(replace(query, statuses=frozenset({status})))).jobs
-    return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]

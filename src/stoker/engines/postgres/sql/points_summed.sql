@@ -1,0 +1,14 @@
+SELECT
+    queue,
+    metric,
+    $1::bigint,
+    sum(count)::bigint,
+    sum(sum),
+    sum(p50 * count) / greatest(sum(count), 1)::double precision,
+    max(p95),
+    max(p99),
+    max(max)
+FROM stoker.point
+WHERE bucket >= $1 AND bucket <= $2 AND metric = ANY($3::text[]) AND ($4::text IS NULL OR queue = $4)
+GROUP BY queue, metric
+ORDER BY queue, metric
