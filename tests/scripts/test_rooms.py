@@ -14,6 +14,7 @@ import pytest
 from scripts import rooms
 from tests.test_services import alive, until
 
+PATH = "import sys; sys.path.append(sys.argv[1]); "
 LONG = """
 import os, pathlib, time
 
@@ -21,7 +22,7 @@ def test():
     report = pathlib.Path(__file__).parent / "part"
     report.write_text(str(os.getpid()))
     report.rename(report.with_name("pid"))
-    time.sleep(50)
+    time.sleep(600)
 """
 
 
@@ -80,6 +81,17 @@ def test_rooms_run_at_the_same_time_and_a_broken_one_fails_the_run(
     assert rooms.report(run, 1.0) == 1
 
 
+def test_what_one_room_compiles_the_others_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setattr(rooms, "COMPILED", tmp_path / "compiled")
+    (tmp_path / "box.py").write_text("")
+    for _ in range(2):
+        rooms.enter(rooms.Run(), {rooms.UNIT: [sys.executable, "-c", f"{PATH}import box", str(tmp_path)]}, tmp_path)
+    [kept] = (tmp_path / "compiled").rglob("box.*.pyc")
+    assert kept.parent == Path(f"{tmp_path / 'compiled'}{tmp_path}")
+
+
 def test_a_room_without_cases_for_the_engine_is_no_failure(tmp_path: Path) -> None:
     run = rooms.Run()
     rooms.enter(run, {rooms.UNIT: ["sh", "-c", f"exit {rooms.NOTHING_COLLECTED}"]}, tmp_path)
@@ -97,7 +109,7 @@ def test_what_ends_a_run_ends_its_rooms(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
 
     pid = tmp_path / "pid"
-    command = ["sh", "-c", f"echo $$ > {pid}.part; mv {pid}.part {pid}; exec sleep 50"]
+    command = ["sh", "-c", f"echo $$ > {pid}.part; mv {pid}.part {pid}; exec sleep 600"]
     before = signal.signal(signal.SIGUSR1, end)
     try:
         threading.Thread(target=interrupt).start()
@@ -145,6 +157,6 @@ def test_a_terminated_run_ends_its_child(tmp_path: Path) -> None:
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     until((tmp_path / "pid").exists, "the inner test did not start")
     run.terminate()
-    assert run.wait(20) == 128 + signal.SIGTERM
+    assert run.wait(90) == 128 + signal.SIGTERM
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not alive(pid), "the child remains")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tests.worker.shell import Scene
 @pytest.fixture(scope="session", autouse=True)
 def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hundreds of processes start here: let each find what the first one compiled, also where none may be kept."""
+    if "PYTHONPYCACHEPREFIX" in os.environ:  # as in the rooms of the whole run
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("compiled")))

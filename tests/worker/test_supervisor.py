@@ -237,10 +237,10 @@ def test_reload_follows_the_code_and_survives_a_mistake_in_it(scene: Scene) -> N
         source.write_text("this is no Python")
         until(lambda: "could not start" in command.log)
         assert command.children == [first], "the old process stays at work"
-        source.write_text(code.format(2))
+        source.write_text(code.format(22))  # of another length: what was compiled a moment ago is out of date
         until(lambda: command.children and first not in command.children, what="replaced")
         scene.enqueue("version", {})
-        until(lambda: scene.records()[0].result == b"2")
+        until(lambda: scene.records()[0].result == b"22")
         command.send(signal.SIGTERM)
         assert command.wait() == 0
 
