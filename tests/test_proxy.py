@@ -49,7 +49,7 @@ def test_reset_hits_who_is_there_and_refuse_also_who_comes(proxy: Proxy) -> None
 
 
 def test_a_black_hole_swallows_and_heals_with_a_reset(proxy: Proxy) -> None:
-    with plain(proxy, timeout=0.1) as known, plain(proxy, timeout=0.1) as new:
+    with plain(proxy, timeout=1) as known, plain(proxy, timeout=1) as new:
         known.ping()
         proxy.blackhole()
         for client in (known, new):
@@ -61,7 +61,7 @@ def test_a_black_hole_swallows_and_heals_with_a_reset(proxy: Proxy) -> None:
 
 
 def test_half_open_connections_stay_silent_and_new_ones_are_served(proxy: Proxy) -> None:
-    with plain(proxy, timeout=0.1) as known, plain(proxy, timeout=0.1) as new:
+    with plain(proxy, timeout=1) as known, plain(proxy, timeout=1) as new:
         known.ping()
         proxy.blackhole()
         proxy.heal(half_open=True)
@@ -88,7 +88,7 @@ def test_latency_and_trickle(proxy: Proxy) -> None:
 @pytest.mark.parametrize("then", ["reset", "silence"])
 def test_an_order_is_carried_out_and_its_reply_is_lost(then: str, proxy: Proxy, redis_prefix: str) -> None:
     assert then in {"reset", "silence"}
-    with plain(proxy, timeout=0.3) as client:
+    with plain(proxy, timeout=2) as client:
         client.set(redis_prefix, 0)
         loss = proxy.lose_reply(b"INCR", then="silence" if then == "silence" else "reset", skip=1)
         assert client.incr(redis_prefix) == 1

@@ -34,7 +34,7 @@ def test_wait(postgres_url, redis_url):
     with open(os.environ["REPORT"] + ".part", "w") as report:
         report.write(f"{postgres_url}\\n{redis_url}\\n{home}\\n{info['process_id']}\\n")
     os.rename(os.environ["REPORT"] + ".part", os.environ["REPORT"])
-    time.sleep(50)
+    time.sleep(600)
 """
 
 
@@ -213,10 +213,10 @@ def test_each_transaction_behind_a_pooler_meets_another_session(own: bool, postg
 def test_our_pooler_survives_its_server_and_passes_cancels_on(postgres_url: str) -> None:
     with services.pooler(postgres_url, own=True) as url, contextlib.ExitStack() as stack:
         client = stack.enter_context(psycopg.connect(url, autocommit=True, prepare_threshold=None))
-        canceler = threading.Timer(0.2, client.cancel)
+        canceler = threading.Thread(target=cancel_what_runs, args=(client, postgres_url))
         canceler.start()
         with pytest.raises(psycopg.errors.QueryCanceled):
-            client.execute("select pg_sleep(20)")
+            client.execute(ENDLESS)
         canceler.join()
         with psycopg.connect(postgres_url, autocommit=True) as other:
             other.execute("select pg_terminate_backend(%s)", [pids(client)])
@@ -227,6 +227,17 @@ def test_our_pooler_survives_its_server_and_passes_cancels_on(postgres_url: str)
             assert pids(again)
         with pytest.raises(psycopg.OperationalError, match="does not exist"):
             psycopg.connect(url.replace("/postgres", "/nowhere"))
+
+
+ENDLESS = "select pg_sleep(600)"
+
+
+def cancel_what_runs(client: psycopg.Connection[tuple[object, ...]], url: str) -> None:
+    """Cancel the statement as soon as the server works on it."""
+    with psycopg.connect(url, autocommit=True) as other:
+        running = "select 1 from pg_stat_activity where state = 'active' and query = %s"
+        until(lambda: other.execute(running, [ENDLESS]).fetchone(), "the statement does not run")
+    client.cancel()
 
 
 def pids(client: psycopg.Connection[tuple[object, ...]]) -> object:

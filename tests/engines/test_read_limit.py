@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from stoker.engines.redis import RedisEngine
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineSlow, EngineUnavailable
-from tests.harness.apps import within
+from tests.harness.apps import PATIENCE, within
 from tests.harness.proxy import Proxy
 
 LIMIT = 0.05
@@ -48,6 +49,15 @@ def asked(statement: str) -> Steps[list[Row]]:
     return rows
 
 
+async def answers(engine: Engine) -> None:
+    """Ask until it answers in time: a busy machine may need longer than the limit for a short question too."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(EngineSlow):
+                assert (await engine.census()).counts == ()
+                return
+
+
 @pytest.mark.spec("DESCRIBE-10")
 @pytest.mark.engine("sqlite")
 async def test_sqlite_stops_a_long_read_and_not_a_long_write(limited: Any, tmp_path: Path) -> None:
@@ -55,7 +65,7 @@ async def test_sqlite_stops_a_long_read_and_not_a_long_write(limited: Any, tmp_p
     for read in (twin._store.read, twin._store.read_in_slices):
         with pytest.raises(EngineSlow, match="longer than one call may"):
             await read(lambda _: asked(ENDLESS))
-        assert (await twin.census()).counts == ()
+        await answers(twin)
     assert await twin._store.write(lambda _: asked(LONG)) == [(2_000_000,)]
     again = twin.for_loop()
     await again.open()
@@ -77,7 +87,7 @@ async def test_postgres_stops_a_long_read_and_not_a_long_write(
     for read in (store.read, store.stroll):
         with pytest.raises(EngineSlow, match="took too long"):
             await read(lambda _: asked("long"))
-        assert (await twin.census()).counts == ()
+        await answers(twin)
     with psycopg.connect(postgres_url) as connection:
         running = "select count(*) from pg_stat_activity where state = 'active' and query = 'SELECT pg_sleep(30)'"
         assert connection.execute(running).fetchone() == (0,)
@@ -88,10 +98,10 @@ async def test_postgres_stops_a_long_read_and_not_a_long_write(
 @pytest.mark.engine("redis")
 async def test_on_redis_the_caller_stops_waiting(limited: Any, redis_url: str, redis_prefix: str) -> None:
     with Proxy(redis_url) as proxy:
-        twin = await limited(RedisEngine(proxy.url, prefix=redis_prefix), 0.2)
+        twin = await limited(RedisEngine(proxy.url, prefix=redis_prefix), 2)
         assert (await twin.census()).counts == ()
         proxy.blackhole()
         with pytest.raises(EngineUnavailable):
-            await within(twin.census(), 4)
+            await within(twin.census())
         proxy.heal()
-        assert (await within(twin.census(), 10)).counts == ()
+        assert (await within(twin.census())).counts == ()

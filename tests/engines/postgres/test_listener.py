@@ -71,7 +71,7 @@ lock = listener._registry.lock
 lock.acquire()  # as another thread might in the moment of the fork
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(150)
     os._exit(0 if asyncio.run(in_the_child()) else 1)
 lock.release()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child has an ear of its own"

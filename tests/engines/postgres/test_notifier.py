@@ -40,9 +40,9 @@ def draft(job: int, **options: Any) -> Draft:
 
 
 def listeners(url: str) -> set[int]:
-    """The sessions that have just begun to listen."""
+    """The sessions that listen: what they did last is to begin, or to send a pulse."""
     with psycopg.connect(url) as connection:
-        rows = connection.execute("select pid from pg_stat_activity where query ilike 'listen%'").fetchall()
+        rows = connection.execute("select pid from pg_stat_activity where query ~* '^(listen|select 1$)'").fetchall()
         return {pid for (pid,) in rows}
 
 
