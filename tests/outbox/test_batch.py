@@ -8,8 +8,7 @@ import pytest
 
 from stoker.model.errors import InvalidInput
 from stoker.model.outbox import stream as stored
-from stoker.outbox import Batch
-from stoker.outbox.message import message
+from stoker.outbox import Batch, Message
 
 
 class Watch:
@@ -28,7 +27,7 @@ def watch() -> Watch:
 @pytest.fixture
 def batch(watch: Watch) -> Batch[Any]:
     found = [stored.Message(bytes(16), "k", 0, n, b"1", "json", 0) for n in range(11, 17)]
-    return Batch([message(one, "s") for one in found], 0, 0, watch)
+    return Batch([Message(one, "s") for one in found], 0, 0, watch)
 
 
 def numbers(messages: Any) -> list[int]:
@@ -69,7 +68,7 @@ def test_a_unit_can_be_finished_in_part(batch: Batch[Any]) -> None:
 
 @pytest.mark.spec("DELIVER-02")
 def test_only_what_was_handed_out_can_be_finished(batch: Batch[Any]) -> None:
-    other = message(stored.Message(bytes(16), "k", 0, 12, b"1", "json", 0), "s")
+    other: Message[Any] = Message(stored.Message(bytes(16), "k", 0, 12, b"1", "json", 0), "s")
     with pytest.raises(InvalidInput, match="handed out"):
         batch.done(other)
     with pytest.raises(InvalidInput, match="handed out"):

@@ -14,7 +14,7 @@ from stoker.model.errors import InvalidInput, InvalidPayload, PayloadTooLarge
 from stoker.model.ids import text
 from stoker.model.outbox import stream as stored
 from stoker.outbox.entries import BYTES, JSON, encode, reader
-from stoker.outbox.message import Message, message
+from stoker.outbox.message import Message
 
 
 class Placed(msgspec.Struct):
@@ -44,7 +44,7 @@ class Nested(msgspec.Struct):
 def make(body: Any, hint: Any = Any, kind: str | None = None) -> Message[Any]:
     payload, named, raw = encode(body, kind)
     found = stored.Message(bytes(16), "k", 3, 7, payload, named, 1_000_000, {"a": "b"}, raw, 2)
-    return message(found, "orders", reader(hint, "publish()"))
+    return Message(found, "orders", reader(hint, "publish()"))
 
 
 @pytest.mark.spec("PUBLISH-04")

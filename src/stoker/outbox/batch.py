@@ -40,7 +40,7 @@ class Batch(Generic[T_co]):
         self._messages = messages
         self._time_left = time_left
         self._block = block
-        self._progress = Progress(tuple(one.number for one in messages))
+        self._progress = Progress(tuple([one.number for one in messages]))
         self._handed = 0
         self._closed = False
         self._lock = threading.Lock()  # a handler in a thread hands out while the loop may close the batch

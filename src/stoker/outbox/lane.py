@@ -47,7 +47,7 @@ from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
 from stoker.outbox.failed_turns import FailedTurns
 from stoker.outbox.handlers import Handler
-from stoker.outbox.message import message
+from stoker.outbox.message import Message
 from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
 from stoker.services import ServiceContext
 
@@ -317,7 +317,7 @@ class Turn:
 
     def _batch(self, messages: Sequence[stored.Message]) -> Batch[Any]:
         read, stream = self._handler.read, self._lanes.stream
-        given = [message(one, stream, read) for one in messages]
+        given: list[Message[Any]] = [Message(one, stream, read) for one in messages]
         cursor = self.lease.cursor
         block = self._own_block if self._handler.rules.mode == "leased" else None
         return Batch[Any](given, cursor.partition, attempts_seen(cursor), self.time_left, block)

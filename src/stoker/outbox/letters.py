@@ -41,7 +41,7 @@ from stoker.model.time import SECOND, Seconds, Span, moment, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
 from stoker.outbox.handlers import Handler
-from stoker.outbox.message import message
+from stoker.outbox.message import Message
 from stoker.outbox.outcomes import reason_of
 
 
@@ -238,7 +238,7 @@ async def _claimed(streams: Streams, one: stored.Letter, handler: Handler, calle
 async def _deliver(claimed: stored.Letter, handler: Handler, caller: Caller, limit: float) -> str | None:
     """Call the handler with one letter; returns why it was not delivered."""
     end = time.monotonic() + limit
-    only = message(message_of(claimed), claimed.stream, handler.read)
+    only: Message[Any] = Message(message_of(claimed), claimed.stream, handler.read)
     batch = Batch[Any]([only], claimed.partition, claimed.attempts, lambda: end - time.monotonic())
     try:
         async with asyncio.timeout(limit):

@@ -30,7 +30,7 @@ class Message(msgspec.Struct, Generic[T_co], frozen=True, weakref=False):
 
     `id` is the idempotency key: it stays the same whenever the message is delivered, also after a restored backup,
     where numbers may be given again. `attempts` are earlier deliveries. `raw`: the payload is the bytes that were
-    appended, not JSON.
+    appended, not JSON. Its body is not missing: such messages become letters.
     """
 
     # A batch may have hundreds of them, so whatever a handler may not ask for is made when it asks.
@@ -53,7 +53,7 @@ class Message(msgspec.Struct, Generic[T_co], frozen=True, weakref=False):
     def payload(self) -> bytes:
         """The bytes of the body."""
         found = self._stored.payload
-        assert found is not None, "messages without a body become letters"
+        assert found is not None
         return found
 
     @property
@@ -105,8 +105,3 @@ class Message(msgspec.Struct, Generic[T_co], frozen=True, weakref=False):
     def __repr__(self) -> str:
         place = f"{self.stream}/{self.partition}:{self.number}"
         return f"<Message {place} {self.id} key={self.key!r} type={self.type!r}>"
-
-
-def message(found: stored.Message, stream: str, read: Reader = unread) -> Message[Any]:
-    """A stored message as a handler gets it; its body must not be missing."""
-    return Message(found, stream, read)

@@ -11,7 +11,6 @@ import pytest
 from stoker.model.outbox import stream as stored
 from stoker.model.time import instant
 from stoker.outbox import Message
-from stoker.outbox.message import message
 from stoker.registry import mint
 from tests import services
 from tests.services import Server, Unavailable
@@ -42,12 +41,12 @@ def make() -> Make:
     """Makes messages of a stream, numbered from 1."""
     made: list[Message[Any]] = []
 
-    def made_message(key: str = "a", payload: bytes = b"{}", **fields: Any) -> Message[Any]:
+    def message(key: str = "a", payload: bytes = b"{}", **fields: Any) -> Message[Any]:
         given: dict[str, Any] = {"type": "OrderPlaced", "partition": 3, **fields}
         created = instant(datetime(2030, 1, 1, tzinfo=UTC), "created")
         found = stored.Message(mint(), key, payload=payload, number=len(made) + 1, created=created, **given)
-        one = message(found, "orders")
+        one: Message[Any] = Message(found, "orders")
         made.append(one)
         return one
 
-    return made_message
+    return message

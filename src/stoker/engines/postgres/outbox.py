@@ -17,10 +17,10 @@ from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql
-from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, read_cursor, read_message, turn_row
+from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
-from stoker.engines.sql.stream_rows import pack_headers
+from stoker.engines.sql.stream_rows import pack_headers, read_messages
 from stoker.model.errors import NotFound
 from stoker.model.outbox.cursor import (
     Consumer,
@@ -200,8 +200,7 @@ def _write(place: Place, cursor: Cursor, limit: int = 0, most: int = 0, *, lax: 
 
 def _leased(place: Place, cursor: Cursor, rows: Sequence[Row], parked: set[str]) -> Lease | None:
     """Return a lease with the messages of `outbox_turn`; None if it wrote nothing."""
-    partition, seen = cursor.partition, attempts_seen(cursor)
-    messages = tuple([read_message(partition, row, seen) for row in rows])
+    messages = tuple(read_messages(cursor.partition, rows, attempts_seen(cursor)))
     if not messages:
         return None
     return Lease(

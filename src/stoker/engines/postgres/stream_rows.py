@@ -12,7 +12,6 @@ from stoker.engines.sql.steps import Row
 from stoker.engines.sql.stream_rows import PARTITION, cursor_values, letter_values
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.letters import Letter
-from stoker.model.outbox.stream import Message
 from stoker.model.time import Instant
 
 
@@ -63,11 +62,6 @@ def turn_row(place: Place, cursor: Cursor, *, limit: int = 0, most: int = 0, lax
 def next_turn_row(place: Place, cursor: Cursor, limit: int, most: int, clock: Instant | None) -> Row:
     """Return the values with which `outbox_turn` leases a cursor anew: its instants are counted from now."""
     return (*place, *cursor_values(cursor), limit, most, True, True, clock)
-
-
-def read_message(partition: int, row: Row, attempts: int) -> Message:
-    """Return a message of the log."""
-    return stream_rows.read_message(partition, row[0], row[1:8], attempts)
 
 
 def letter_row(letter: Letter) -> Row:

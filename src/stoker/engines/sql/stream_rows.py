@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from stoker.engines.sql.packing import encode
@@ -29,15 +31,23 @@ def read_headers(stored: str | None) -> dict[str, str] | None:
         return None
 
 
-def read_message(partition: int, number: int, row: Row, attempts: int) -> Message:
-    """Return a message of the log. One that cannot be read has no payload: it becomes a letter, and others go on."""
+def read_messages(partition: int, rows: Iterable[Row], attempts: int, base: int = 0) -> list[Message]:
+    """Return messages of the log, by rows that begin with their places behind `base`."""
+    return [
+        Message(id_, key, partition, place - base, payload, type_, created, {}, bool(raw), attempts)
+        if headers is None and type(payload) is bytes
+        else _read_message(partition, place - base, (id_, created, raw, key, type_, headers, payload), attempts)
+        for place, id_, created, raw, key, type_, headers, payload, *_ in rows
+    ]
+
+
+def _read_message(partition: int, number: int, row: Row, attempts: int) -> Message:
+    """Return a message with headers. One that cannot be read has no payload: it becomes a letter, and others go on."""
     id_, created, raw, key, type_, stored, payload = row
-    headers = {} if stored is None else read_headers(stored)
-    if type(payload) is not bytes:  # what a driver returns, unless the body is missing
-        payload = bytes(payload) if isinstance(payload, bytearray | memoryview) else None
-    if headers is None:
-        headers, payload = {}, None
-    return Message(id_, key, partition, number, payload, type_, created, headers, bool(raw), attempts)
+    headers = read_headers(stored)
+    readable = isinstance(payload, bytes | bytearray | memoryview) and headers is not None
+    body = bytes(payload) if readable else None
+    return Message(id_, key, partition, number, body, type_, created, headers or {}, bool(raw), attempts)
 
 
 def cursor_values(cursor: Cursor) -> Row:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.steps import Many, Row, Steps
-from stoker.engines.sql.stream_rows import pack_headers
+from stoker.engines.sql.stream_rows import pack_headers, read_messages
 from stoker.engines.sqlite import letters
 from stoker.engines.sqlite.claim import living
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.stream_rows import NUMBERS, Place, read_cursor, read_message, write_cursor
+from stoker.engines.sqlite.stream_rows import NUMBERS, Place, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.errors import NotFound
 from stoker.model.job import Claim
@@ -202,8 +202,8 @@ def _read(place: Place, cursor: Cursor, wish: Wish) -> Steps[Lease | None]:
     due = yield from letters.due(cursor, place)
     if due is not None:
         return Lease(cursor, (message_of(due),), replayed=True, more=True)
-    found = yield from _behind(place, cursor, limit, wish.bytes)
-    messages = _within(found[:limit], wish.bytes)
+    found, size = yield from _behind(place, cursor, limit, wish.bytes)
+    messages = tuple(found[:limit]) if size <= wish.bytes else _within(found[:limit], wish.bytes)
     if not messages:
         return None
     keys: set[str] = set()
@@ -212,20 +212,19 @@ def _read(place: Place, cursor: Cursor, wish: Wish) -> Steps[Lease | None]:
     return Lease(cursor, messages, frozenset(keys), more=len(found) > len(messages))
 
 
-def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[list[Message]]:
+def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[tuple[list[Message], int]]:
     """Read messages behind a cursor until there is one more than the limit, or more bytes than wanted."""
-    seen = attempts_seen(cursor)
-    messages: list[Message] = []
+    found: list[Row] = []
     size, last = 0, place.base + cursor.position
-    while len(messages) <= limit and size <= most:
-        count = min(limit + 1 - len(messages), FEW)
+    while len(found) <= limit and size <= most:
+        count = min(limit + 1 - len(found), FEW)
         rows = yield _MESSAGES, (last, place.end, count)
-        messages += [read_message(row, seen) for row in rows]
-        size += sum(len(row[-1] or b"") for row in rows)
+        found += rows
+        size += sum([len(row[-1] or b"") for row in rows])
         if len(rows) < count:
             break
         last = rows[-1][0]
-    return messages
+    return read_messages(cursor.partition, found, attempts_seen(cursor), place.base), size
 
 
 def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:

@@ -13,7 +13,6 @@ from stoker.engines.sql.stream_rows import PARTITION, cursor_values, letter_valu
 from stoker.engines.sqlite.statements import sql
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.letters import Letter
-from stoker.model.outbox.stream import Message
 
 NUMBERS = 40
 """Bits of a message's place that are its number; those above are its partition."""
@@ -41,11 +40,6 @@ class Place(NamedTuple):
 def _parted(at: int) -> tuple[int, int]:
     """Return the partition and the number of a message by its place."""
     return at >> NUMBERS & PARTITION, at & ((1 << NUMBERS) - 1)
-
-
-def read_message(row: Row, attempts: int) -> Message:
-    """Return a message of the log."""
-    return stream_rows.read_message(*_parted(row[0]), row[1:], attempts)
 
 
 def read_cursor(stream: str, row: Row) -> tuple[Place, Cursor]:

@@ -132,10 +132,10 @@ def check_type(value: str) -> None:
         raise InvalidInput("payload type", value, "must be printable ASCII")
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A numbered message as it is read for delivery. The payload is None only where the stored body is missing.
 
-    `attempts` are earlier deliveries.
+    `attempts` are earlier deliveries. It refers to nothing that could refer to it, so the collector skips it.
     """
 
     id: MessageId
