@@ -255,6 +255,7 @@ async def test_dead_rows_under_a_held_snapshot_cost_a_turn_nothing(
         fields = (position, 0, None, "w1", 1, 1, 0, 1, None, 0)
         asked: list[tuple[str, tuple[Any, ...]]] = [
             ("outbox_sequence", ("orders", snapshot, home, 1_000, False, False)),
+            ("outbox_look", ("orders", snapshot, home, 1_000, False, False, "publish", None, "w1", None, None)),
             ("outbox_cursors", ("orders", "publish", None, "w1", None, None)),
             ("outbox_turn", (rid, pid, turn, *fields, 10, 1 << 20, True, False, None)),
             ("outbox_turn", (rid, pid, turn, *fields, 10, 1 << 20, True, True, None)),

@@ -47,7 +47,7 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
-from stoker.engines.sql.steps import Steps, just
+from stoker.engines.sql.steps import Row, Steps, just
 from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_letters, of_steer
 from stoker.model.control import Budget, Presence, Queue, Tuning
@@ -414,13 +414,13 @@ class PostgresEngine(Documents):
 
     @timed(write=True)
     async def lease(self, wish: Wish) -> Lease | Rest:
-        complete = await self._sequencer.step(wish.stream)
+        complete, rows = await self._sequencer.look(wish)
         while True:
-            found = await self._store.each("stream", lambda: outbox.lease(self._store.now(), wish))
+            found = await self._store.each("stream", partial(outbox.lease, self._store.now(), wish, rows))
             if complete or isinstance(found, Lease):
                 return found
             # What is committed may not have its number yet.
-            complete = await self._sequencer.step(wish.stream, patient=True)
+            complete, rows = await self._sequencer.look(wish, patient=True)
 
     @timed(write=True)
     async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
@@ -428,15 +428,16 @@ class PostgresEngine(Documents):
         clock = self._store.now()
         if tx is not None:
             return await self._join(tx, lambda _: outbox.advance(clock, advance, lax=False))
+        rows: list[Row] = []
         if wish is not None:
             if self._sequencer.recent(wish.stream):
                 lease = await self._store.each("stream", partial(outbox.go_on, clock, advance, wish))
                 if lease is not None:
                     return Advanced(applied=True, lease=lease)
-            await self._sequencer.step(wish.stream)
+            _, rows = await self._sequencer.look(wish, advance)
         if outbox.has_letters(advance):
             return await self._store.write(lambda _: outbox.advance(clock, advance, wish), lane="stream", lax=True)
-        return await self._store.each("stream", lambda: outbox.advance(clock, advance, wish))
+        return await self._store.each("stream", lambda: outbox.advance(clock, advance, wish, rows))
 
     @timed(write=False)
     async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:

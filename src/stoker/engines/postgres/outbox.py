@@ -148,10 +148,15 @@ def _usual(values: list[T]) -> tuple[list[T], T | None]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def lease(clock: Instant | None, wish: Wish) -> Steps[Lease | Rest]:
-    """Take a partition and read what is to be delivered."""
+def lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Steps[Lease | Rest]:
+    """Take a partition and read what is to be delivered.
+
+    `looked` are the cursors as a look has just shown them. They are used once: a repetition looks again.
+    """
     while True:
-        rows = yield _CURSORS, (wish.stream, wish.consumer, None, wish.worker, clock, None)
+        rows, looked[:] = looked[:], []
+        if not rows:
+            rows = yield _CURSORS, (wish.stream, wish.consumer, None, wish.worker, clock, None)
         if not rows:
             raise NotFound(
                 f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is "
@@ -203,12 +208,13 @@ def _leased(place: Place, cursor: Cursor, rows: Sequence[Row], parked: set[str])
     messages = tuple(read_messages(cursor.partition, rows, attempts_seen(cursor)))
     if not messages:
         return None
+    more = rows[-1][8] > messages[-1].number
     return Lease(
         cursor,
         messages,
         frozenset(parked.intersection(message.key for message in messages) if parked else ()),
-        more=rows[-1][8] > messages[-1].number,
-        ref=(place._replace(turn=place.turn + 1), cursor),
+        more=more,
+        ref=(place._replace(turn=place.turn + 1), cursor) if more else None,
     )
 
 
@@ -242,9 +248,16 @@ def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Steps[Lease | N
     return _leased(place, leased(free, wish.worker, rows[0][9], wish.terms), rows, set()) if rows else None
 
 
-def advance(clock: Instant | None, change: Advance, wish: Wish | None = None, *, lax: bool = True) -> Steps[Advanced]:
-    """Store an advance; with `wish`, lease the same partition again if there is more."""
-    shown = yield from _newest(clock, change, wish)
+def advance(
+    clock: Instant | None,
+    change: Advance,
+    wish: Wish | None = None,
+    looked: list[Row] | None = None,
+    *,
+    lax: bool = True,
+) -> Steps[Advanced]:
+    """Store an advance; with `wish`, lease the same partition again if there is more. `looked`: as for `lease`."""
+    shown = yield from _newest(clock, change, wish, looked)
     after = None if shown is None else advanced(shown.cursor, change, shown.now)
     if shown is None or after is None:
         return Advanced(applied=False)
@@ -265,10 +278,13 @@ def advance(clock: Instant | None, change: Advance, wish: Wish | None = None, *,
     return Advanced(applied=bool(rows))
 
 
-def _newest(clock: Instant | None, change: Advance, wish: Wish | None) -> Steps[Shown | None]:
-    worker = None if wish is None else wish.worker
-    values = (change.stream, change.consumer, change.partition, worker, clock, change.position)
-    rows = yield _CURSORS, values
+def _newest(
+    clock: Instant | None, change: Advance, wish: Wish | None, looked: list[Row] | None = None
+) -> Steps[Shown | None]:
+    rows = [looked.pop()] if looked else []
+    if not rows:
+        worker = None if wish is None else wish.worker
+        rows = yield _CURSORS, (change.stream, change.consumer, change.partition, worker, clock, change.position)
     return read_cursor(change.stream, rows[0]) if rows else None
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.steps import Row, Steps
+from stoker.model.outbox.cursor import Wish
+from stoker.model.outbox.delivery import Advance
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
 
 _SEQUENCE = sql("outbox_sequence")
+_LOOK = sql("outbox_look")
 _LOCK = sql("outbox_sequence_lock")
 
 FEWEST, MOST = 1_000, 100_000
@@ -56,13 +60,25 @@ class Sequencer:
 
         A `patient` step has waited for that session long enough: what it holds up is numbered when it ends.
         """
+        complete, _ = await self._step(stream, _SEQUENCE, (), patient=patient)
+        return complete
+
+    async def look(self, wish: Wish, change: Advance | None = None, *, patient: bool = False) -> tuple[bool, list[Row]]:
+        """Make a step, then show the cursors of a consumer, or the one that is to advance: one statement does both."""
+        place = (None, None) if change is None else (change.partition, change.position)
+        asked = (wish.consumer, place[0], wish.worker, self._store.now(), place[1])
+        complete, rows = await self._step(wish.stream, _LOOK, asked, patient=patient)
+        return complete, [row[4:] for row in rows if row[4] is not None]
+
+    async def _step(self, stream: str, name: str, more: Row, *, patient: bool) -> tuple[bool, Sequence[Row]]:
         window = self._windows.setdefault(stream, _Window())
         at = time.monotonic()
         entire = window.seen is None or at - window.swept >= WHOLE_EVERY
-        values = (stream, window.seen, window.home, window.most, entire, patient)
-        [(moved, seen, missed, started)] = await self._store.once("stream", _SEQUENCE, values, extra=30.0)
+        values = (stream, window.seen, window.home, window.most, entire, patient, *more)
+        rows = await self._store.once("stream", name, values, extra=30.0)
+        moved, seen, missed, started = rows[0][:4]
         if moved < 0:
-            return patient
+            return patient, rows
         if missed:
             _log.error(
                 "%d messages of stream %s were numbered late: they were committed, and no step had found them. They "
@@ -76,7 +92,7 @@ class Sequencer:
             window.swept = at
         window.seen, window.home = seen, started
         window.most = min(window.most * 2, MOST) if full else FEWEST
-        return not full
+        return not full, rows
 
     def recent(self, stream: str) -> bool:
         """Whether a step was complete a short time ago."""
