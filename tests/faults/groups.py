@@ -82,8 +82,8 @@ async def finish(url: str, made: list[str]) -> list[str]:
         engine = await jobs.engine()
         open_ = wanted
         while open_:  # of those that are closed there may be thousands, and reading them costs the worker's time
-            found = await _groups(engine, open_[:100])
-            closed = {one.id for one in found if one is not None and one.closed_at is not None}
+            found = zip(open_, await _groups(engine, open_[:100]), strict=False)
+            closed = {group for group, one in found if one is None or one.closed_at is not None}
             open_ = [group for group in open_ if group not in closed]
             await asyncio.sleep(0 if closed else 0.2)
         while (await engine.sweep_groups()).closed:  # their callbacks died with a process
@@ -115,9 +115,8 @@ async def examined(engine: Engine, wanted: list[bytes]) -> list[str]:
         cursor = page.cursor
         if cursor is None:
             break
-    for group in await _groups(engine, wanted):
-        assert group is not None
-        wrong += _judge(group, members[group.id], called)
+    for id_, group in zip(wanted, await _groups(engine, wanted), strict=True):
+        wrong += [f"{ids.text(id_)} is gone"] if group is None else _judge(group, members[id_], called)
     stored = len(called)
     if stored != 2 * len(wanted):
         wrong.append(f"{stored} callbacks of {len(wanted)} groups")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.redis import RedisClusterEngine, RedisEngine
+from stoker.engines.redis import RedisClusterEngine, RedisEngine, groups
 from stoker.engines.redis.store import Store
 from stoker.model.errors import EngineRefused, EngineUnavailable
-from stoker.model.groups import Group, into_group, new_group
+from stoker.model.groups import Group, Swept, into_group, new_group
 from stoker.model.job import Demand, Draft, Job, Options, Status, Verdict, chain
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
@@ -112,6 +112,27 @@ async def test_many_sweeps_at_once_store_the_callbacks_once(
     await engine.settle([conclude(claim, Done())])
     await asyncio.gather(*(engine.sweep_groups() for _ in range(8)))
     assert await engine.claim(DEMAND) == []
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("GROUP-26")
+async def test_a_sweep_keeps_a_group_whose_callbacks_another_client_stored_meanwhile(
+    engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = draft("then")
+    group = await make(engine, draft(), then=then)
+    await lose_closings(monkeypatch, engine)
+    look = groups._due
+
+    async def slowly(*arguments: Any) -> Any:
+        found = await look(*arguments)
+        monkeypatch.setattr(groups, "_due", look)
+        assert (await engine.sweep_groups()).closed == 1
+        return found
+
+    monkeypatch.setattr(groups, "_due", slowly)
+    assert await engine.sweep_groups() == Swept()
+    assert (await read(engine, group)).expires_at is not None
 
 
 @pytest.mark.engine("redis")

@@ -30,7 +30,7 @@ from stoker.model.groups import (
 )
 from stoker.model.ids import JobId, text
 from stoker.model.job import Draft, Stored, links
-from stoker.model.time import MINUTE
+from stoker.model.time import MINUTE, Instant
 
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
@@ -193,26 +193,27 @@ async def sweep(store: Store, limit: int) -> Swept:
     store.connection.inside()
     abandoned = closed = removed = 0
     for shard in [store.home, *(await store.shards() if store.connection.cluster else ())]:
-        for key in await _due(store, shard, limit):
-            state, pending, closed_at = await store.connection.call("HMGET", key, "s", "p", "closed")
+        now, keys = await _due(store, shard, limit)
+        for key in keys:
+            # Another client may have stored the callbacks since: then the group is due at the end of its retention.
+            state, pending, expires = await store.connection.call("HMGET", key, "s", "p", "expires")
             if pending is not None:
                 closed += await close_one(store, shard, key)
-            elif closed_at is not None or state is None:
+            elif state is None or (expires is not None and int(expires) < now):
                 removed += await _remove(store, shard, key)
-            else:
+            elif expires is None:
                 abandoned += await seal(store, _id_of(key), abandoned=True)
     return Swept(abandoned=abandoned, closed=closed, removed=removed)
 
 
-async def _due(store: Store, shard: Shard, limit: int) -> list[str]:
-    """The keys of groups that a sweep has to look at now; mostly found empty by one command."""
-    agenda = shard.key(GROUPS)
-    soon = store.local_now() + MINUTE
+async def _due(store: Store, shard: Shard, limit: int) -> tuple[Instant, list[str]]:
+    """The time, and the keys of groups that a sweep has to look at now; mostly found empty by one command."""
+    agenda, soon = shard.key(GROUPS), store.local_now() + MINUTE
     if not await store.connection.call("ZRANGEBYSCORE", agenda, "-inf", soon, "LIMIT", 0, 1):
-        return []
+        return soon, []
     now = await store.now()
     found = await store.connection.call("ZRANGEBYSCORE", agenda, "-inf", f"({now}", "LIMIT", 0, limit)
-    return [key.decode() for key in found]
+    return now, [key.decode() for key in found]
 
 
 async def _remove(store: Store, shard: Shard, key: str) -> int:
