@@ -7,6 +7,7 @@ are few of them. Everything else walks all jobs. What the walk does not narrow, 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -14,30 +15,46 @@ from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
 from stoker.engines.redis.keys import AGAIN, WAIT, Shard
-from stoker.engines.redis.record_format import CHARS, eight, ids_in_line, ids_of
+from stoker.engines.redis.record_format import (
+    CHARS,
+    eight,
+    end_of,
+    ids_in_line,
+    ids_of,
+    read_body,
+    read_label,
+)
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.store import Store
+from stoker.engines.redis.store import Store, stored_of
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.model.ahead import Ahead, Gate, look_ahead
+from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LISTED, Job, Status
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
 from stoker.model.record import WAITING
-from stoker.model.time import Instant
+from stoker.model.time import MINUTE, Instant
 
 CHUNK = 500
 MOST_LOTS = 5_000
 """Entries of one due time that are read together."""
 FAR = b"\xff" * 17
 """Behind every id."""
+CLOCKS_APART = MINUTE
+"""The servers of a cluster may stamp ends that are ahead of the home shard's clock by less than this."""
+TENANT = 2
+"""The flag of a body with a tenant."""
 
 _ACTIVE = script("active", divided=True)
 _AHEAD = {divided: script("ahead", divided=divided) for divided in (False, True)}
 _ENDED = script("ended")
 
-Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[JobId]]]
-"""The next ids strictly behind one in the order asked (None: from the beginning), at most so many."""
+Entry: TypeAlias = tuple[JobId, bytes]
+"""A job on a walk, with its body where the walk brings it."""
+
+Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[Entry]]]
+"""The next jobs strictly behind one in the order asked (None: from the beginning), at most so many."""
 
 
 async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
@@ -74,7 +91,7 @@ async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
 
 async def find(store: Store, query: Query) -> Page:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
-    now = await store.now() if query.due is not None else 0
+    now = await store.now() if query.due is not None or query.order == "finished" else 0
     if query.timed:
         return await _by_time(store, query, now)
     shards = [one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues]
@@ -88,19 +105,19 @@ async def find(store: Store, query: Query) -> Page:
     )
     while not ended:
         chunk = await _next(sources, cursor, size, query.order)
-        looks = await _look(store, chunk, details=sure)
+        looks = await _look_along(store, chunk, query, sure=sure)
         matching: list[tuple[JobId, Shard]] = []
-        for job, shard in chunk:
+        for job, shard, body in chunk:
             if scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
                 known = looks if sure else None
                 return Page(found + await _whole(store, matching, query, now, known), cursor, scanned)
             cursor = job
             found_job = looks.get(job)
-            if found_job is None:
+            if found_job is None and not body:
                 continue
             scanned += 1
             # A record has every field that `matches` looks at, and most records do not match.
-            if matches(cast("Job", found_job.record), query, now):
+            if found_job is not None and matches(cast("Job", found_job.record), query, now):
                 matching.append((job, shard))
         found += await _whole(store, matching, query, now, looks if sure else None)
         ended = len(chunk) < size
@@ -124,6 +141,8 @@ async def _by_time(store: Store, query: Query, now: Instant) -> Page:
     sources = [(shard, source) for shard, found in zip(shards, lists, strict=True) for source in found]
     found: list[Job] = []
     scanned, size, place, latest = 0, min(query.limit + 1, CHUNK), query.start(now), query.order == "finished"
+    if latest:  # whatever seems to end later is kept for another time than its list says
+        place = min(place, (now + CLOCKS_APART, FAR))
     merged = MergedLists(len(sources), place, descending=latest)
     while True:
         while hungry := merged.hungry(size):
@@ -216,8 +235,8 @@ async def _few_odd(store: Store, shard: Shard, wanted: frozenset[Status]) -> lis
         return None
     entries = await store.connection.pipeline([("ZRANGEBYLEX", key, *bound) for bound in bounds])
     ids = [entry[1:] for some in entries for entry in some]
-    looks = await _look(store, [(job, shard) for job in ids])
-    return sorted(((look.record.finished_at or 0, job) for job, look in looks.items()), reverse=True)
+    states = await store.connection.call("HMGET", shard.key("state"), *ids) if ids else []
+    return sorted(((end_of(state), job) for job, state in zip(ids, states, strict=True) if state), reverse=True)
 
 
 def _sorted_places(places: list[Place]) -> TimedSource:
@@ -329,11 +348,77 @@ def _by_due_in_lines(key: str) -> TimedSource:
 
 async def _next(
     sources: list[tuple[Shard, Source]], cursor: JobId | None, size: int, order: str
-) -> list[tuple[JobId, Shard]]:
-    """The next ids of all sources in one order, each once."""
+) -> list[tuple[JobId, Shard, bytes]]:
+    """The next jobs of all sources in one order, each once."""
     answers = await spread(sources, lambda source: source[1](cursor, size))
-    found = {job: shard for (shard, _), ids in zip(sources, answers, strict=True) for job in ids}
-    return sorted(found.items(), key=lambda item: item[0], reverse=order == "newest")[:size]
+    found = {job: (shard, body) for (shard, _), some in zip(sources, answers, strict=True) for job, body in some}
+    ordered = sorted(found.items(), key=lambda item: item[0], reverse=order == "newest")[:size]
+    return [(job, shard, body) for job, (shard, body) in ordered]
+
+
+async def _look_along(
+    store: Store, chunk: list[tuple[JobId, Shard, bytes]], query: Query, *, sure: bool
+) -> dict[JobId, StoredJob]:
+    """The records of a chunk, by id; where the walk brought the bodies, those alone that may match.
+
+    A record is then put together from what is stored beside the body. It may change meanwhile: matching ones are read
+    again.
+    """
+    places: dict[Shard, list[Entry]] = {}
+    for job, shard, body in chunk:
+        if body and may_match(body, query):
+            places.setdefault(shard, []).append((job, body))
+    found = await _look(store, [(job, shard) for job, shard, body in chunk if not body], details=sure)
+    for some in await spread(places.items(), lambda place: _beside(store, *place, query)):
+        found |= some
+    return found
+
+
+async def _beside(store: Store, shard: Shard, entries: list[Entry], query: Query) -> dict[JobId, StoredJob]:
+    ids = [job for job, _ in entries]
+    parts = [("HMGET", shard.key(name), *ids) for name in ("state", "last", "corrupt")]
+    # A job without a state never ran: it is pending, and has no error but that its body cannot be read.
+    fresh = Status.PENDING in query.wanted and query.error is None and query.same_error is None
+    return {
+        job: stored_of([body, state, *more])
+        for (job, body), state, *more in zip(entries, *await store.connection.pipeline(parts), strict=True)
+        if state is not None or fresh or _readable(body) is None
+    }
+
+
+def may_match(body: bytes, query: Query) -> bool:
+    """Can the job of this body be on the query's pages? It says yes where the body alone cannot tell.
+
+    A part of `query.matches`. A text is compared if it is ASCII and the payload as well.
+    """
+    label = _readable(body)
+    if label is None:
+        return True
+    (kind, queue, _, flags), at = label
+    created = int.from_bytes(body[16:24])
+    return (
+        (not query.queues or queue in query.queues)
+        and (not query.kinds or kind in query.kinds)
+        and (query.tenant is None or bool(flags & TENANT))
+        and (query.since is None or created >= query.since)
+        and (query.until is None or created < query.until)
+        and (query.payload is None or _may_hold(body[at:], query.payload))
+    )
+
+
+def _readable(body: bytes) -> tuple[tuple[str, str, int, int], int] | None:
+    """Kind, queue, budget and flags of a body, and where they end; None for a body that cannot be read."""
+    try:
+        found = read_label(body)
+        if found[0][3]:
+            read_body(body)
+    except (CorruptRecord, IndexError, UnicodeDecodeError, struct.error):
+        return None
+    return found
+
+
+def _may_hold(payload: bytes, text: str) -> bool:
+    return not (text.isascii() and payload.isascii()) or text.lower().encode() in payload.lower()
 
 
 async def _look(store: Store, chunk: list[tuple[JobId, Shard]], *, details: bool = False) -> dict[JobId, StoredJob]:
@@ -412,7 +497,7 @@ def _indexed(store: Store, shard: Shard, name: str, prefix: bytes, order: str) -
     """A walk along an index: entries of one prefix, in the order of the ids behind it."""
     key, end = shard.key(name), len(prefix) + 16
 
-    async def source(after: JobId | None, n: int) -> list[JobId]:
+    async def source(after: JobId | None, n: int) -> list[Entry]:
         if order == "newest":
             bound = b"(" + prefix + (FAR if after is None else after)
             found = await store.connection.call("ZREVRANGEBYLEX", key, bound, b"[" + prefix, "LIMIT", 0, n)
@@ -420,7 +505,7 @@ def _indexed(store: Store, shard: Shard, name: str, prefix: bytes, order: str) -
             # What follows the id in an entry begins with a zero byte, if anything does.
             bound = b"[" + prefix if after is None else b"[" + prefix + after + b"\1"
             found = await store.connection.call("ZRANGEBYLEX", key, bound, b"(" + prefix + FAR, "LIMIT", 0, n)
-        return [entry[len(prefix) : end] for entry in found]
+        return [(entry[len(prefix) : end], entry if name == "jobs" else b"") for entry in found]
 
     return source
 
@@ -429,10 +514,10 @@ def _listed(ids: Iterable[JobId], order: str) -> Source:
     """A walk along ids that are known already."""
     ordered = sorted(ids, reverse=order == "newest")
 
-    async def source(after: JobId | None, n: int) -> list[JobId]:
+    async def source(after: JobId | None, n: int) -> list[Entry]:
         if after is None:
-            return ordered[:n]
-        return [job for job in ordered if (job < after if order == "newest" else job > after)][:n]
+            return [(job, b"") for job in ordered[:n]]
+        return [(job, b"") for job in ordered if (job < after if order == "newest" else job > after)][:n]
 
     return source
 

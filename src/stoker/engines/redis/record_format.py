@@ -266,6 +266,16 @@ def _read_state(job: StoredJob, raw: bytes) -> dict[str, Any]:
     return found
 
 
+def end_of(raw: bytes) -> Instant:
+    """When the job of a state ended; 0 for one that did not, or whose state cannot be read."""
+    try:
+        _, _, size = _FENCE.unpack_from(raw)
+        finished: Instant = _END.unpack_from(raw, _FENCE.size + size + STATE_FORMAT.size)[0]
+    except struct.error:
+        return 0
+    return finished
+
+
 def fence(worker: str, token: int) -> bytes:
     """How the state of a job begins that runs under this worker and token."""
     name = worker.encode()

@@ -183,7 +183,7 @@ class Store:
             part = ids[start : start + LOADED_AT_ONCE]
             instant, rows = await self.run(_LOAD, shard, ("1" if details else "", *part))
             now = now or self.seen(instant)
-            found += [_stored(row) if row else None for row in rows]
+            found += [stored_of(row) if row else None for row in rows]
         return now, found
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
@@ -268,7 +268,7 @@ class Store:
             await self.connection.pipeline(commands)
 
 
-def _stored(row: list[Any]) -> StoredJob:
+def stored_of(row: list[Any]) -> StoredJob:
     """A job from the answer of `load`; one that cannot be read is shown as a dead job, as far as it can."""
     body, state, last, aside = row[:4]
     try:
