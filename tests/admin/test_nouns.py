@@ -74,6 +74,25 @@ async def test_a_job_is_shown_with_everything_it_belongs_to(admin: Admin, app: S
     assert (found.view, found.value, found.host, found.runs_long) == ("done", {"sent": 1}, None, False)
 
 
+@pytest.mark.spec("EVENT-12")
+async def test_the_life_of_a_job_is_told_where_its_events_were_lost(
+    admin: Admin, app: Stoker, clock: VirtualClock
+) -> None:
+    """As by a process that died before it wrote them, or for a job of a user's transaction that no worker claimed."""
+    engine = await app.engine()
+    draft = app.draft("send")
+    await engine.insert([draft])
+    assert [one.type for one in (await admin.jobs.get(ids.text(draft.id))).events] == ["enqueued"]
+    later(clock, MINUTE)
+    claims = await claim(app)
+    later(clock, MINUTE)
+    await engine.renew("w", [(one.id, one.token) for one in claims])
+    await end(app, claims, Status.DEAD, "boom")
+    told = (await admin.jobs.get(ids.text(draft.id))).events
+    assert [(one.type, one.attempt) for one in told] == [("enqueued", 0), ("started", 1), ("failed", 1)]
+    assert [one.at - told[0].at for one in told] == [timedelta(minutes=n) for n in range(3)]
+
+
 @pytest.mark.spec("ADMIN-11")
 async def test_a_copy_a_chain_and_a_schedule_are_named(admin: Admin, app: Stoker) -> None:
     first = await app.enqueue(chain(app.draft("send"), app.draft("resize")))

@@ -25,9 +25,10 @@ from stoker.model.events import (
     transition_to_pending,
     transition_to_running,
     transitions_of_alter,
+    with_record,
 )
 from stoker.model.groups import Closing, new_group
-from stoker.model.job import Claim, Draft, Options, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.job import Claim, Draft, Failure, Job, Options, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED, conclude
 from stoker.model.outcome import Snoozed
 from stoker.model.query import Cancel, Clone, Delete, Former, Repair, Restore, RunNow, Tally
@@ -244,3 +245,44 @@ def test_a_repaired_limit_is_an_event() -> None:
         assert of_repair(Repair("mail", "api/a", counted, holders), b"i" * 16, 7) == Event(
             7, EventType.LIMIT_REPAIRED, b"i" * 16, "mail", "api", 2
         )
+
+
+# --- what the record tells -----------------------------------------------------------------------------------------
+
+
+def stored(status: Status, **changes: Any) -> Job:
+    fields: dict[str, Any] = {"attempts": 0, "base": 0, "budget": 5, "created_at": 10, "scheduled_at": 10} | changes
+    return Job(id=b"j" * 16, kind="work", queue="q", payload=b"{}", status=status, priority=0, **fields)
+
+
+@pytest.mark.spec("EVENT-12")
+def test_a_job_without_events_has_those_that_its_record_tells_of() -> None:
+    """Its enqueue, its failures, its last run, and its end."""
+    lives: list[tuple[Job, list[tuple[int, str, int, int | None]]]] = [
+        (stored(Status.PENDING), [(10, "enqueued", 0, None)]),
+        (stored(Status.RUNNING, attempts=1, started_at=20), [(10, "enqueued", 0, None), (20, "started", 1, None)]),
+        (
+            stored(Status.DONE, attempts=2, started_at=40, finished_at=45, history=(Failure(30, 1, "boom"),)),
+            [(10, "enqueued", 0, None), (30, "retried", 1, None), (40, "started", 2, None), (45, "completed", 2, 5)],
+        ),
+        (
+            stored(Status.DEAD, attempts=1, started_at=20, finished_at=25, history=(Failure(25, 1, "boom"),)),
+            [(10, "enqueued", 0, None), (20, "started", 1, None), (25, "failed", 1, None)],
+        ),
+        (stored(Status.RETRIED, finished_at=25), [(10, "enqueued", 0, None), (25, "failed", 0, None)]),
+        (stored(Status.CANCELED, finished_at=25), [(10, "enqueued", 0, None), (25, "canceled", 0, None)]),
+    ]
+    for job, told in lives:
+        found = with_record([], job)
+        assert [(one.at, one.type, one.attempt, one.duration) for one in found] == told
+        assert with_record(found, job) == found
+    assert with_record([], lives[2][0])[-1].total == 35
+
+
+@pytest.mark.spec("EVENT-12")
+def test_an_event_that_was_stored_stands_as_it_was_stored() -> None:
+    job = stored(Status.DONE, attempts=1, started_at=20, finished_at=25)
+    started = Event(22, EventType.STARTED, job.id, "q", "work", 1)
+    found = with_record([started], job)
+    assert [one.type for one in found] == ["enqueued", "started", "completed"]
+    assert found[1] is started

@@ -14,7 +14,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Presence
 from stoker.model.derived import runs_long
-from stoker.model.events import Event, Window
+from stoker.model.events import Event, Window, with_record
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import ORIGINAL, PARENT, Status
 from stoker.model.origin import origin
@@ -56,8 +56,9 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A job with everything that is known about it, secrets masked.
 
     `view` is the status as lists show it: ready and scheduled are the two parts of pending. `arguments` and `value` are
-    payload and result decoded, None where they cannot be. `parent` is the job before it in its chain, `original` the
-    dead one it is a copy of, `made_by_group` the group whose end stored it. `host` and `pid` say where it runs.
+    payload and result decoded, None where they cannot be. `events` are completed by what the record tells. `parent` is
+    the job before it in its chain, `original` the dead one it is a copy of, `made_by_group` the group whose end stored
+    it. `host` and `pid` say where it runs.
     """
 
     job: records.Job
@@ -104,7 +105,7 @@ def _made(
         value=display(shown.result),
         principal=named.principal,
         correlation=named.correlation,
-        events=[event_view(one) for one in events],
+        events=[event_view(one) for one in with_record(events, found)],
         parent=shown.metadata.get(PARENT),
         original=shown.metadata.get(ORIGINAL),
         schedule=shown.metadata.get(SCHEDULE),

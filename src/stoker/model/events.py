@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.model.groups import Closing
 from stoker.model.ids import JobId, text
-from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Job, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import TOLD
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Former, Repair, Requeue, Restore, Tally
 from stoker.model.time import HOUR, SECOND, Instant, Span
@@ -213,6 +213,45 @@ def in_flight(events: Iterable[Event]) -> Counter[JobId]:
 
 _ENDS_A_RUN = frozenset({EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED})
 """Types of events that only the end of a run has. A cancel is the end of one only where it has a duration."""
+
+
+_DIED = frozenset({Status.DEAD, Status.DISCARDED, Status.RETRIED})
+"""A job with one of these ended as a dead one."""
+
+
+def with_record(events: Sequence[Event], job: Job) -> list[Event]:
+    """A job's events, oldest first, with those that are missing and that its record tells of.
+
+    Events are written a little later, are lost with a process, and expire before records; of a job that was enqueued in
+    a user's transaction the first claim writes them. The record knows the enqueue, each failure that it keeps, and the
+    start and end of the last run.
+    """
+    found = list(events)
+    known = {(one.type, one.attempt) for one in found}
+
+    def add(
+        at: Instant, type_: EventType, attempt: int, duration: Span | None = None, total: Span | None = None
+    ) -> None:
+        if (type_, attempt) not in known:
+            known.add((type_, attempt))
+            found.append(Event(at, type_, job.id, job.queue, job.kind, attempt, duration, total))
+
+    add(job.created_at, EventType.ENQUEUED, 0)
+    for one in job.history:
+        last = job.status in _DIED and one.attempt == job.attempts
+        add(one.at, EventType.FAILED if last else EventType.RETRIED, one.attempt)
+    if job.started_at is not None:
+        add(job.started_at, EventType.STARTED, job.attempts)
+    if job.finished_at is not None:
+        ran = None if job.started_at is None else max(0, job.finished_at - job.started_at)
+        if job.status is Status.DONE:
+            total = max(0, job.finished_at - job.created_at)
+            add(job.finished_at, EventType.COMPLETED, job.attempts, ran, total)
+        elif job.status in _DIED:
+            add(job.finished_at, EventType.FAILED, job.attempts, ran)
+        else:
+            add(job.finished_at, EventType.CANCELED, job.attempts)
+    return sorted(found, key=lambda one: one.at)
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):
