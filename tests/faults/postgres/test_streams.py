@@ -40,7 +40,7 @@ def test_streams_survive_kills_and_late_commits(
     crowd, latest, blows, keys = (64, 1.5, 500, 2_000) if campaign else (16, 0.4, 60, 400)
     tally = zygote.call(
         storm,
-        within=1_400 if campaign else 300,
+        within=1_400,
         seed=seed,
         messages=messages,
         latest=latest,
@@ -64,7 +64,7 @@ def test_a_planted_bug_is_found_out(
     place = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
     freezing = 0.7 if bug == "no fence" else 0.1
     wild = {"messages": 30_000, "latest": 0.3, "crowd": 8, "lull": 0.25, "freezing": freezing}
-    zygote.call(storm, within=150, seed=seed, bug=bug, **place, **wild)
+    zygote.call(storm, within=900, seed=seed, bug=bug, **place, **wild)
     figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
     print(f"seed {seed}: {bug}: {figures}, {len(complaints)} complaints: {complaints[:5]}")
     assert any(" came after " in one or " came again " in one for one in complaints)

@@ -63,7 +63,7 @@ def have_strace() -> str | None:
     return None if tried.returncode == 0 else f"strace does not work here: {tried.stderr.strip()[:200]}"
 
 
-def traced(script: str, *arguments: object, trace: Path, within: float = 60.0, failing: str | None = None) -> None:
+def traced(script: str, *arguments: object, trace: Path, within: float = 240.0, failing: str | None = None) -> None:
     """Run a module under strace. `failing`: which of its syncs fail, in strace's syntax."""
     options = ["-f", "-y", "-xx", "-s", "70000", "--seccomp-bpf", "-e", f"trace={CALLS}", "-o", str(trace)]
     if failing:

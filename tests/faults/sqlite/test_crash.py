@@ -13,7 +13,7 @@ from tests.faults.zygote import Zygote
 DOORS = ("insert", "claim", "settle", "settle otherwise", "renew", "reap", "expire")
 """What happens all the time is tried at every point, the rest at every third unless there is time."""
 
-pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def scene(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ACTIONS)
 def test_dying_at_any_statement_leaves_all_or_nothing(zygote: Zygote, scene: Path, campaign: bool, name: str) -> None:
     every = 1 if campaign or name in DOORS else 3
-    report = zygote.call(explore, within=120, folder=str(scene), name=name, by="statement", every=every).answer
+    report = zygote.call(explore, within=600, folder=str(scene), name=name, by="statement", every=every).answer
     print(f"{name}: died at {report['died']} of {report['total']} statements")
     assert report["complaints"] == []
     assert report["died"] == report["points"] > 0
@@ -37,7 +37,7 @@ def test_dying_at_any_statement_leaves_all_or_nothing(zygote: Zygote, scene: Pat
 @pytest.mark.parametrize("name", ["insert", "claim", "settle", "settle otherwise", "reap", "expire"])
 def test_dying_at_any_write_leaves_all_or_nothing(zygote: Zygote, scene: Path, campaign: bool, name: str) -> None:
     every = 1 if campaign else 2
-    report = zygote.call(explore, within=120, folder=str(scene), name=name, by="write", every=every).answer
+    report = zygote.call(explore, within=600, folder=str(scene), name=name, by="write", every=every).answer
     print(f"{name}: died at {report['died']} of {report['total']} writes")
     assert report["complaints"] == []
     assert report["died"] == report["points"] > 0
@@ -45,7 +45,7 @@ def test_dying_at_any_write_leaves_all_or_nothing(zygote: Zygote, scene: Path, c
 
 @pytest.mark.spec("FAULT-05")
 def test_a_migration_that_died_is_finished_by_the_next_one(zygote: Zygote, tmp_path: Path, campaign: bool) -> None:
-    report = zygote.call(explore_migration, within=120, folder=str(tmp_path), every=1 if campaign else 5).answer
+    report = zygote.call(explore_migration, within=600, folder=str(tmp_path), every=1 if campaign else 5).answer
     print(f"died at {report['died']} of {report['total']} statements")
     assert report["complaints"] == []
     assert report["died"] > 5

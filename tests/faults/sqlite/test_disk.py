@@ -20,7 +20,7 @@ from tests.faults.zygote import ROOT
 
 pytestmark = pytest.mark.engine("sqlite")
 
-WITHIN = 60.0
+WITHIN = 240.0
 
 
 def acknowledged(folder: Path) -> tuple[set[str], list[str]]:
