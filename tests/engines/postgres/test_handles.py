@@ -14,7 +14,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, claim_cursor
+from stoker.engines.postgres import PostgresEngine, claim_cursor, user_transaction
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.errors import Duplicate, EngineRefused
 from stoker.model.ids import Mint
@@ -181,6 +181,35 @@ async def test_a_handle_on_another_database_is_refused_by_name(
                 await engine.insert([draft()], tx=handle)
         finally:
             admin.execute(f"drop database {other} with (force)".encode())
+
+
+@pytest.mark.spec("PGTX-09")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_a_connection_is_not_asked_each_time_where_it_is(
+    engine: PostgresEngine, postgres_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot leave its database; what a session of SQLAlchemy's is connected to may change."""
+    asked = 0
+    check = user_transaction._check
+
+    async def counted(*given: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await check(*given)
+
+    monkeypatch.setattr(user_transaction, "_check", counted)
+    mine = [draft() for _ in range(3)]
+    async with OPENERS[name](postgres_url) as opened:
+        for one in mine:
+            await engine.insert([one], tx=handle_of(opened))
+            await maybe(opened.commit())
+        assert asked == (3 if name.startswith("sqlalchemy") else 1)
+        monkeypatch.setattr(user_transaction, "TRUSTED", 0.0)
+        await engine.insert([draft()], tx=handle_of(opened))
+        assert asked == (4 if name.startswith("sqlalchemy") else 2)
+        await maybe(opened.rollback())
+    found = await engine.get([one.id for one in mine])
+    assert all(one is not None and abs(one.created_at - time.time_ns() // 1_000) < HOUR for one in found)
 
 
 @pytest.mark.spec("PGTX-06")

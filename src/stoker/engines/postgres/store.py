@@ -14,6 +14,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -75,6 +76,8 @@ class Store:
         self.notifier = Notifier(self)
         self.looks = Looks(self)
         self.identity: tuple[str, int] | None = None
+        self.asked: WeakKeyDictionary[Any, tuple[Instant, float]] = WeakKeyDictionary()
+        """Users' connections that were seen in this database: the server's time, and when that was by our clock."""
         self._pooler: Pooler = options.pooler
         self._idle: dict[str, list[Connection]] = {}
         self._lanes: dict[str, asyncio.Semaphore] = {}

@@ -9,6 +9,7 @@ only before statements whose first word it knows (`WITH … INSERT` would be com
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,12 @@ def refused(handle: Any) -> EngineRefused:
 def pyformat(statement: str, parameters: Parameters) -> tuple[str, Mapping[str, Any]]:
     """`$1` as `%(p1)s`, for drivers that know nothing else."""
     named = parameters if isinstance(parameters, Mapping) else {f"p{n}": value for n, value in enumerate(parameters, 1)}
-    return PLACEHOLDER.sub(r"%(p\1)s", statement.replace("%", "%%")), named
+    return _named(statement), named
+
+
+@functools.lru_cache(maxsize=1024)
+def _named(statement: str) -> str:
+    return PLACEHOLDER.sub(r"%(p\1)s", statement.replace("%", "%%"))
 
 
 def touched(tag: str) -> int:
@@ -150,6 +156,12 @@ class Psycopg(Adapter):
             cursor.executemany(pyformat(statement, ())[0], [pyformat("", row)[1] for row in rows])
             return int(cursor.rowcount)
 
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        # `executemany` would begin and end a pipeline, for two more round trips.
+        with self.handle.cursor() as cursor:
+            cursor.execute(*pyformat(statement, parameters))
+            return int(cursor.rowcount)
+
 
 class AsyncPsycopg(Psycopg):
     """The asynchronous connection of psycopg 3."""
@@ -164,6 +176,11 @@ class AsyncPsycopg(Psycopg):
     async def execute_many(self, statement: str, rows: list[Parameters]) -> int:
         async with self.handle.cursor() as cursor:
             await cursor.executemany(pyformat(statement, ())[0], [pyformat("", row)[1] for row in rows])
+            return int(cursor.rowcount)
+
+    async def touch(self, statement: str, parameters: Parameters) -> int:
+        async with self.handle.cursor() as cursor:
+            await cursor.execute(*pyformat(statement, parameters))
             return int(cursor.rowcount)
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "describe_handle",
     "dialect_of",
     "drive",
+    "is_connection",
     "is_over",
     "is_rolled_back",
     "known",
@@ -87,6 +88,11 @@ def dialect_of(handle: Any) -> str:
 def suspends(handle: Any) -> bool:
     """Whether the handle belongs to a loop, so that its statements are awaited."""
     return adapt(handle).suspends
+
+
+def is_connection(handle: Any) -> bool:
+    """Whether the handle is a Postgres driver's own connection, which stays in its database."""
+    return isinstance(adapt(handle), Psycopg | Asyncpg) and type(handle).__name__ != "PoolConnectionProxy"
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
