@@ -34,6 +34,7 @@ def test_a_schema_is_planned_printed_made_and_then_up_to_date(tmp_path: Path) ->
     assert not (tmp_path / "jobs.db").exists(), "looking changes nothing"
     assert "statements were run" in run(stoker, ["migrate", url]).output
     assert run(stoker, ["migrate", url]).output == "The schema is up to date.\n"
+    assert run(stoker, ["migrate", "--url", url]).output == "The schema is up to date.\n"
     assert run(stoker, ["migrate", url, "--sql"]).output == "-- Nothing to do.\n"
 
 

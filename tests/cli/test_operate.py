@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import re
 import subprocess
@@ -101,10 +102,10 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
     "words, code, says",
     [
         (["jobs", "show", UNKNOWN], 3, "is not in the store"),
-        (["jobs", "show", "seven"], 2, "job id"),
+        (["jobs", "show", "seven"], 2, "job id: must be a UUID; got 'seven'. Nothing was done."),
         (["jobs", "list", "is:daed"], 2, "Did you mean dead?"),
-        (["jobs", "list", "kind:sned"], 2, "Did you mean send?"),
-        (["jobs", "delete", "status:dead"], 2, "The words are"),
+        (["jobs", "list", "kind:sned"], 2, "Did you mean send?; got 'kind:sned'. Nothing was done."),
+        (["jobs", "delete", "status:dead"], 2, "order, id; put other text in quotes; got 'status:'"),
         (["queues", "show", "maill"], 3, "neither used nor tuned"),
         (["queues", "tune", "mail"], 2, "name at least one setting"),
         (["queues", "tune", "mail", "--rate", "fast"], 2, "as in 100/1m"),
@@ -120,6 +121,33 @@ def test_mistakes_have_exit_codes_and_a_sentence(url: str, words: list[str], cod
 def test_a_refusal_by_status_has_its_own_exit_code(url: str) -> None:
     [job] = [row["id"] for row in rows("jobs", "list", "is:done")]
     assert "is done, which 'requeue' does not apply to" in call("jobs", "requeue", job, code=4).output
+
+
+@pytest.mark.spec("CLI-44")
+def test_what_a_store_warns_of_is_no_line_of_every_command(url: str) -> None:
+    """A real process: standard error is empty, whatever the store's version."""
+    command = [sys.executable, "-m", "stoker", "jobs", "list", "is:dead"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 3)
+
+
+@pytest.mark.spec("CLI-45")
+@pytest.mark.parametrize("words", [("pause",), ("tune", "--workers", "3")])
+def test_a_queue_that_nobody_uses_may_be_a_typing_error(url: str, words: tuple[str, ...]) -> None:
+    """The change is made all the same: a queue may be paused before it is used."""
+    verb, *more = words
+    done = call("queues", verb, "maill", *more)
+    assert done.stderr == "note: queue maill has no jobs, and no worker serves it. Did you mean mail?\n"
+    assert call("queues", verb, "mail", *more).stderr == ""
+
+
+@pytest.mark.spec("CLI-46")
+def test_changes_are_signed_without_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under cron, which sets no USER."""
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    call("queues", "pause", "mail")
+    assert f"\t{getpass.getuser()}\t" in call("audit").stdout
 
 
 @pytest.mark.spec("CLI-15")

@@ -105,7 +105,8 @@ def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
             click.echo("events:")
             for event in value:
                 took = "" if event["seconds"] is None else f" after {event['seconds']:.2f} s"
-                click.echo(safe(f"  {event['at']} {event['type']}, attempt {event['attempt']}{took}"))
+                attempt = f", attempt {event['attempt']}" if event["attempt"] else ""
+                click.echo(safe(f"  {event['at']} {event['type']}{attempt}{took}"))
             continue
         text = value if isinstance(value, str) else json.dumps(value)
         if name == "last_error" or "\n" in text:

@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("store", metavar="URL|MODULE:APP", envvar="STOKER_URL")
+@click.argument("store", metavar="[URL|MODULE:APP]", required=False, envvar="STOKER_URL")
+@click.option("--url", metavar="URL", help="The store, as other commands name it.")
 @click.option("--plan", is_flag=True, help="Only show how many statements are missing; change nothing.")
 @click.option("--sql", is_flag=True, help="Only print a script that does it, for review or another tool.")
-def migrate(store: str, *, plan: bool, sql: bool) -> None:
+def migrate(store: str | None, *, url: str | None, plan: bool, sql: bool) -> None:
     """Bring the schema of a store up to date: of a URL, of an app (app:jobs), or of $STOKER_URL.
 
     Safe to repeat, and to run on two hosts at once.
     """
+    named = url or store
+    if named is None:
+        raise click.UsageError("which store? Give a URL or MODULE:APP, or set $STOKER_URL")
     try:
-        text = asyncio.run(_migrated(_engine(store), plan=plan, sql=sql))
+        text = asyncio.run(_migrated(_engine(named), plan=plan, sql=sql))
     except StokerError as error:
         raise click.ClickException(safe(str(error))) from None
     click.echo(text, nl=not sql)

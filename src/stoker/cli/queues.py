@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from typing import Any
@@ -27,11 +28,13 @@ from stoker.cli.store import (
     said,
     show,
 )
+from stoker.cli.text import safe
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.job import FINISHED
 from stoker.model.time import SECOND
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
+COUNTED = ("ready", "scheduled", "running", "retrying", "dead", "done")
 FLOW = ("in/min", "out/min", "clear in", "95 % done in")
 
 
@@ -123,9 +126,15 @@ def pause(
         raise click.UsageError("--for and --until exclude each other")
     for_ = None if lasts is None else read_time("--for", lasts) / SECOND
     end = None if until is None else read_moment("--until", until)
-    ask(path, url, lambda admin: admin.queues.pause(queue, for_=for_, until=end, reason=reason))
+
+    async def call(admin: Operators) -> str:
+        await admin.queues.pause(queue, for_=for_, until=end, reason=reason)
+        return await _unused(admin, queue)
+
+    note = ask(path, url, call)
     ends = f" for {lasts}" if lasts else f" until {until}" if until else ""
     said(f"queue {queue} is paused{ends}", as_json, queue=queue, paused=True)
+    click.echo(note, err=True, nl=bool(note))
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -182,8 +191,25 @@ def tune(
     tuning = read(lambda: Tuning(**settings))
     if tuning == Tuning():
         raise click.UsageError("name at least one setting")
-    ask(path, url, lambda admin: admin.queues.tune(queue, tuning))
+
+    async def call(admin: Operators) -> str:
+        await admin.queues.tune(queue, tuning)
+        return await _unused(admin, queue)
+
+    note = ask(path, url, call)
     said(f"queue {queue} is tuned", as_json, queue=queue, tuned=True)
+    click.echo(note, err=True, nl=bool(note))
+
+
+async def _unused(admin: Operators, queue: str) -> str:
+    """What to say about a queue that has no jobs and no worker: its name may be a typing error."""
+    views = {view.name: view for view in await admin.queues.list()}
+    view = views.pop(queue, None)
+    if view is None or view.workers or any(getattr(view, name) for name in COUNTED):
+        return ""
+    near = difflib.get_close_matches(queue, views, n=1)
+    said = f"note: queue {queue} has no jobs, and no worker serves it."
+    return safe(f"{said} Did you mean {near[0]}?" if near else said)
 
 
 @queues.command(epilog=EXIT_CODES)

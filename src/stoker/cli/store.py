@@ -66,8 +66,14 @@ def on_store(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def ask(path: str | None, url: str | None, call: Callable[[Operators], Awaitable[T]]) -> T:
-    """Open the store, await the call with its admin and close; errors end the command with their exit code."""
+    """Open the store, await the call with its admin and close; errors end the command with their exit code.
+
+    What a store warns of when it is opened is not logged: `status` and `doctor` show it.
+    """
     import asyncio
+    import logging
+
+    logging.getLogger("stoker.engines").setLevel(logging.ERROR)
 
     async def inside() -> T:
         admin = find_admin(path, url)
@@ -97,8 +103,14 @@ def find_admin(path: str | None, url: str | None) -> Operators:
 
 
 def user() -> str | None:
-    """Who types: the name that the system has for them."""
-    return next((name for key in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(key))), None)
+    """Who types: the name that the environment or the system has for them."""
+    import getpass
+
+    named = [name for key in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(key))]
+    try:
+        return named[0] if named else getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user id without a name
+        return None
 
 
 def _load(path: str) -> Stoker | Operators:

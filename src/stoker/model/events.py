@@ -251,7 +251,7 @@ def with_record(events: Sequence[Event], job: Job) -> list[Event]:
             add(job.finished_at, EventType.FAILED, job.attempts, ran)
         else:
             add(job.finished_at, EventType.CANCELED, job.attempts)
-    return sorted(found, key=lambda one: one.at)
+    return sorted(found, key=lambda one: (one.at, one.type is not EventType.ENQUEUED))
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):

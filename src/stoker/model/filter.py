@@ -271,7 +271,9 @@ def _terms(text: str) -> dict[str, object]:
 
 def _put(lists: dict[str, list[str]], singles: dict[str, str], word: str, values: list[str], *, minus: bool) -> None:
     if word not in WORDS:
-        raise InvalidFilter("filter", f"{word}:", f"{_nearest(word, WORDS)}The words are {_listed(WORDS)}; quote text")
+        raise InvalidFilter(
+            "filter", f"{word}:", f"{_nearest(word, WORDS)}The words are {', '.join(WORDS)}; put other text in quotes"
+        )
     if word in SINGLES:
         if minus:
             raise InvalidFilter("filter", f"-{word}:", f"only {_listed(LISTS)} can be left out")
@@ -382,7 +384,8 @@ def _matching(word: str, patterns: Sequence[str], known: Sequence[str]) -> froze
     for pattern in patterns:
         names = {name for name in known if fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))}
         if not names:
-            hint = _nearest(pattern, known) or (f"Those that have some: {_listed(known)}" if known else "None has any")
+            others = f"Those that have some: {_listed(known)}" if known else "None has any"
+            hint = _nearest(pattern, known).strip() or others
             raise InvalidFilter("filter", f"{word}:{pattern}", f"matches no {word} that has jobs. {hint}")
         found |= names
     return frozenset(found)

@@ -83,9 +83,13 @@ def text(job: JobId) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+class _InvalidId(InvalidInput):
+    aftermath = "Nothing was done."
+
+
 def parse(value: str) -> JobId:
     """Read what `text` wrote (any spelling `uuid` knows)."""
     try:
         return uuid.UUID(value).bytes
     except (ValueError, AttributeError, TypeError) as error:
-        raise InvalidInput("job id", value, "must be a UUID") from error
+        raise _InvalidId("job id", value, "must be a UUID") from error
