@@ -205,7 +205,7 @@ def test_order_tenant_key_and_text_reach_the_query() -> None:
         ("is:frozen", "must be one of active"),
         ("quue:mail", "Did you mean queue?"),
         ("status:dead", "The words are"),
-        ("http://x", "quote text"),
+        ("http://x", "put other text in quotes"),
         ("queue:", "needs a value"),
         ("queue: mail", "needs a value"),
         ("queue:mail,", "needs a value"),

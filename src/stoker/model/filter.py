@@ -271,9 +271,8 @@ def _terms(text: str) -> dict[str, object]:
 
 def _put(lists: dict[str, list[str]], singles: dict[str, str], word: str, values: list[str], *, minus: bool) -> None:
     if word not in WORDS:
-        raise InvalidFilter(
-            "filter", f"{word}:", f"{_nearest(word, WORDS)}The words are {', '.join(WORDS)}; put other text in quotes"
-        )
+        known = f"{_nearest(word, WORDS)}The words are {', '.join(WORDS)}; put other text in quotes"
+        raise InvalidFilter("filter", f"{word}:", known)
     if word in SINGLES:
         if minus:
             raise InvalidFilter("filter", f"-{word}:", f"only {_listed(LISTS)} can be left out")
