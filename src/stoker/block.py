@@ -2,13 +2,11 @@
 
 A block is one transaction of the user's or of the engine. A `Part` says what belongs to it beside the user's writes:
 `begin` is the fence and comes first, `end` comes last, then the transaction commits. So the writes and the end of the
-work exist together or not at all. `current().transaction()` makes a block whose part is the run's job; a delivery of
-the outbox makes one with `AdvanceAtEnd`:
+work exist together or not at all. `current().transaction()` makes a block whose part is the run's job (`JobPart`), a
+delivery of the outbox one whose part is its turn (`TurnPart`):
 
-    part = AdvanceAtEnd("a turn of consumer publish", lambda: conclude_batch(...))
     async with Block(app, part, factory) as handle:   # a sync handler in its thread: `with Block(..., loop=loop)`
         await handler(batch, handle)
-    if part.doubt is None: ...                        # committed; see `Part` for what else may have happened
 
 Whatever the same Task or thread enqueues or appends inside the block joins it: calls that take `tx=` ask `joined`
 first. A Task or thread that was started inside is refused, because nothing says when it is done.
@@ -27,14 +25,14 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from stoker.engines.base import Engine, Feature, Transaction, outbox_of
+from stoker.block_host import Host
+from stoker.engines.base import Engine, Feature, Transaction
 from stoker.engines.sql.user_handles import handles
 from stoker.model.errors import EngineBusy, EngineRefused, LostClaim, StokerError
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.model.job import Draft, Receipt
-    from stoker.model.outbox.delivery import Advance
 
 logger = logging.getLogger("stoker.block")
 
@@ -94,65 +92,6 @@ class Part(Protocol):
     async def is_stored(self, engine: Engine) -> bool:
         """Ask the store whether `end` is committed; called after a transaction that the user's factory ended."""
         ...
-
-
-class AdvanceAtEnd:
-    """The part of a delivery: the cursor advances in the commit of the handler's writes.
-
-    It needs no fence: the advance applies only under the turn's lease. After the block exactly one of these holds:
-    `advanced` (committed), `doubt` is a text (unknown: do not repeat the advance, the next lease shows the truth), or
-    neither (nothing was stored; the block raised).
-    """
-
-    def __init__(self, name: str, advance: Callable[[], Advance]) -> None:
-        self.name = name
-        self.advanced = False
-        self.doubt: str | None = None
-        self._advance = advance
-        self._written: Advance | None = None
-
-    async def begin(self, engine: Engine, tx: Transaction) -> bool:  # noqa: ARG002 - the signature of all parts
-        """Return True: no other worker writes the cursor of a leased partition."""
-        return True
-
-    async def end(self, engine: Engine, tx: Transaction) -> bool:
-        """Advance; `advance()` is asked only now, after the handler."""
-        self._written = self._advance()
-        return (await outbox_of(engine).advance(self._written, tx=tx)).applied
-
-    def committing(self) -> None:
-        """Nothing to note."""
-
-    def committed(self) -> None:
-        """Note that the cursor has advanced."""
-        self.advanced = True
-
-    def rolled_back(self) -> None:
-        """Nothing to note."""
-
-    def in_doubt(self, why: str) -> None:
-        """Note that it is not known whether the cursor has advanced."""
-        self.doubt = why
-
-    async def is_stored(self, engine: Engine) -> bool:
-        """Return whether the turn's lease is gone. Asked until a factory has committed once: it costs a look at all."""
-        done = self._written
-        assert done is not None
-        consumer = (done.stream, done.consumer)
-        if consumer in _committing_consumers:
-            return True
-        for state in await outbox_of(engine).streams([done.stream]):
-            for one in state.cursors:
-                cursor = one.cursor
-                turn = (cursor.consumer, cursor.partition, cursor.holder, cursor.token)
-                if turn == (done.consumer, done.partition, done.holder, done.token):
-                    return False
-        _committing_consumers.add(consumer)
-        return True
-
-
-_committing_consumers: set[tuple[str, str]] = set()
-"""Consumers of this process whose factory is known to commit."""
 
 
 # --- what users hold ----------------------------------------------------------------------------------------------
@@ -258,7 +197,7 @@ class Block(Generic[AsyncT, SyncT]):
         self._used = False
         self._threaded = False
         self._outer: Block[Any, Any] | None = None
-        self._host: _Host | None = None
+        self._host: Host | None = None
         self._manager: Any = None
         self._handle: Any = None
         self._turn: asyncio.Lock | None = None
@@ -382,7 +321,7 @@ class Block(Generic[AsyncT, SyncT]):
         if self._turn is None and not suspends and not self._threaded:
             await self._take_turn()
         if self._factory is None or (suspends and not self._threaded):
-            self._host = _Host(manager)
+            self._host = Host(manager)
             self._handle = await self._elsewhere(self._host.enter())
         elif hasattr(manager, "__enter__"):
             self._manager = manager
@@ -554,51 +493,6 @@ class Block(Generic[AsyncT, SyncT]):
         if self._timer is not None:
             self._timer.cancel()
         turn.release()
-
-
-class _Host:
-    """Enters and leaves an async context manager in a Task of its own, which no cancel of the handler reaches."""
-
-    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
-        self._manager = manager
-        self._task: asyncio.Task[None] | None = None
-
-    async def enter(self) -> Any:
-        loop = asyncio.get_running_loop()
-        self._entered: asyncio.Future[Any] = loop.create_future()
-        self._left: asyncio.Future[BaseException | None] = loop.create_future()
-        self._task = loop.create_task(self._live(), name="stoker-block")
-        try:
-            await asyncio.wait([self._entered, self._task], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            if not self._task.cancelled():
-                self._task.exception()
-            raise
-        if not self._entered.done():
-            self._task.result()
-        return self._entered.result()
-
-    async def leave(self, error: BaseException | None) -> None:
-        """Leave it, with an error or without; raises what leaving raises."""
-        assert self._task is not None
-        if not self._left.done():
-            self._left.set_result(error)
-        await asyncio.wait([self._task])
-        self._task.result()
-
-    async def _live(self) -> None:
-        handle = await self._manager.__aenter__()
-        self._entered.set_result(handle)
-        try:
-            error = await self._left
-        except asyncio.CancelledError as canceled:  # who wanted it was canceled just when it was entered
-            error = canceled
-        if error is None:
-            await self._manager.__aexit__(None, None, None)
-        else:
-            await self._manager.__aexit__(type(error), error, error.__traceback__)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

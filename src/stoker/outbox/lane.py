@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from stoker.block import AdvanceAtEnd, Block
+from stoker.block import Block
 from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
@@ -49,6 +49,7 @@ from stoker.outbox.failed_turns import FailedTurns
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import Message
 from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
+from stoker.outbox.turn_part import TurnPart
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.outbox")
@@ -279,7 +280,6 @@ class Turn:
         self._end = deadline(round(before * SECOND), lanes.handler.terms)
         self._part: TurnPart | None = None
         self._decided: BatchOutcome | None = None
-        self._written: Advance | None = None
         self.lease = lease
         self.given_back = False
 
@@ -427,48 +427,26 @@ class Turn:
         return self._make_block(batch, factory, advance)
 
     def _make_block(self, batch: Batch[Any], factory: Any, advance: Callable[[], Advance]) -> Block[Any, Any]:
-        def written() -> Advance:
-            self._written = advance()
-            return self._written
-
         app = self._lanes.context.app
         name = f"the turn of {self._lanes!r} on partition {batch.partition}"
-        self._part = TurnPart(name, written, batch)
+        self._part = TurnPart(name, advance, batch)
         return Block(app, self._part, factory or app.transaction, loop=self._lanes.loop)
 
     def _ended_in_transaction(self, outcome: BatchOutcome) -> bool:
         """Whether a transaction has ended this turn, or may have: then nothing more is stored for it."""
         part = self._part
-        if part is None or self._written is None:
+        if part is None or part.written is None:
             return False
         if part.advanced:
             if not isinstance(outcome, Delivered):
                 text = "%s is committed; what its handler did afterwards changes nothing: %s"
                 logger.warning(text, part.name, first_line(outcome.reason))
-            self._lanes.report(self, self._written, Advanced(applied=True))
+            self._lanes.report(self, part.written, Advanced(applied=True))
             return True
         if part.doubt is not None:
             logger.error("%s: %s The next lease shows what is stored.", part.name, part.doubt)
             return True
         return False
-
-
-class TurnPart(AdvanceAtEnd):
-    """The part of a turn in its transaction: after the commit, and in doubt, nothing more is handed out."""
-
-    def __init__(self, name: str, advance: Callable[[], Advance], batch: Batch[Any]) -> None:
-        super().__init__(name, advance)
-        self._batch = batch
-
-    def committed(self) -> None:
-        """Note that the cursor has advanced."""
-        super().committed()
-        self._batch.close()
-
-    def in_doubt(self, why: str) -> None:
-        """Note that it is not known whether the cursor has advanced."""
-        super().in_doubt(why)
-        self._batch.close()
 
 
 class NothingTaken(Exception):

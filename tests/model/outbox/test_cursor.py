@@ -21,8 +21,11 @@ from stoker.model.outbox.cursor import (
     leased,
     may_lease,
     remaining,
+    unregistered,
     wanted,
+    within,
 )
+from stoker.model.outbox.stream import Message
 from stoker.model.time import SECOND, Instant
 
 replace = msgspec.structs.replace
@@ -117,9 +120,13 @@ def test_a_lease_reads_as_many_as_wanted_the_shrunken_size_and_the_bytes_allow()
     assert wanted(replace(FREE, size=4), wish) == 4
     assert wanted(replace(FREE, size=400), wish) == 100
     assert [fitting(sizes, 10) for sizes in ([], [99], [4, 6], [4, 7], [4, 6, 0, 1], [99, 1])] == [0, 1, 2, 1, 3, 1]
+    payloads = (b"1234", None, b"567890", b"1")
+    found = [Message(bytes(16), "k", 0, n, payload, "t", 0) for n, payload in enumerate(payloads)]
+    assert [len(within(found, most)) for most in (0, 4, 10, 11)] == [1, 2, 3, 4]
     for wrong in (0, 10_001):
         with pytest.raises(InvalidInput, match="limit"):
             Wish("orders", "publish", "w1", wrong)
+    assert "'publish' of stream 'orders' is not registered" in str(unregistered(wish))
 
 
 @pytest.mark.spec("OUTBOX-45")

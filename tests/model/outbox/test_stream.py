@@ -14,6 +14,7 @@ from stoker.model.outbox.stream import (
     Entry,
     Message,
     Stream,
+    check_received,
     entry,
     numbered,
     numbers,
@@ -154,3 +155,11 @@ def test_a_streams_topic_is_no_queues_name() -> None:
     assert topic("orders") == "~orders"
     with pytest.raises(InvalidName):
         Stream(topic("orders"))
+
+
+@pytest.mark.spec("INBOX-03")
+def test_an_inbox_remembers_texts_that_can_be_stored() -> None:
+    check_received("billing", ["1", "2"])
+    for source, ids in (("", ["1"]), ("billing", ["1", ""])):
+        with pytest.raises(InvalidInput):
+            check_received(source, ids)

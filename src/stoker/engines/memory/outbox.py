@@ -13,7 +13,6 @@ import msgspec
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.streams import Mark, StreamUnit, Tables
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.model.errors import NotFound
 from stoker.model.job import Claim
 from stoker.model.outbox.cursor import (
     Consumer,
@@ -23,10 +22,11 @@ from stoker.model.outbox.cursor import (
     Wish,
     attempts_seen,
     choose,
-    fitting,
     leased,
     may_lease,
+    unregistered,
     wanted,
+    within,
 )
 from stoker.model.outbox.delivery import Advance, Advanced, advanced
 from stoker.model.outbox.letters import (
@@ -55,15 +55,14 @@ from stoker.model.outbox.steering import (
 )
 from stoker.model.outbox.stream import (
     Entry,
-    Message,
     Stream,
     Vacuumed,
     check_entries,
+    check_received,
     topic,
 )
 from stoker.model.outbox.stream import register as registered
 from stoker.model.time import Instant, Span
-from stoker.model.unique import check_text
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -132,10 +131,9 @@ def advance(store: Store, unit: StreamUnit, change: Advance) -> Cursor | None:  
 
 def receive(store: Store, unit: StreamUnit, source: str, ids: Sequence[str], keep: Span) -> list[bool]:  # noqa: ARG001
     """Remember ids; returns which of them are new."""
-    check_text("source", source)
+    check_received(source, ids)
     fresh = []
     for one in ids:
-        check_text("id", one)
         fresh.append((source, one) not in unit.tables.receipts)
         if fresh[-1]:
             unit.tables.receipts[source, one] = unit.now + keep
@@ -158,10 +156,7 @@ def lease(store: Store, wish: Wish, now: Instant) -> Lease | Rest:
     tables = store.tables
     cursors = tables.cursors_of(wish.stream, wish.consumer)
     if not cursors:
-        raise NotFound(
-            f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is "
-            "delivered to it. Register it first."
-        )
+        raise unregistered(wish)
     if store.leases.get(wish.worker, -1) < now:
         return Rest()
     ready = [cursor for cursor in cursors if tables.ready(cursor)]
@@ -184,19 +179,15 @@ def _take(tables: Tables, free: Cursor, wish: Wish, now: Instant) -> Lease:
     key = tables.released_key(cursor)
     if key is not None:
         found = [message_of(letter) for letter in tables.parked_letters(cursor, key)[:limit]]
-        return Lease(cursor, _within(found, wish.bytes), released=key, more=True)
+        return Lease(cursor, within(found, wish.bytes), released=key, more=True)
     due = tables.letters_of(cursor, lambda letter: letter.due)
     if due:
         return Lease(cursor, (message_of(due[0]),), replayed=True, more=True)
     seen = attempts_seen(cursor)
-    messages = _within([replace(one, attempts=seen) for one in tables.behind(cursor, limit)], wish.bytes)
+    messages = within([replace(one, attempts=seen) for one in tables.behind(cursor, limit)], wish.bytes)
     parked = tables.marks_of(cursor).keys() & {message.key for message in messages}
     more = tables.last(cursor.stream, cursor.partition) > messages[-1].number
     return Lease(cursor, messages, frozenset(parked), more=more)
-
-
-def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
-    return tuple(messages[: fitting((len(message.payload or b"") for message in messages), most)])
 
 
 def streams(tables: Tables, names: Sequence[str]) -> list[StreamState]:

@@ -73,7 +73,7 @@ from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
 from stoker.model.outbox.delivery import Advance, Advanced, check_wish
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.outbox.steering import Steering, StreamState
-from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries
+from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries, check_received
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.subqueues import SubqueueView
@@ -478,7 +478,7 @@ class PostgresEngine(Documents):
     @timed(write=True)
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
         needs_transaction("receive", tx)
-        outbox.check_received(source, ids)
+        check_received(source, ids)
         return await self._join(tx, lambda unit: outbox.receive(unit, source, ids, keep))
 
     @timed(write=True)

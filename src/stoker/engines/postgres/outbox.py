@@ -21,7 +21,6 @@ from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, rea
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.engines.sql.stream_rows import pack_headers, read_messages
-from stoker.model.errors import NotFound
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
@@ -31,17 +30,17 @@ from stoker.model.outbox.cursor import (
     Wish,
     attempts_seen,
     choose,
-    fitting,
     leased,
     may_lease,
+    unregistered,
     wanted,
+    within,
 )
 from stoker.model.outbox.delivery import Advance, Advanced, advanced
 from stoker.model.outbox.letters import message_of
 from stoker.model.outbox.steering import landing
-from stoker.model.outbox.stream import Entry, Message, Stream, register, topic
+from stoker.model.outbox.stream import Entry, Stream, register, topic
 from stoker.model.time import Instant, Span
-from stoker.model.unique import check_text
 
 T = TypeVar("T")
 
@@ -158,10 +157,7 @@ def lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Steps[Lease |
         if not rows:
             rows = yield _CURSORS, (wish.stream, wish.consumer, None, wish.worker, clock, None)
         if not rows:
-            raise NotFound(
-                f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is "
-                "delivered to it. Register it first."
-            )
+            raise unregistered(wish)
         shown = [read_cursor(wish.stream, row) for row in rows]
         now = shown[0].now
         if shown[0].worker_until < now:
@@ -184,7 +180,7 @@ def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
     for (key,) in (yield _RELEASED, place[:2]) if shown.released else ():
         parked = yield from letters.parked(cursor, place, key, limit)
         rows = yield from _write(place, cursor)
-        messages = _within([message_of(letter) for letter in parked], wish.bytes)
+        messages = within([message_of(letter) for letter in parked], wish.bytes)
         return Lease(cursor, messages, released=key, more=True) if rows else None
     due = (yield from letters.due(cursor, place)) if shown.due else None
     if due is not None:
@@ -216,10 +212,6 @@ def _leased(place: Place, cursor: Cursor, rows: Sequence[Row], parked: set[str])
         more=more,
         ref=(place._replace(turn=place.turn + 1), cursor) if more else None,
     )
-
-
-def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
-    return tuple(messages[: fitting((len(message.payload or b"") for message in messages), most)])
 
 
 # --- advance ------------------------------------------------------------------------------------------------------
@@ -289,13 +281,6 @@ def _newest(
 
 
 # --- in the user's transaction ------------------------------------------------------------------------------------
-
-
-def check_received(source: str, ids: Sequence[str]) -> None:
-    """Check what an inbox is to remember."""
-    check_text("source", source)
-    for one in ids:
-        check_text("id", one)
 
 
 def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[list[bool]]:

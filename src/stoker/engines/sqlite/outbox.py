@@ -16,7 +16,6 @@ from stoker.engines.sqlite.claim import living
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, Place, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
-from stoker.model.errors import NotFound
 from stoker.model.job import Claim
 from stoker.model.outbox.cursor import (
     Consumer,
@@ -27,17 +26,17 @@ from stoker.model.outbox.cursor import (
     Wish,
     attempts_seen,
     choose,
-    fitting,
     leased,
     may_lease,
+    unregistered,
     wanted,
+    within,
 )
 from stoker.model.outbox.delivery import Advance, Advanced, advanced
 from stoker.model.outbox.letters import message_of
 from stoker.model.outbox.steering import landing
 from stoker.model.outbox.stream import Entry, Message, Stream, register, topic
 from stoker.model.time import Instant, Span
-from stoker.model.unique import check_text
 
 FEW = 64
 """Messages read by one statement: so many of the largest size are what a lease reads at most."""
@@ -137,10 +136,7 @@ def look(wish: Wish, now: Instant) -> Steps[tuple[Place, Cursor] | Rest]:
     """Find the partition that a worker may lease."""
     rows = yield _CURSORS, (wish.stream, wish.consumer)
     if not rows:
-        raise NotFound(
-            f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is "
-            "delivered to it. Register it first."
-        )
+        raise unregistered(wish)
     workers = yield _WORKER, (wish.worker,)
     if not workers or (workers[0][1] or 0) < now:
         return Rest()
@@ -197,13 +193,13 @@ def _read(place: Place, cursor: Cursor, wish: Wish) -> Steps[Lease | None]:
     released = (yield _RELEASED, place) if cursor.parked else ()
     for (key,) in released:
         parked = yield from letters.parked(cursor, place, key, limit)
-        messages = _within([message_of(letter) for letter in parked], wish.bytes)
+        messages = within([message_of(letter) for letter in parked], wish.bytes)
         return Lease(cursor, messages, released=key, more=True)
     due = yield from letters.due(cursor, place)
     if due is not None:
         return Lease(cursor, (message_of(due),), replayed=True, more=True)
-    found, size = yield from _behind(place, cursor, limit, wish.bytes)
-    messages = tuple(found[:limit]) if size <= wish.bytes else _within(found[:limit], wish.bytes)
+    found = yield from _behind(place, cursor, limit, wish.bytes)
+    messages = within(found[:limit], wish.bytes)
     if not messages:
         return None
     keys: set[str] = set()
@@ -212,7 +208,7 @@ def _read(place: Place, cursor: Cursor, wish: Wish) -> Steps[Lease | None]:
     return Lease(cursor, messages, frozenset(keys), more=len(found) > len(messages))
 
 
-def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[tuple[list[Message], int]]:
+def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[list[Message]]:
     """Read messages behind a cursor until there is one more than the limit, or more bytes than wanted."""
     found: list[Row] = []
     size, last = 0, place.base + cursor.position
@@ -224,11 +220,7 @@ def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[tuple[
         if len(rows) < count:
             break
         last = rows[-1][0]
-    return read_messages(cursor.partition, found, attempts_seen(cursor), place.base), size
-
-
-def _within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
-    return tuple(messages[: fitting((len(message.payload or b"") for message in messages), most)])
+    return read_messages(cursor.partition, found, attempts_seen(cursor), place.base)
 
 
 # --- advance ------------------------------------------------------------------------------------------------------
@@ -255,13 +247,6 @@ def advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Steps[Adva
 
 
 # --- in the user's transaction ------------------------------------------------------------------------------------
-
-
-def check_received(source: str, ids: Sequence[str]) -> None:
-    """Check what an inbox is to remember."""
-    check_text("source", source)
-    for one in ids:
-        check_text("id", one)
 
 
 def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[list[bool]]:

@@ -10,12 +10,12 @@ decided in `delivery`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.errors import InvalidInput, InvalidOption, NotFound
 from stoker.model.job import check_name
 from stoker.model.outbox.stream import Message
 from stoker.model.time import LONGEST, SECOND, Instant, Span
@@ -179,6 +179,20 @@ def fitting(sizes: Iterable[int], most: int) -> int:
             break
         count += 1
     return count
+
+
+def within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
+    """The first messages whose payloads fit into `most` bytes."""
+    sizes = [len(message.payload or b"") for message in messages]
+    return tuple(messages if sum(sizes) <= most else messages[: fitting(sizes, most)])
+
+
+def unregistered(wish: Wish) -> NotFound:
+    """The error of a lease for a consumer that the store does not know."""
+    return NotFound(
+        f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is delivered "
+        "to it. Register it first."
+    )
 
 
 def deadline(before: Instant, terms: Terms) -> Instant:

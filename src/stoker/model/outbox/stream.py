@@ -132,6 +132,13 @@ def check_type(value: str) -> None:
         raise InvalidInput("payload type", value, "must be printable ASCII")
 
 
+def check_received(source: str, ids: Sequence[str]) -> None:
+    """Check what an inbox is to remember."""
+    check_text("source", source)
+    for one in ids:
+        check_text("id", one)
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A numbered message as it is read for delivery. The payload is None only where the stored body is missing.
 
