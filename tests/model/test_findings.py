@@ -46,6 +46,8 @@ def test_a_silent_worker_that_holds_jobs_is_named() -> None:
     assert told(presences=quiet) == []
     [one] = told(presences=[presence("v"), presence(seen_at=NOW - 11 * SECOND, running=1)], leases={"w": 15 * SECOND})
     assert one.endswith("its 1 job goes to another worker at 14:28:11.")
+    [late] = told(presences=[presence("v"), presence(seen_at=NOW - 60 * SECOND, running=6)])
+    assert late.endswith("The lease of its 6 jobs ran out at 14:27:37: another worker takes them.")
 
 
 @pytest.mark.spec("NEED-03")

@@ -35,6 +35,17 @@ async def status(app: Stoker, job: str) -> Status:
     return (await app.handle(job).refresh()).status
 
 
+async def becomes(client: Client, path: str, words: str) -> httpx.Response:
+    """The page, as soon as it says so."""
+    page = await client.get(path)
+    for _ in range(2_000):
+        if words in text(page):
+            break
+        await asyncio.sleep(0.01)
+        page = await client.get(path)
+    return page
+
+
 async def payload(app: Stoker, id_: str) -> bytes:
     [job] = await (await app.engine()).get([ids.parse(id_)])
     assert job is not None
@@ -172,14 +183,33 @@ async def test_many_jobs_are_previewed_and_the_number_is_typed(app: Stoker, clie
     assert refused.status_code == 422
     assert "You typed 2, and 3 jobs are meant." in text(refused)
     started = await client.post("/operations", {**fields, "count": "3"})
-    page = started
-    for _ in range(200):
-        page = await client.get(started.headers["location"])
-        if "Delete is done" in text(page):
-            break
-        await asyncio.sleep(0.01)
+    page = await becomes(client, started.headers["location"], "Delete is done")
     assert "Deleted 3 jobs." in text(page)
     assert (await client.get(f"/jobs/{made[0]}")).status_code == 404
+
+
+@pytest.mark.spec("WEBACT-08")
+async def test_an_action_touches_no_more_jobs_than_its_preview_showed(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app) for _ in range(3)]
+    await end(app, await claim(app))
+    preview = await client.get("/operations/new", params={"do": "requeue", "q": "is:dead"})
+    assert "Requeue 3 jobs?" in text(preview)
+    late = await enqueue(app)
+    await end(app, await claim(app))
+    fields = {"do": "requeue", "q": "is:dead", "of": "3"}
+    grown = await client.post("/operations", fields)
+    assert grown.status_code == 409
+    assert "4 jobs would be changed now, and the preview showed 3. Nothing was changed." in text(grown)
+    assert (
+        await client.post("/operations", {"do": "delete", "q": "is:dead", "of": "0", "count": "0"})
+    ).status_code == 409
+    assert await status(app, made[0]) is Status.DEAD
+    await Admin(app).jobs.requeue(made[0])  # another operator was faster, with two of them
+    await Admin(app).jobs.requeue(late)
+    started = await client.post("/operations", fields)
+    page = await becomes(client, started.headers["location"], "Requeue is done")
+    assert "Requeued 2 jobs." in text(page)
+    assert {await status(app, one) for one in made} == {Status.PENDING}
 
 
 @pytest.mark.spec("WEBACT-09")
@@ -195,6 +225,27 @@ async def test_ticked_jobs_are_previewed_and_counted_by_what_became_of_them(app:
     )
     nothing = told(await client.post("/operations/new", [("do", "requeue")]))
     assert nothing["bad"]
+
+
+@pytest.mark.spec("WEBACT-11")
+async def test_what_is_undone_is_in_the_audit_log_too(app: Stoker, client: Client) -> None:
+    waiting, dead = await enqueue(app, delay=60), await enqueue(app)
+    await end(app, await claim(app))
+    acts = {
+        "/queues/default/pause": "queues.tune",
+        f"/jobs/{waiting}/cancel": "jobs.cancel",
+        f"/jobs/{dead}/discard": "jobs.discard",
+        f"/jobs/{waiting}/move": "jobs.move",
+        f"/jobs/{waiting}/prioritize": "jobs.prioritize",
+        f"/jobs/{waiting}/edit": "jobs.edit",
+    }
+    for path, action in acts.items():
+        before = [one.deed.action for one in await Admin(app).audit.list(3_600)]
+        fields = {"queue": "mail"} if path.endswith("move") else {"payload": "{}"} if path.endswith("edit") else {}
+        await undo(client, told(await client.post(path, fields)))
+        done = [one.deed.action for one in await Admin(app).audit.list(3_600)]
+        assert len(done) == len(before) + 2, path
+        assert action in done[:2], (path, done)
 
 
 @pytest.mark.spec("WEBACT-11")

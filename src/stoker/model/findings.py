@@ -119,12 +119,17 @@ def _silent(given: Situation) -> Iterator[Finding]:
     for one in given.presences:
         apart = now - one.seen_at
         if one.state != STOPPED and one.running and apart > SILENT_AFTER:
-            passed = clock(one.seen_at + given.leases.get(one.worker, given.lease), now)
-            its = (
-                f"its {count(one.running, 'job')} {'goes' if one.running == 1 else 'go'} to another worker at {passed}"
-            )
+            ends = one.seen_at + given.leases.get(one.worker, given.lease)
             text = f"was last seen {span(apart // SECOND * SECOND)} ago"
-            yield Finding("bad", "worker", f"{one.host} / {one.pid}", text, f"If it stays silent {its}.")
+            yield Finding("bad", "worker", f"{one.host} / {one.pid}", text, fate(one.running, ends, now))
+
+
+def fate(jobs: int, ends: Instant, now: Instant) -> str:
+    """What becomes of the jobs of a silent worker, whose leases end at this instant."""
+    if ends > now:
+        go = "goes" if jobs == 1 else "go"
+        return f"If it stays silent its {count(jobs, 'job')} {go} to another worker at {clock(ends, now)}."
+    return f"The lease of its {count(jobs, 'job')} ran out at {clock(ends, now)}: another worker takes them."
 
 
 def _unserved(given: Situation) -> Iterator[Finding]:

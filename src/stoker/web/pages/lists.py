@@ -11,10 +11,11 @@ from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, live
 from stoker.model.derived import error_line, is_silent, scheduled_of
+from stoker.model.findings import fate
 from stoker.model.job import LEASE, Job, Status
 from stoker.model.query import Query
 from stoker.model.time import SECOND, Instant
-from stoker.model.words import clock, count, share, span
+from stoker.model.words import count, share, span
 from stoker.web import view
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
@@ -178,11 +179,7 @@ def _process(visit: Visit, one: Presence, jobs: list[Job], now: Instant) -> dict
 
 
 def _silent(one: Presence, jobs: int, now: Instant) -> dict[str, str]:
-    passed = clock(one.seen_at + LEASE, now)
     text = f"was last seen {span((now - one.seen_at) // SECOND * SECOND)} ago."
-    if jobs and one.seen_at + LEASE > now:
-        go = "goes" if jobs == 1 else "go"
-        text += f" If it stays silent its {count(jobs, 'job')} {go} to another worker at {passed}."
-    elif jobs:
-        text += f" The lease of its {count(jobs, 'job')} ran out at {passed}: another worker takes them."
+    if jobs:
+        text += f" {fate(jobs, one.seen_at + LEASE, now)}"
     return {"name": f"{one.host} / {one.pid}", "text": text}

@@ -81,10 +81,10 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
     label, change, follows, keep = VERBS[do]
     reading = await visit.board.hub.reading()
-    allowed = ALLOWED[change] - ({Status.RUNNING} if change is Delete and not chosen else set())
+    allowed = _allowed(change, by_filter=not chosen)
     counted = await _count(visit, reading, text, chosen, change)
     statuses, complete = counted.statuses, counted.complete
-    can = sum(n for status, n in statuses.items() if status in allowed) - counted.taken
+    can = counted.changeable(allowed)
     every = sum(statuses.values())
     shown = f"{can:,}" if complete else f"more than {can:,}"
     title = f"{label} {shown}{'' if can == every else f' of {every:,}'} {'job' if every == 1 else 'jobs'}?"
@@ -125,6 +125,15 @@ class Counted(NamedTuple):
     complete: bool
     taken: int = 0
     taken_of: int | None = None
+
+    def changeable(self, allowed: frozenset[Status]) -> int:
+        """How many of them it would change."""
+        return sum(n for status, n in self.statuses.items() if status in allowed) - self.taken
+
+
+def _allowed(change: type[Change], *, by_filter: bool) -> frozenset[Status]:
+    """The statuses that a change applies to; a deletion by filter leaves running jobs alone."""
+    return frozenset(ALLOWED[change]) - ({Status.RUNNING} if change is Delete and by_filter else frozenset())
 
 
 async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], change: type[Change]) -> Counted:
@@ -201,15 +210,24 @@ async def start(visit: Visit) -> Response:
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
     wanted = Filter.parse(text)
-    _, change, _, _ = VERBS[do]
-    of = int(form.get("of") or "0") if (form.get("of") or "0").isdigit() else 0
-    typed = form.get("count").replace(",", "").strip()
-    if (of > TYPED_ABOVE or change is Delete) and typed != str(of):
-        problem = f"You typed {typed or 'nothing'}, and {of:,} jobs are meant. Nothing was changed."
-        raise Problem(422, "count", problem)
+    await _check_count(visit, form, text, VERBS[do][1])
     begun = await begin(visit, do, wanted, _needs(form, do))
     visit.board.hub.forget()
     return view.redirect(visit, visit.url(f"operations/{begun.id}"))
+
+
+async def _check_count(visit: Visit, form: Form, text: str, change: type[Change]) -> None:
+    """Refuse if the preview showed fewer jobs than would be changed now, or if its number was not typed."""
+    visit.board.hub.forget()  # counted anew, not from a reading that others share
+    counted = await _count(visit, await visit.board.hub.reading(), text, [], change)
+    now, shown = counted.changeable(_allowed(change, by_filter=True)), form.get("of")
+    of = int(shown) if shown.isdecimal() else 0
+    if now > of:
+        grown = f"{count(now, 'job')} would be changed now, and the preview showed {of:,}. Nothing was changed."
+        raise Problem(409, "count", grown)
+    typed = form.get("count").replace(",", "").strip()
+    if (of > TYPED_ABOVE or change is Delete) and typed != str(of):
+        raise Problem(422, "count", f"You typed {typed or 'nothing'}, and {of:,} jobs are meant. Nothing was changed.")
 
 
 async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) -> Response:
