@@ -342,7 +342,11 @@ async def _streams(engine: Engine, clock: VirtualClock, now: Instant) -> None:
         lease = await outbox.lease(Wish("orders", "warehouse", "fra-2.2", 1_000))
         assert isinstance(lease, Lease)
         await outbox.advance(_delivered(lease))
-    await outbox.append(invoices, [_entry(3, 4, "shop.InvoiceIssued.v1")])
+    await outbox.append(invoices, [_entry(n, 4, "shop.InvoiceIssued.v1") for n in range(94)])
+    for _ in range(4):
+        lease = await outbox.lease(Wish("invoices", "webhook-relay", "fra-2.2", 1_000))
+        assert isinstance(lease, Lease)
+        await outbox.advance(_delivered(lease))
 
 
 def _entry(n: int, partitions: int, type_: str) -> Entry:

@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -18,14 +19,21 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
+from stoker import Limit
 from stoker.app import Stoker
+from stoker.model import ids
+from stoker.model.control import Presence
+from stoker.model.job import Demand, Note, Settlement, Status
+from stoker.model.throttle import Rate
 from stoker.web import Limits, Open, dashboard
+from stoker.web.hub import Reading
 from tests.web.serving import Served
 
 T = TypeVar("T")
 PATIENCE = 90_000
 """Milliseconds after which a page that should be quick is given up: the machine may be busy."""
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+TROUBLE = (Path(__file__).parent / "trouble.js").read_text(encoding="utf-8")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -57,14 +65,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     module = shop()
     apart(lambda: asyncio.run(module.fill(path)))
     limits = Limits(seconds=30)  # the machine may be busy
-    board = dashboard(module.declared(path), auth=Open("ann"), env="production", color="red", limits=limits)
+    app = module.declared(path)
+    board = dashboard(app, auth=Open("ann"), env="production", color="red", limits=limits, late_after=240)
     served = Served(board)
-    stop = threading.Event()
-    keeper = threading.Thread(target=lambda: asyncio.run(_stay(module.declared(path), stop)), daemon=True)
-    keeper.start()
-    yield served.url
-    stop.set()
-    keeper.join(20)
+    with _staying(module.declared(path)):
+        yield served.url
     served.close()
 
 
@@ -151,3 +156,104 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
     yield Small(app, served.url)
     served.close()
     apart(lambda: app.run(app.close()))
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A dashboard of a store in which all goes well; one job is dead."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('calm') / 'jobs.db'}"
+    app = Stoker(url, durability="process")
+    app.declare("send")
+
+    async def fill() -> None:
+        engine = await app.engine()
+        await app.enqueue_many([app.draft("send", queue="mail") for _ in range(3)])
+        await engine.renew("w", [], first=True)
+        done, dead = await engine.claim(Demand("w", (("mail", 2),), 2))
+        await engine.settle([Settlement(done.id, "w", done.token, Status.DONE)])
+        await engine.settle([Settlement(dead.id, "w", dead.token, Status.DEAD, error="KeyError: 'sku'")])
+        await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
+        queues, kinds = {"mail": 5}, {"send": "app.send"}
+        await engine.beat(Presence(worker="w", host="fra-1", pid=2201, queues=queues, kinds=kinds, version="0.1.0"))
+
+    apart(lambda: app.run(fill()))
+    with _served(app, late_after=3_600) as site, _staying(Stoker(url, durability="process")):
+        yield site
+
+
+class Heavy(NamedTuple):
+    """A dashboard of a store with the longest names, texts and numbers that are let in, and its pages."""
+
+    url: str
+    pages: list[str]
+
+
+@pytest.fixture(scope="session")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
+    app = Stoker(f"sqlite:///{tmp_path_factory.mktemp('heavy') / 'jobs.db'}", durability="process")
+    kind, queue, tenant = ("k" * 128, "q" * 128, "t" * 128)
+    app.declare(kind)
+    long = "x" * 4_000
+    trace = f"ValueError: {long}\nTraceback (most recent call last):\n" + f'  File "/srv/{long}.py", line 1\n' * 15
+
+    async def fill() -> list[str]:
+        engine = await app.engine()
+        limit = Limit(1, "@tenant", name="l" * 64)
+        drafts = [app.draft(kind, queue=queue, tenant=tenant, unique=f"{n}{'u' * 100}", limit=limit) for n in range(3)]
+        await app.enqueue_many(drafts)
+        await engine.renew("w" * 100, [], first=True)
+        [claim] = await engine.claim(Demand("w" * 100, ((queue, 1),), 1))
+        await engine.settle([Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error=trace)])
+        [run] = await engine.claim(Demand("w" * 100, ((queue, 1),), 1))
+        await engine.note([Note(run.id, run.worker, run.token, 0.4, None, (long,))])
+        await app.schedule("s" * 128, app.draft(kind, queue=queue), cron="0 3 * * *")
+        await app.queue(queue).pause(reason="r" * 900, by="b" * 100)
+        await engine.tune("b" * 128, Rate(1_000_000, per=60))
+        await engine.beat(
+            Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
+        )
+        return [ids.text(draft.id) for draft in drafts]
+
+    made = apart(lambda: app.run(fill()))
+    with _served(app, numbers=123_456_789_012) as site:
+        shown = [
+            "/",
+            "/jobs",
+            "/queues",
+            f"/queues/{queue}",
+            "/kinds",
+            "/workers",
+            "/schedules",
+            f"/schedules/{'s' * 128}",
+        ]
+        more = ["/limits", f"/limits?queue={queue}", "/health", "/audit", "/jobs?q=is:dead&group=error"]
+        yield Heavy(site, [*shown, *more, *(f"/jobs/{id_}" for id_ in made)])
+
+
+@contextmanager
+def _served(app: Stoker, *, late_after: float = 60, numbers: int = 1) -> Iterator[str]:
+    """Serve an app's dashboard, and close both; every count is shown so many times as large."""
+    board = dashboard(app, auth=Open("ann"), limits=Limits(seconds=30), late_after=late_after)
+    take = board.hub._take
+
+    def enlarged(reading: Reading) -> None:
+        counts = [msgspec.structs.replace(one, n=one.n * numbers) for one in reading.census.counts]
+        take(reading._replace(census=msgspec.structs.replace(reading.census, counts=counts)))
+
+    if numbers > 1:
+        board.hub._take = enlarged  # type: ignore[method-assign]
+    served = Served(board)
+    yield served.url
+    served.close()
+    apart(lambda: app.run(app.close()))
+
+
+@contextmanager
+def _staying(app: Stoker) -> Iterator[None]:
+    """Keep the workers of a store in sight."""
+    stop = threading.Event()
+    keeper = threading.Thread(target=lambda: asyncio.run(_stay(app, stop)), daemon=True)
+    keeper.start()
+    yield
+    stop.set()
+    keeper.join(20)

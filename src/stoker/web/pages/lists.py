@@ -131,6 +131,7 @@ def workers_context(visit: Visit, reading: Reading, jobs: list[Job]) -> dict[str
         "now": now,
         "sub": f"{where}, {running:,} of {count(slots, 'slot')} busy. Each square is a slot; a full one is a job.",
         "hosts": [_host(name, found) for name, found in hosts.items()],
+        "looks": {square["look"] for found in hosts.values() for process in found for square in process["squares"]},
         "silent": [_silent(one, len(held.get(one.worker, [])), now) for one in silent],
         "live_url": visit.url("live", page="workers", host=wanted),
     }
