@@ -93,6 +93,11 @@ def test_masking_the_bytes_is_masking_the_value(value: Any, indent: int | None, 
         ("{'api_key': 'x y', 'n': 1}", "{'api_key': [hidden], 'n': 1}"),
         ("cannot reach redis://ada:s3cret@host:6379/0", "cannot reach redis://ada:[hidden]@host:6379/0"),
         ("ValueError: no such address: ada@example.org", "ValueError: no such address: ada@example.org"),
+        (
+            "1password=hidden --api-key=hidden b'token': 'hidden'",
+            "1password=[hidden] --api-key=[hidden] b'token': [hidden]",
+        ),
+        ("x" * 5_000 + " a.b" * 5_000 + " password=hidden", "x" * 5_000 + " a.b" * 5_000 + " password=[hidden]"),
     ],
 )
 def test_texts_lose_what_is_assigned_to_a_secret_name(text: str, masked: str) -> None:

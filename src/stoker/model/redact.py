@@ -45,9 +45,10 @@ KEYS = frozenset({"api", "access", "private", "secret", "encryption", "signing"}
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
-_NAME = re.compile(r"""(?i)["']?([a-z][\w-]*)["']?\s*[=:]\s*""")
+# Both look at each word once: a traceback may have words of thousands of letters.
+_NAME = re.compile(r"""(?<![\w-])["']?([\w-]+)["']?\s*[=:]\s*""")
 _VALUE = re.compile(r"""(?i)"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:bearer|basic)\s+\S+|[^\s,;&)}\]]+""")
-_ADDRESS = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(@)")
+_ADDRESS = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{0,40}://[^\s/:@]*:)[^\s/@]+(@)")
 
 
 @lru_cache(maxsize=4_096)
