@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.engines.shared import ends
+from stoker.model.ids import JobId
 from stoker.model.job import Status
 from stoker.model.outcome import Done, Failed, Outcome, Rejected, Snoozed
 from stoker.model.query import Cancel, Delete, Selection
@@ -77,13 +78,21 @@ async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome
 @pytest.mark.spec("END-04")
 async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where waiters look only once a minute, the settlement wakes them all the same, across engines."""
-    monkeypatch.setattr(ends, "FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(ends, "FIRST_PAUSE", 2 * ARRIVES)
     job = await store.add()
     claim = await store.take()
+    known, loop, note = asyncio.Event(), asyncio.get_running_loop(), ends.Interest.note
+
+    def noted(interest: ends.Interest, jobs: Iterable[JobId]) -> None:
+        note(interest, jobs)
+        loop.call_soon_threadsafe(known.set)
+
+    monkeypatch.setattr(ends.Interest, "note", noted)
     await store.engine.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
     async with _twin(store) as twin:
-        waiters = [asyncio.create_task(each.ended(job, 30.0)) for each in (store.engine, twin)]
-        await asyncio.sleep(0.25)  # long enough for the settling engine to learn of the waiter
+        waiters = [asyncio.create_task(each.ended(job, ARRIVES)) for each in (twin, store.engine)]
+        await asyncio.wait_for(known.wait(), ARRIVES)
+        await asyncio.sleep(0.1)  # an engine may hear of its own waiter a moment before it hears of the other's
         await store.finish(claim, Done())
         assert await asyncio.wait_for(asyncio.gather(*waiters), ARRIVES) == [True] * 2
 
