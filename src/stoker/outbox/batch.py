@@ -85,7 +85,7 @@ class Batch(Generic[T_co]):
         with self._lock:
             if self._closed:
                 return []
-            self._finish(self._handed)
+            self._progress = self._progress.through(self._handed)
             if self._time_left() <= 0:
                 return []
             start, self._handed = self._handed, min(self._handed + n, len(self._messages))
@@ -113,10 +113,6 @@ class Batch(Generic[T_co]):
     def _check(self, message: Message[Any]) -> None:
         if message.number not in self._progress.numbers[: self._handed]:
             raise InvalidInput("message", message, "must be one that this batch has handed out")
-
-    def _finish(self, count: int) -> None:
-        if count > self._progress.processed:
-            self._progress = self._progress.done(self._progress.numbers[count - 1])
 
     # --- one commit ---------------------------------------------------------------------------------------------
 
@@ -151,7 +147,7 @@ class Batch(Generic[T_co]):
         """Finish all that was handed out: the handler returned."""
         with self._lock:
             if not self._closed:
-                self._finish(self._handed)
+                self._progress = self._progress.through(self._handed)
 
     @property
     def progress(self) -> Progress:

@@ -215,6 +215,7 @@ def test_rejected_messages_count_as_processed_and_the_batch_goes_on() -> None:
 @pytest.mark.spec("OUTBOX-23")
 def test_progress_is_contiguous() -> None:
     progress = Progress((5, 6, 7)).done(5)
+    assert [progress.through(count).processed for count in (0, 1, 3)] == [1, 1, 3]
     assert progress.done(7).processed == 3
     for wrong in (4, 5, 8):
         with pytest.raises(InvalidInput):

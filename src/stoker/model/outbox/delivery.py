@@ -116,7 +116,11 @@ class Progress(msgspec.Struct, frozen=True):
         """Finish everything up to and with `number`, one message or a chunk of them."""
         if number not in self.numbers[self.processed :]:
             raise InvalidInput("message", number, "must be a message of this batch that is not done yet")
-        return msgspec.structs.replace(self, processed=self.numbers.index(number) + 1)
+        return self.through(self.numbers.index(number) + 1)
+
+    def through(self, count: int) -> Progress:
+        """Finish the first `count` messages, if they are not finished yet."""
+        return self if count <= self.processed else Progress(self.numbers, count, self.rejections)
 
     def reject(self, number: int, reason: str) -> Progress:
         """Refuse the next message; those before it must be done first, or their letters would go astray."""
