@@ -53,6 +53,11 @@ class Meter:
             self._running = False
 
     @property
+    def running(self) -> bool:
+        """Is it entered now?"""
+        return self._running
+
+    @property
     def cost(self) -> float:
         """Microseconds of CPU per job."""
         return self.cpu / self.jobs * 1e6

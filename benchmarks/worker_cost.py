@@ -16,10 +16,13 @@ from benchmarks.sqlite_cost import BATCHES, WORDS, Durability, drain_bare, waiti
 from benchmarks.stats import Meter, cost_row, in_turns, pace_row
 from benchmarks.watched import Nothing
 from stoker.app import Stoker
+from stoker.engines.base import Timeline
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
+from stoker.event_buffer import EventBuffer
 from stoker.model.job import Status
 from stoker.registry import mint
+from stoker.settings import TimelineSettings
 from stoker.worker import Worker
 
 
@@ -38,14 +41,30 @@ TUNED = 500
 """The batch that a worker with default settings is compared with."""
 
 
+class CountedEvents(EventBuffer):
+    """Events whose writes are measured also after the drain, which is over before a worker writes its first ones."""
+
+    meter: Meter | None = None
+
+    async def flush(self, store: Timeline) -> int:
+        if self.meter is None or self.meter.running:
+            return await super().flush(store)
+        with self.meter:
+            return await super().flush(store)
+
+
 async def run_dry(app: Stoker, batch: int | None = None, *, measured: bool = False) -> Meter:
-    """Let a worker drain a store; without a batch with default settings."""
+    """Let a worker drain a store; without a batch with default settings. Writing events counts, with metrics."""
+    events = CountedEvents(chunk=TimelineSettings().event_chunk)
+    if measured and app.timeline is not None:
+        app.timeline = events
     async with app:
         worker = Timed(app, drain=True, claim_batch=batch, settle_batch=batch)
         if measured:
             worker.measure()
         await worker.start()
         with Meter() as worker.meter:
+            events.meter = worker.meter
             await worker.join()
     return worker.meter
 

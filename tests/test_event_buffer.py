@@ -66,7 +66,7 @@ async def flush(buffer: EventBuffer, store: RecordingStore) -> int:
 
 @pytest.mark.spec("BUFFER-01")
 async def test_a_flush_writes_in_chunks_and_returns_the_count() -> None:
-    buffer, store = EventBuffer(), RecordingStore()
+    buffer, store = EventBuffer(chunk=100), RecordingStore()
     drafts = [draft() for _ in range(250)]
     insert(buffer, *drafts)
     assert len(buffer) == 250

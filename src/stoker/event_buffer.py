@@ -28,7 +28,7 @@ from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
 from stoker.model.time import Instant, Span
 
 CAPACITY = 50_000
-CHUNK = 100
+CHUNK = 500
 HEAVY = 256 * 1024
 """A batch with more bytes of payloads and results is converted to events at once."""
 
