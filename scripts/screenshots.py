@@ -136,11 +136,14 @@ def take(browser: Browser, site: str, folder: Path, chosen: list[str]) -> None:
             for width in (1440, 1024, 390)
             for theme in ("light", "dark")
         ]
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(site)  # a page is drawn in our fonts only if these are there at once: the first one fetches them
+    page.evaluate("document.fonts.ready")
     for name, path, width, height, theme, whole in wanted:
         scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
-        page = browser.new_page(
-            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
-        )
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": height})
         page.goto(site + path.format(**found))
         page.evaluate("document.fonts.ready")
         page.wait_for_timeout(500)
@@ -149,8 +152,8 @@ def take(browser: Browser, site: str, folder: Path, chosen: list[str]) -> None:
             page.set_viewport_size({"width": width, "height": max(min(tall, TALLEST[width]), 900)})
             page.wait_for_timeout(300)
         page.screenshot(path=folder / f"{name}.png")
-        page.close()
         print(f"wrote {folder / name}.png")
+    context.close()
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
         ran = await _claimed(engine, "old", "media", 3)
         await _end(engine, ran[:2], Status.DEAD, KILLED, took=2 + part / 3, clock=clock, crash=True)
         await _end(engine, ran[2:], Status.DONE, took=1, clock=clock)
-    clock.set(now - 11 * MINUTE)
+    clock.set(now - 10 * MINUTE - 35 * SECOND)
     for kind, queue, n, took in (
         ("search.reindex_product", "search", 60, 0.2),
         ("mail.send_receipt", "mail", 120, 0.4),
@@ -298,7 +298,7 @@ async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
 
 async def _schedules(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
     """Schedules that have fired, but for one that is paused."""
-    clock.set(now - 6 * HOUR)
+    clock.set(now - 65 * MINUTE)
     daily = "0 9 * * mon-fri"
     await app.schedule("search.refresh_facets", app.draft("search.reindex_product"), cron="*/2 * * * *")
     await app.schedule("supplier-feeds", app.draft("imports.parse_supplier_feed"), cron="0 6-18 * * mon-fri")

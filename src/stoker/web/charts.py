@@ -12,7 +12,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.stats import BUCKET, width_for
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant, moment
-from stoker.model.words import short, span
+from stoker.model.words import span
 from stoker.web.marks import nice_top
 from stoker.web.visit import Visit
 
@@ -205,7 +205,10 @@ def _span(value: float | None) -> Span | None:
 
 
 def _axis(value: float) -> str:
-    return f"{value:g}" if value < 10_000 else short(round(value)).replace(" ", "").replace(".0", "")
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
 
 
 def _decades(low: float, high: float) -> list[str]:
