@@ -60,7 +60,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_all_{order}": (at, 100, False, False, *SIEVE) for order, at in ENDS},
     **{f"find_key_{order}": (at, 100, True, False, "k7", *SIEVE) for order, at in ENDS},
     **{f"find_done_{order}": (at, 2_000, True, False, *SIEVE) for order, at in ENDS},
-    **{f"find_listed_{order}": (at, 26, False, False, QUEUES, [4, 5], *SIEVE) for order, at in ENDS},
+    **{f"find_listed_{order}": (at, 26, False, False, QUEUES, [4, 5], True, *SIEVE) for order, at in ENDS},
     **{f"find_retrying_{order}": (at, 26, False, True, *SIEVE) for order, at in ENDS},
     **{f"find_active_{order}": (at, 26, False, False, True, True, *SIEVE) for order, at in ENDS},
     "find_by_end": (NOW, LAST, 26, [4, 5]),
