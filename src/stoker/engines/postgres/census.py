@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.census_bounds import CensusBounds
-from stoker.engines.postgres.claim import listed
-from stoker.engines.postgres.columns import PENDING, STATUSES
+from stoker.engines.postgres.columns import PENDING, STATUSES, listed
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import ENQUEUED
 from stoker.engines.sql.packing import totals

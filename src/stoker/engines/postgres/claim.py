@@ -20,7 +20,7 @@ import msgspec
 
 from stoker.engines.postgres import subqueues
 from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
-from stoker.engines.postgres.columns import STATUSES
+from stoker.engines.postgres.columns import STATUSES, listed
 from stoker.engines.postgres.connection import BEGIN
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
@@ -382,11 +382,6 @@ def _from_lines(
     claims, broken = handed_over(worker, lines.rows)
     found = {claim.id: claim for claim in claims}
     return [found[job] for job in lines.order if job in found], broken
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Return numbers as a Postgres array literal."""
-    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def wants(demand: Demand) -> tuple[dict[str, int], int]:

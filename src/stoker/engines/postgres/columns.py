@@ -6,7 +6,7 @@ row in `ready` or `done`, or a bit in a row of `lease`; `past` holds what earlie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -617,3 +617,8 @@ def _new_columns(
 def unless_empty(column: list[Any]) -> list[Any]:
     """Return a column, or an empty one when it holds nothing but None."""
     return [] if column.count(None) == len(column) else column
+
+
+def listed(column: Iterable[object]) -> str:
+    """Return values without commas as an array literal: the driver checks each element of a list three times."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in column]) + "}"

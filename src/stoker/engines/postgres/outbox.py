@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from stoker.engines.postgres import letters
-from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql

@@ -28,7 +28,8 @@ WITH t AS MATERIALIZED (
     SELECT x.queue, 1 AS ord, q.curve_on, q.curve_base, q.curve_max, q.cool_count
     FROM (SELECT $3::text AS queue) AS x LEFT JOIN stoker.queue AS q ON q.name = x.queue
 ), m AS MATERIALIZED (
-    SELECT r.id FROM unnest($4::text[], $5::int[], $6::bigint[], $7::uuid[]) AS u (line, priority, due, id)
+    SELECT r.id FROM unnest($4::text[], $5::text::int[], $6::text::bigint[], $7::text::uuid[])
+        AS u (line, priority, due, id)
     CROSS JOIN LATERAL (
         SELECT r.id FROM stoker.ready AS r
         WHERE r.queue = u.line AND r.priority = u.priority AND r.due = u.due AND r.id = u.id

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.packing import NO_BUCKET, pack_bucket, read_bucket, read_options
 from stoker.engines.sql.steps import Row, Steps
@@ -95,7 +97,7 @@ def read(row: Row) -> State:
 
 def _row(state: State) -> Row:
     bucket = NO_BUCKET if state.bucket is None else pack_bucket(state.bucket)
-    head = (None, None, None) if state.head is None else state.head
+    head = (None, None, None) if state.head is None else (*state.head[:2], state.head[2].hex())
     values = (state.limit, state.number, state.pinned, state.running, *bucket, *head, state.next, state.at, state.turn)
     return (state.name, *values, state.since, state.open)
 
@@ -105,8 +107,8 @@ def write(queue: str, states: Sequence[State], now: Instant) -> Steps[None]:
     if states:
         gone = [state.name for state in states if state.gone(now)]
         rows = [_row(state) for state in states if not state.gone(now)]
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(COLUMNS)]
-        yield _WRITE, (queue, *columns, gone)
+        names, limits, *others = [*zip(*rows, strict=True)] or [()] * COLUMNS
+        yield _WRITE, (queue, list(names), list(limits), *map(listed, others), gone)
 
 
 def folded(states: dict[str, State], rows: Sequence[Row], pins: Mapping[str, int], now: Instant) -> dict[str, State]:
@@ -129,7 +131,9 @@ def folded(states: dict[str, State], rows: Sequence[Row], pins: Mapping[str, int
     return found
 
 
-def _slot(options: Any) -> Slot | None:
+@lru_cache(maxsize=1_000)
+def _slot(options: str) -> Slot | None:
+    """The limit of a job; the jobs of a key mostly have the same options."""
     try:
         return read_options(options).limit
     except CorruptRecord:
@@ -263,7 +267,8 @@ class QueueLines:
         return {name: sorted(heads)[: wanted[name]] for name, heads in found.items()}
 
     def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
-        columns = [list(column) for column in zip(*((self._line(name), *head) for name, head in picked), strict=True)]
+        names, priorities, dues, jobs = zip(*((self._line(name), *head) for name, head in picked), strict=True)
+        columns = (list(names), listed(priorities), listed(dues), listed(job.hex() for job in jobs))
         rows = yield _TAKE, (self._now, self._worker, self._queue, *columns, counts)
         self.rows += rows
         ids = {row[ID] for row in rows}
