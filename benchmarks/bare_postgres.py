@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 from benchmarks.app import QUEUE
 from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.postgres.claim import listed
 from stoker.engines.postgres.claim_cursor import MIN_TAKEN, SLACK
+from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.statements import STATEMENTS
 from stoker.engines.postgres.wakeup.listener import CHANNEL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sqlite3
 from collections import Counter
@@ -16,12 +17,13 @@ import pytest
 
 from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
-from stoker.engines.postgres import PostgresEngine, claim
+from stoker.engines.postgres import PostgresEngine, claim, subqueues
 from stoker.engines.postgres.connection import DOORS, Connection
 from stoker.engines.postgres.statements import STATEMENTS, placed
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.connection import Connection as SqliteConnection
 from stoker.model.control import Tuning
+from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Options, Status, Verdict
 from stoker.model.lifecycle import conclude
@@ -567,6 +569,35 @@ async def test_a_claim_visits_no_more_keys_than_it_wants_jobs(
     rows.clear()
     assert len(await take(engine, 5)) == 5
     assert sum(n for _, n in rows) <= few
+
+
+@pytest.mark.spec("LIMIT-48")
+@on("postgres")
+async def test_a_long_log_is_applied_in_short_transactions_before_jobs_are_taken(
+    engine: Engine, postgres_url: str, postgres_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that fails on the way keeps what was applied; the last job of the import goes first by its priority."""
+    assert isinstance(engine, PostgresEngine)
+    monkeypatch.setattr(subqueues, "MOST_POST", 10)
+    first = limited("urgent", priority=-9)
+    many = [limited(f"k{n}") for n in range(95)]
+    await engine.insert([*many, first])
+    run_, news = Connection.run, engine._store.texts["subqueue_news"]
+    seen = itertools.count(1)
+
+    async def breaking(self: Connection, text: str, *args: Any, **options: Any) -> Any:
+        if text == news and next(seen) == 4:
+            raise EngineUnavailable("the connection died")
+        return await run_(self, text, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "run", breaking)
+        with pytest.raises(EngineUnavailable):
+            await take(engine, 3)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        rows = connection.execute(f"SELECT count(*) FROM {postgres_schema}.subqueue_log".encode()).fetchone()
+    assert rows == (96 - 30,)
+    assert [one.id for one in await take(engine, 3)] == [first.id, many[0].id, many[1].id]
 
 
 @pytest.mark.spec("LIMIT-46")

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine, claim_cursor, find
-from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.connection import DESK, DOORS
 from stoker.engines.postgres.statements import STATEMENTS, merged, placed
 from stoker.model.query import Query

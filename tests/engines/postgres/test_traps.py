@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine, claim_cursor, connection
-from stoker.engines.postgres.claim import listed
+from stoker.engines.postgres.columns import listed
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
 from stoker.model.ids import Mint

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from stoker.engines.redis import RedisEngine
+from stoker.engines.redis.insert import LIMITED_AT_ONCE
 from stoker.engines.redis.keys import FIXED, LINES, PLAIN_KEYS
 from stoker.engines.redis.scripts import LOOKS_AT_ONCE, Script, script
 from stoker.engines.redis.subqueues import REPINNED_AT_ONCE
@@ -107,6 +109,29 @@ async def test_a_plain_queue_runs_scripts_without_subqueues(bench: Bench, monkey
     assert len(await bench.take()) == 1
     assert await bench.take() == []
     assert seen == [("claim", per_queue + 1), *[("claim divided", per_queue + len(LINES) + 1)] * 2]
+
+
+@pytest.mark.spec("REDISLIMIT-04")
+async def test_calls_at_the_same_moment_store_few_keys_by_one_script(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of many keys is one script all the same: all or nothing of it is stored."""
+    sizes: list[int] = []
+    original = bench.store.connection.run
+
+    async def run(one: Script, keys: Sequence[str], args: Sequence[Any], **more: Any) -> Any:
+        if one.name == "insert":
+            sizes.append(sum(isinstance(arg, str) and arg.startswith("api/") for arg in args))
+        return await original(one, keys, args, **more)
+
+    monkeypatch.setattr(bench.store.connection, "run", run)
+    calls = [[bench.limited(f"k{n} {m}") for m in range(50)] for n in range(20)]
+    await asyncio.gather(*(bench.engine.insert(call) for call in calls))
+    assert sum(sizes) == 1_000
+    assert max(sizes) <= LIMITED_AT_ONCE
+    sizes.clear()
+    await bench.engine.insert([bench.limited(f"one {n}") for n in range(1_000)])
+    assert sizes == [1_000]
 
 
 @pytest.mark.spec("LIMIT-30")

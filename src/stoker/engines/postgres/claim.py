@@ -238,12 +238,13 @@ class Claimer:
     async def _take_divided(self, worker: str, queue: str, n: int) -> list[Claim]:
         """Take from a queue with subqueues, one claim at a time; one that waits for long takes nothing.
 
-        Only claims take the lock. A queue with a rate is held like any other with a rate.
+        Only claims take the lock. A queue with a rate is held like any other with a rate. A log of many rows, as
+        after a large import, is applied in several transactions, and jobs are taken when it is applied.
         """
         store = self._store
         self._cursors[queue].forget()  # the main line is not claimed by it
 
-        async def work(connection: Connection, unit: Unit, row: Row) -> list[Claim]:
+        async def work(connection: Connection, unit: Unit, row: Row) -> list[Claim] | None:
             run = partial(connection.run, patience=store.options.patience)
             _, divided, lives, served, *settings, log, states = row
             if not divided:
@@ -257,18 +258,25 @@ class Claimer:
             if startable <= 0:
                 raise _Closed
             lines = subqueues.lines_of(stored, worker, unit.now, served, log, states)
-            claims, broken = await store.play(connection, _from_lines(lines, worker, startable, unit.now, stored))
+            taken = await store.play(connection, _from_lines(lines, worker, startable, unit.now, stored))
+            if taken is None:
+                return None
+            claims, broken = taken
             self._broken += broken
             if claims and stored.bucket is not None:
                 bucket = take(stored.bucket, len(claims), unit.now)
                 await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
             return claims
 
-        news = (queue, worker, store.now(), subqueues.MOST_POST, MOST_LOOKS)
+        begin = _locked(store, queue, lax=True)
+        claims: list[Claim] | None = None
         try:
-            return await store.transact(work, lane="claim", first=(_NEWS, news), begin=_locked(store, queue, lax=True))
+            while claims is None:
+                news = (queue, worker, store.now(), subqueues.MOST_POST, MOST_LOOKS)
+                claims = await store.transact(work, lane="claim", first=(_NEWS, news), begin=begin)
         except (Locked, _Closed):
             return []
+        return claims
 
     async def _alone(self, values: Row, extra: float) -> list[Row]:
         return await self._store.once("claim", _CLAIM, values, extra=extra)
@@ -374,9 +382,12 @@ def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Steps[No
 
 def _from_lines(
     begun: Steps[subqueues.QueueLines], worker: str, n: int, now: Instant, queue: Queue
-) -> Steps[tuple[list[Claim], list[Broken]]]:
-    """Claim from the main line and the subqueues of a queue, whose lock is held."""
+) -> Steps[tuple[list[Claim], list[Broken]] | None]:
+    """Claim from the main line and the subqueues of a queue, whose lock is held; None while its log is long."""
     lines = yield from begun
+    if lines.behind:
+        yield from lines.flush()
+        return None
     yield from subqueue_claim.claim(lines, n, now, fair=queue.fair)
     yield from lines.flush()
     claims, broken = handed_over(worker, lines.rows)

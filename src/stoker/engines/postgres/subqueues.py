@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.unit_of_work import Unit
     from stoker.model.control import Queue
 
-_POST, _PENDING, _APPEND = sql("subqueue_post"), sql("subqueue_pending"), sql("subqueue_append")
+_PENDING, _APPEND = sql("subqueue_pending"), sql("subqueue_append")
 _NAMED, _ALL = sql("subqueue_named"), sql("subqueue_all")
 _TOUCHED, _BY_HEAD, _BY_TURN = sql("subqueue_touched"), sql("subqueue_by_head"), sql("subqueue_by_turn")
 _WRITE, _TAKE = sql("subqueue_write"), sql("claim_picked")
@@ -56,7 +56,7 @@ _HOLDERS = sql("subqueue_holders")
 _FULL_QUEUES, _FULL = sql("subqueue_full_queues"), sql("subqueue_full")
 
 MOST_POST = 2_000
-"""Rows of the log that a claim applies at once."""
+"""Rows of the log that one transaction applies."""
 
 MOST_KEPT = 300
 """States that a claim keeps without writing them."""
@@ -151,6 +151,8 @@ class Offer(NamedTuple):
 class QueueLines:
     """The lines of one queue for one claim. `rows` are those of `claim_picked`, `order` the ids as they were taken.
 
+    `behind`: the log may have more rows than this transaction applies.
+
     States that the claim reads or changes are kept here and written once, by `flush`. Jobs are read without locks, with
     one more of each line than may be taken: so what is left of a line is known without a second look. If another
     transaction has locked some of them, the claim goes on with reads that lock.
@@ -170,6 +172,7 @@ class QueueLines:
         self._locking = False
         self._touched_read = True
         self.claims = claims
+        self.behind = False
         self.rows: list[Row] = []
         self.order: list[JobId] = []
 
@@ -298,17 +301,11 @@ def lines_of(
 
     The caller holds the queue's lock.
     """
-    pins = dict(queue.limits)
     states = {state.name: state for state in map(_from_json, _decode(stored or "[]"))}
-    lines = QueueLines(queue.name, worker, now, claims, states)
     rows: list[Row] = [tuple(row) for row in _decode(log or "[]")]
-    while rows:
-        yield from lines.write(list(folded(states, rows, pins, now).values()))
-        if len(rows) < MOST_POST:
-            break
-        rows = yield _POST, (queue.name, MOST_POST)
-        unknown = sorted({row[1] for row in rows} - states.keys())
-        lines.know(map(read, (yield _NAMED, (queue.name, unknown))))
+    lines = QueueLines(queue.name, worker, now, claims, states)
+    lines.behind = len(rows) == MOST_POST
+    yield from lines.write(list(folded(states, rows, dict(queue.limits), now).values()))
     return lines
 
 

@@ -37,6 +37,9 @@ FAIR = b"/"
 PARALLEL = 4
 """Batches that may be under way at once."""
 
+LIMITED_AT_ONCE = 200
+"""How many jobs with limits of different calls one script stores: each may be the first of its key."""
+
 
 async def insert(store: Store, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
     """Store drafts, all or none of those that share a shard, and a new group; receipts in their order."""
@@ -227,8 +230,18 @@ async def carefully(unit: Unit, drafts: Sequence[Draft], group: Group | None = N
 def batcher(store: Store) -> InsertBatcher:
     """What stores concurrent small calls without keys together."""
     return InsertBatcher(
-        partial(insert, store), parallel=PARALLEL, most=LARGEST_BATCH, small=LARGEST_BATCH, most_bytes=LARGEST_CALL
+        partial(insert, store),
+        parallel=PARALLEL,
+        most=LARGEST_BATCH,
+        small=LARGEST_BATCH,
+        most_bytes=LARGEST_CALL,
+        weigh=_weight,
     )
+
+
+def _weight(draft: Draft) -> int:
+    least = 0 if draft.options.limit is None else LARGEST_CALL // LIMITED_AT_ONCE
+    return max(len(draft.payload), least)
 
 
 async def batched(store: Store, batcher: InsertBatcher, drafts: Sequence[Draft], group: Group | None) -> list[Receipt]:

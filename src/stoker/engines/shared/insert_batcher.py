@@ -21,7 +21,7 @@ Request: TypeAlias = tuple[Sequence[Draft], asyncio.Future[list[Receipt]]]
 class InsertBatcher:
     """Stores concurrent calls together by `put`. Lives on the engine's loop.
 
-    `parallel` batches may be under way, each of at most `most` drafts and `most_bytes` of payloads; a single call may
+    `parallel` batches may be under way, each of at most `most` drafts and `most_bytes` by `weigh`; a single call may
     have more. A call of more than `small` drafts is never stored at once: it waits one turn of the loop for others.
     `put` raises one of `refusals` when it refuses some call of a batch; then `alone` stores each call.
     """
@@ -34,6 +34,7 @@ class InsertBatcher:
         most: int,
         small: int,
         most_bytes: int | None = None,
+        weigh: Callable[[Draft], int] = lambda draft: len(draft.payload),
         alone: Put | None = None,
         refusals: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -42,6 +43,7 @@ class InsertBatcher:
         self._most = most
         self._small = small
         self._most_bytes = most_bytes
+        self._weigh = weigh
         self._alone = put if alone is None else alone
         self._refusals = refusals
         self._waiting: deque[Request] = deque()
@@ -93,7 +95,7 @@ class InsertBatcher:
         while self._waiting:
             request = self._waiting[0]
             drafts += len(request[0])
-            size += 0 if self._most_bytes is None else sum(len(draft.payload) for draft in request[0])
+            size += 0 if self._most_bytes is None else sum(map(self._weigh, request[0]))
             if batch and (drafts > self._most or (self._most_bytes is not None and size > self._most_bytes)):
                 break
             self._waiting.popleft()
