@@ -63,7 +63,7 @@ def test_a_planted_bug_is_found_out(
     seed = secrets.randbits(32)
     place = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
     freezing = 0.7 if bug == "no fence" else 0.1
-    wild = {"messages": 30_000, "latest": 0.3, "crowd": 8, "lull": 0.25, "freezing": freezing}
+    wild = {"messages": 100_000, "latest": 0.3, "crowd": 8, "lull": 0.25, "freezing": freezing}
     zygote.call(storm, within=900, seed=seed, bug=bug, **place, **wild)
     figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
     print(f"seed {seed}: {bug}: {figures}, {len(complaints)} complaints: {complaints[:5]}")

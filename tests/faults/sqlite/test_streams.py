@@ -39,7 +39,7 @@ def test_a_planted_bug_is_found_out(zygote: Zygote, tmp_path: Path, bug: str) ->
     seed = secrets.randbits(32)
     path = tmp_path / "shop.db"
     freezing = 0.7 if bug == "no fence" else 0.1
-    calm = {"messages": 30_000, "freezing": freezing, "crowd": 2, "lull": 0.45}
+    calm = {"messages": 100_000, "freezing": freezing, "crowd": 2, "lull": 0.45}
     arguments = {"url": f"sqlite:///{path}", "folder": str(tmp_path), **calm}
     zygote.call(storm, within=900, seed=seed, bug=bug, **arguments)
     with closing(sqlite3.connect(path)) as connection:
