@@ -22,6 +22,7 @@ from textual.widgets import DataTable, Input, Static
 from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.cli.terminal import HELP, Page, Question, Top
+from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Status
 from tests.harness.apps import PATIENCE, drain
@@ -96,6 +97,8 @@ async def test_a_queue_is_paused_and_resumed(app: Stoker) -> None:
         assert top.selected == "mail", "the cursor stays where it was"
         await pilot.press("r")
         await shows(pilot, lambda: cells(top)[1][0] == "mail")
+        await admin.queues.tune("mail", Tuning(workers=3))
+        await shows(pilot, lambda: cells(top)[1][0] == "mail (limited)")
         await pilot.press("2", "p")
         await shows(pilot, lambda: "select a queue to pause it" in text(top, "#said"))
 

@@ -13,6 +13,7 @@ from stoker.cli.store import find_admin, on_store, reported
 from stoker.cli.text import one_line, safe
 from stoker.model.errors import StokerError
 from stoker.model.health.check import Check, Grade, worst
+from stoker.model.words import count
 
 EXIT_CODES = """\b
 Exit codes:
@@ -66,4 +67,4 @@ def _show(check: Check) -> None:
 def _summary(checks: list[Check]) -> str:
     counts = {grade: sum(check.verdict is grade for check in checks) for grade in reversed(Grade)}
     parts = [f"{n} {grade}" for grade, n in counts.items() if n]
-    return f"{len(checks)} checks: {', '.join(parts)}"
+    return f"{count(len(checks), 'check')}: {', '.join(parts)}"

@@ -89,6 +89,11 @@ def state(view: QueueView) -> str:
     return "; ".join(found) or "open"
 
 
+def short_state(view: QueueView) -> str:
+    """The same in one word, for narrow tables."""
+    return "paused" if view.paused else "limited" if view.cooling_until is None else "cooling"
+
+
 @queues.command("show", epilog=EXIT_CODES)
 @click.argument("queue")
 @as_json_option

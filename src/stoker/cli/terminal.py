@@ -21,7 +21,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from stoker.admin import Filter, Operators
 from stoker.admin.history import RECENT, Failures
 from stoker.admin.overview import Overview
-from stoker.cli.queues import flow, state
+from stoker.cli.queues import flow, short_state, state
 from stoker.cli.store import ago, length
 from stoker.cli.text import one_line, safe
 from stoker.model.errors import StokerError
@@ -243,7 +243,7 @@ class Top(App[None]):
             columns = (*columns, "scheduled", "workers", "in/min", "out/min", "clear in", "95 % in", "state")
         rows = []
         for one in found.queues:
-            name = one.name if wide or state(one) == "open" else f"{one.name} ({state(one).split()[0].rstrip(',')})"
+            name = one.name if wide or state(one) == "open" else f"{one.name} ({short_state(one)})"
             cells: tuple[Any, ...] = (name, one.ready, one.running, one.retrying, one.dead)
             cells = (*cells, length(one.lag) if one.ready else "", one.slots)
             more = (
