@@ -1,4 +1,4 @@
-"""Who is there: tokens, the host app's own sign-in, or anybody on this machine.
+"""Who is there: tokens, the host app's own sign-in, or every user of this machine.
 
 `Tokens()` asks for a token that `stoker tokens create` made, in a cookie after signing in or in the header
 `Authorization: Bearer`. A function `fn(request) -> Identity | None` uses the sign-in of the app around the dashboard.

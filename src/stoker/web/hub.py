@@ -1,8 +1,8 @@
 """What all viewers share: one reading of the store, however many look.
 
-A page takes the shared reading if it is young enough, and so do live streams: while anybody looks, the hub makes one
-store call every two seconds, of what is most overdue. Streams of pages that show more name it as a `Want`, which the
-viewers of the same thing share. When the store does not answer, the last good reading stays, with its time.
+A page takes the shared reading if it is young enough, and so do live streams: while a live page is open, the hub makes
+one store call every two seconds, of what is most overdue. Streams of pages that show more name it as a `Want`, which
+the viewers of the same thing share. When the store does not answer, the last good reading stays, with its time.
 """
 
 from __future__ import annotations
