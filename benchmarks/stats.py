@@ -155,7 +155,7 @@ def pace_row(name: str, pairs: Sequence[Pair[Meter]], bar: Bar | None, note: str
     paces = [Pair(pair.value.pace, pair.limit.pace) for pair in pairs]
     ratios = sorted(pair.limit / pair.value for pair in paces)
     costs = [median(pair[side].cost for pair in pairs) for side in (0, 1)]
-    spread = f"rounds {ratios[0]:.2f}–{ratios[-1]:.2f}; of CPU of this process {costs[0]:.1f} of {costs[1]:.1f} µs"
+    spread = f"rounds {ratios[0]:.2f}–{ratios[-1]:.2f}; of CPU of our processes {costs[0]:.1f} of {costs[1]:.1f} µs"
     return Row(
         name,
         "µs/job",

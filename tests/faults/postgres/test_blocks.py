@@ -39,7 +39,7 @@ def zygote() -> Iterator[Zygote]:
 def test_effects_are_exactly_once_under_kills(
     zygote: Zygote, campaign: bool, postgres_url: str, postgres_schema: str
 ) -> None:
-    seed, jobs = secrets.randbits(32), 10_000 if campaign else 240
+    seed, jobs = secrets.randbits(32), 10_000 if campaign else 500
     arguments = {"url": postgres_url, "schema": postgres_schema, "jobs": jobs, "seed": seed}
     found = zygote.call(storm, within=1_500 if campaign else 900, **arguments).answer
     print(f"seed {seed}: {found}")
