@@ -403,6 +403,7 @@ def test_the_audit_log_says_who_changed_what(url: str, monkeypatch: pytest.Monke
     lines = call("audit", "--action", "queues.").stdout.splitlines()
     assert lines[0].split("\t")[:3] == ["when", "who", "way"]
     assert "a migration" in lines[1]
+    assert 'pause null → {"until": null' in lines[1]  # JSON, not Python
     assert rows("audit", "--who", "bob") == []
     assert "one of the units" in call("audit", "--since", "soon", code=2).output
 

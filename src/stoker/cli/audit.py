@@ -36,8 +36,14 @@ def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | No
 
 def _row(entry: AuditEntry) -> tuple[Any, ...]:
     by, deed = entry.by, entry.deed
-    parts = [
-        f"{name} {deed.before.get(name)} → {deed.after.get(name)}" for name in deed.before.keys() | deed.after.keys()
-    ]
-    change = "; ".join(sorted(parts)) if deed.before else json.dumps(deed.after) if deed.after else ""
+    names = sorted(deed.before.keys() | deed.after.keys())
+    if deed.before:
+        parts = [f"{name} {_shown(deed.before.get(name))} → {_shown(deed.after.get(name))}" for name in names]
+    else:
+        parts = [f"{name} {_shown(deed.after[name])}" for name in names]
+    change = "; ".join(parts)
     return moment(entry.at), by.who, by.way, deed.action, deed.target, deed.count, change, by.reason, entry.id
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
