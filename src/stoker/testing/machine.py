@@ -179,6 +179,8 @@ class LockStep(Laws):
     @rule(options=st.lists(values.drafts, max_size=3), sealed=st.booleans(), link=values.linked)
     def make_group(self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None) -> None:
         """A group with its first members, and a callback of each sort, due a moment after the closing."""
+        if not options and Feature.ACROSS_QUEUES not in self.engine.features:
+            return  # the engine refuses members of a group that was stored without any
         group = self.mint()
         self.group_ids.append(group)
         drafts = [self.draft(option) for option in options]
