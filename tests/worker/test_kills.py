@@ -75,7 +75,7 @@ def storm(crowd: Crowd, crews: list[Command], kills: int, chance: random.Random,
 def test_killed_at_any_instant_every_job_ends_once(scene: Scene, campaign: bool) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
-    kills = 1_000 if campaign else 24
+    kills = 1_000 if campaign else 40
     with Crowd(scene) as crowd:
         crews = [crowd.work(processes=3, lease=LONG) for _ in range(2)]
         began = time.monotonic()
