@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -154,6 +155,48 @@ async def test_what_is_most_overdue_is_read_first(app: Stoker, monkeypatch: pyte
     assert 7 <= asked.count("census") <= 9
     assert 3 <= asked.count("queues") <= 5
     assert 3 <= asked.count("workers") <= 5
+
+
+@pytest.mark.spec("WEB-29")
+async def test_pauses_and_workers_are_read_in_time_whatever_else_is_wanted(
+    app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats, now = asyncio.Queue[float](), 100.5
+    read = {"queues": [now], "workers": [now]}
+    hub = Hub(app, clock=lambda: now)
+    await hub.reading()
+    engine = await app.engine()
+
+    def noted(name: str, call: Callable[[], Any]) -> Callable[[], Any]:
+        def ask() -> Any:
+            read[name].append(now)
+            return call()
+
+        return ask
+
+    for name in read:
+        monkeypatch.setattr(engine, name, noted(name, getattr(engine, name)))
+
+    async def many(_: Engine) -> tuple[int, int]:
+        return 1, 3
+
+    async def sleep(_: float) -> None:
+        nonlocal now
+        now = await beats.get()
+
+    wants = [Want(n, many) for n in range(12)]
+    hub.enter(wants)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    seen, before = hub.generation, hub.calls
+    for beat in range(60):
+        beats.put_nowait(101.3 + 2 * beat)
+        seen = await hub.news(seen, 60)
+    hub.leave(wants)
+    await hub.close()
+    for name, times in read.items():
+        assert len(times) > 12, name
+        assert max(after - ago for ago, after in pairwise(times)) < 10, (name, times)
+    assert hub.calls - before <= 60 + hub.owed
 
 
 @pytest.mark.spec("WEB-16")

@@ -48,6 +48,12 @@ RARELY = 30.0
 OFTEN: Final = {"census": 4.0, "queues": 8.0, "workers": 8.0}
 """Seconds after which each part of the reading is due again; together they fill every beat."""
 
+PROMPT: Final = ("queues", "workers")
+"""Parts that the title of the overview follows: a pause and a worker that stops are seen within `LATEST` seconds."""
+
+LATEST = 9.0
+"""No prompt part grows older than this while a live page is open: it is read before anything else, or debts."""
+
 WANTED = 6.0
 """Seconds after which what a live page wants besides is due again."""
 
@@ -151,6 +157,7 @@ class Hub:
                 self.calls += 3
                 self._read_at = self._clock()
                 self._part_at = dict.fromkeys(OFTEN, self._read_at)
+                self._part_at["workers"] -= EVERY  # a beat before the queues, so that neither waits for the other
                 if self._clock() - self._rarely_at > RARELY:
                     await self._read_rarely(engine, census)
             assert self._reading is not None
@@ -284,7 +291,7 @@ class Hub:
             await asyncio.sleep(EVERY)
             try:
                 async with asyncio.timeout(LIMIT):
-                    if self.owed:  # something took more than one call: leave out as many beats
+                    if self.owed and not self._late(self._clock()):  # what took more calls is saved by silent beats
                         self.owed -= 1
                     else:
                         await self._refresh()
@@ -296,14 +303,22 @@ class Hub:
             self._news.set()
             self._news.clear()
 
+    def _late(self, now: float) -> list[str]:
+        """The prompt parts that would be too old at the next beat."""
+        return [name for name in PROMPT if now + EVERY - self._part_at[name] > LATEST]
+
     async def _refresh(self) -> None:
-        """Read what is most overdue."""
+        """Read what is most overdue, prompt parts first."""
         if self._reading is None:
             await self.reading()
             return
         now = self._clock()
-        parts: list[tuple[float, str | Kept]] = [((now - self._part_at[name]) / OFTEN[name], name) for name in OFTEN]
-        parts += [((now - kept.read_at) / WANTED, kept) for kept in self._kept.values() if kept.viewers]
+        chosen = self._late(now)
+        parts: list[tuple[float, str | Kept]] = [
+            ((now - self._part_at[name]) / OFTEN[name], name) for name in chosen or OFTEN
+        ]
+        if not chosen:
+            parts += [((now - kept.read_at) / WANTED, kept) for kept in self._kept.values() if kept.viewers]
         _, part = max(parts, key=lambda one: one[0])
         engine = await self._store.engine()
         if isinstance(part, Kept):
