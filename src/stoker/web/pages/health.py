@@ -11,7 +11,7 @@ from stoker.model.findings import Finding
 from stoker.model.health.check import Check, Grade
 from stoker.model.stats import measured
 from stoker.model.time import Instant
-from stoker.model.words import in_words, size
+from stoker.model.words import in_words, number, size
 from stoker.web import view
 from stoker.web.auth import Open, travels_open
 from stoker.web.hub import Reading, Want
@@ -62,7 +62,7 @@ async def show(visit: Visit) -> Response:
         ("Where", engine.where),
         ("Durability", description.durability),
         ("Size", size(description.size)),
-        *((_spoken(name), str(value)) for name, value in description.facts.items() if name != "path"),
+        *(_fact(name, value) for name, value in description.facts.items() if name not in {"path", "where"}),
     ]
     context = live_context(visit, await visit.board.hub.reading(), made) | {
         "passed": [one for one in made.checks if one.verdict in FINE],
@@ -124,8 +124,12 @@ def _is_about(check: Check, one: Finding) -> bool:
     )
 
 
-def _spoken(name: str) -> str:
-    return name.replace("_", " ").capitalize()
+def _fact(name: str, value: str) -> tuple[str, str]:
+    """A fact of the store in words: sizes with their unit, numbers with their thousands."""
+    if value.isdecimal():
+        value = size(int(value)) if name.endswith("_bytes") else number(int(value))
+    words = name.removesuffix("_bytes").replace("_", " ").replace("wal", "WAL").replace("tls", "TLS")
+    return words[:1].upper() + words[1:], value
 
 
 def _title(bad: int, warn: int) -> str:

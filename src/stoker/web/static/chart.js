@@ -25,7 +25,7 @@
   const time = (extra) =>
     axis({
       size: 24, space: 90, grid: { show: false },
-      values: (plot, all) => all.map((at) => (plot.scales.x.max - plot.scales.x.min > 86400 ? days : hours).format(at * 1000)),
+      values: (plot, all) => all.map((at) => (plot.bbox.width / devicePixelRatio - plot.valToPos(at, "x") < 10 ? "" : (plot.scales.x.max - plot.scales.x.min > 86400 ? days : hours).format(at * 1000))), // none that is cut off
       ...extra,
     });
   const shared = (node, height) => ({
