@@ -257,8 +257,8 @@ async def test_dead_rows_under_a_held_snapshot_cost_a_turn_nothing(
             ("outbox_sequence", ("orders", snapshot, home, 1_000, False, False)),
             ("outbox_look", ("orders", snapshot, home, 1_000, False, False, "publish", None, "w1", None, None)),
             ("outbox_cursors", ("orders", "publish", None, "w1", None, None)),
-            ("outbox_turn", (rid, pid, turn, *fields, 10, 1 << 20, True, False, None)),
-            ("outbox_turn", (rid, pid, turn, *fields, 10, 1 << 20, True, True, None)),
+            ("outbox_turn", (rid, pid, turn, *fields, 10, True, False, None)),
+            ("outbox_turn", (rid, pid, turn, *fields, 10, True, True, None)),
             ("outbox_partitions", (pid // 64,)),
             ("outbox_passed", (pid // 64,)),
         ]

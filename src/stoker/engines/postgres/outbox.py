@@ -8,6 +8,8 @@ So a lease, and an advance without letters, need no transaction over several sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
@@ -30,6 +32,7 @@ from stoker.model.outbox.cursor import (
     Wish,
     attempts_seen,
     choose,
+    fitting,
     leased,
     may_lease,
     unregistered,
@@ -59,9 +62,12 @@ _CURSOR_MAKE = sql("outbox_cursor_make")
 _CURSORS = sql("outbox_cursors")
 _CURSOR_LOCK = sql("outbox_cursor_lock")
 _TURN = sql("outbox_turn")
+_BODIES = sql("outbox_bodies")
 _PARKED = sql("parked_keys")
 _RELEASED = sql("parked_released")
 _RECEIVE = sql("receive")
+
+_number = itemgetter(0)
 
 
 # --- streams ------------------------------------------------------------------------------------------------------
@@ -189,22 +195,22 @@ def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
     if shown.oldest is None:
         raise Retriable("a user has just ended the letter that was to be delivered")
     keys = {key for (key,) in (yield _PARKED, place[:2])} if cursor.parked else set()
-    rows = yield from _write(place, cursor, limit, wish.bytes)
-    return _leased(place, cursor, rows, keys)
+    rows = yield from _write(place, cursor, limit + 1)
+    return (yield from _leased(place, cursor, rows, limit, wish.bytes, keys)) if rows else None
 
 
-def _write(place: Place, cursor: Cursor, limit: int = 0, most: int = 0, *, lax: bool = True) -> Steps[list[Row]]:
+def _write(place: Place, cursor: Cursor, limit: int = 0, *, lax: bool = True) -> Steps[list[Row]]:
     """Write a cursor and read messages behind it. No row: it was changed meanwhile, and nothing is written."""
-    rows: list[Row] = yield _TURN, turn_row(place, cursor, limit=limit, most=most, lax=lax)
+    rows: list[Row] = yield _TURN, turn_row(place, cursor, limit=limit, lax=lax)
     return rows
 
 
-def _leased(place: Place, cursor: Cursor, rows: Sequence[Row], parked: set[str]) -> Lease | None:
-    """Return a lease with the messages of `outbox_turn`; None if it wrote nothing."""
-    messages = tuple(read_messages(cursor.partition, rows, attempts_seen(cursor)))
-    if not messages:
-        return None
-    more = rows[-1][8] > messages[-1].number
+def _leased(place: Place, cursor: Cursor, rows: list[Row], limit: int, most: int, parked: set[str]) -> Steps[Lease]:
+    """Return a lease with messages of `outbox_turn`: at most `limit`, and `most` bytes. One row above tells of more."""
+    rows.sort(key=_number)
+    fit = yield from _fitting([row[:8] for row in rows[:limit]], most)
+    messages = tuple(read_messages(cursor.partition, fit, attempts_seen(cursor)))
+    more = len(messages) < len(rows)
     return Lease(
         cursor,
         messages,
@@ -212,6 +218,23 @@ def _leased(place: Place, cursor: Cursor, rows: Sequence[Row], parked: set[str])
         more=more,
         ref=(place._replace(turn=place.turn + 1), cursor) if more else None,
     )
+
+
+def _fitting(rows: list[Row], most: int) -> Steps[list[Row]]:
+    """Return the first rows whose payloads fit into so many bytes, with those payloads that are stored aside.
+
+    These are read after the cursor is written: most batches have none. Nobody deletes them while the cursor is leased.
+    """
+    aside = [n for n, row in enumerate(rows) if row[7] is None]
+    if aside:
+        before = [*accumulate(len(row[7] or b"") for row in rows)]
+        bodies = yield _BODIES, ([rows[n][1] for n in aside], [before[n] for n in aside], most)
+        for n, (payload,) in zip(aside, bodies, strict=False):
+            rows[n] = (*rows[n][:7], payload)
+        rows = rows[: aside[len(bodies)]] if len(bodies) < len(aside) else rows
+    if aside or len(rows) * ASIDE > most:
+        rows = rows[: fitting([len(row[7] or b"") for row in rows], most)]
+    return rows
 
 
 # --- advance ------------------------------------------------------------------------------------------------------
@@ -235,9 +258,12 @@ def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Steps[Lease | N
     free = advanced(cursor, change, 0)
     if free is None:
         return None
-    again = leased(free, wish.worker, 0, wish.terms)
-    rows = yield _TURN, next_turn_row(place, again, wanted(free, wish), wish.bytes, clock)
-    return _leased(place, leased(free, wish.worker, rows[0][9], wish.terms), rows, set()) if rows else None
+    again, limit = leased(free, wish.worker, 0, wish.terms), wanted(free, wish)
+    rows = yield _TURN, next_turn_row(place, again, limit + 1, clock)
+    if not rows:
+        return None
+    now = rows[0][8]
+    return (yield from _leased(place, leased(free, wish.worker, now, wish.terms), rows, limit, wish.bytes, set()))
 
 
 def advance(

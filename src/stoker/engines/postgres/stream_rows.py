@@ -54,14 +54,14 @@ def read_cursor(stream: str, row: Row) -> Shown:
     return Shown(Place(rid, pid, turn), cursor, held, now, asked, released, letter_due, oldest)
 
 
-def turn_row(place: Place, cursor: Cursor, *, limit: int = 0, most: int = 0, lax: bool = True) -> Row:
+def turn_row(place: Place, cursor: Cursor, *, limit: int = 0, lax: bool = True) -> Row:
     """Return the values with which `outbox_turn` writes a cursor in place of a version, and reads behind it."""
-    return (*place, *cursor_values(cursor), limit, most, lax, False, None)
+    return (*place, *cursor_values(cursor), limit, lax, False, None)
 
 
-def next_turn_row(place: Place, cursor: Cursor, limit: int, most: int, clock: Instant | None) -> Row:
+def next_turn_row(place: Place, cursor: Cursor, limit: int, clock: Instant | None) -> Row:
     """Return the values with which `outbox_turn` leases a cursor anew: its instants are counted from now."""
-    return (*place, *cursor_values(cursor), limit, most, True, True, clock)
+    return (*place, *cursor_values(cursor), limit, True, True, clock)
 
 
 def letter_row(letter: Letter) -> Row:

@@ -37,7 +37,7 @@ def read_messages(partition: int, rows: Iterable[Row], attempts: int, base: int 
         Message(id_, key, partition, place - base, payload, type_, created, {}, bool(raw), attempts)
         if headers is None and type(payload) is bytes
         else _read_message(partition, place - base, (id_, created, raw, key, type_, headers, payload), attempts)
-        for place, id_, created, raw, key, type_, headers, payload, *_ in rows
+        for place, id_, created, raw, key, type_, headers, payload in rows
     ]
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stoker.engines.base import LEASE, outbox_of
-from stoker.model.outbox.cursor import Consumer, Lease, Rest, Terms
+from stoker.model.outbox.cursor import Consumer, Lease, Rest, Terms, fitting
 from stoker.model.outbox.delivery import (
     Advanced,
     Delivered,
@@ -152,6 +152,24 @@ async def test_a_lease_is_bounded_by_number_and_by_bytes(store: Store) -> None:
     await orders.finish(found)
     rest = await orders.lease(limit=100)
     assert (keys(rest), rest.more) == (["k68", "k69"], False)
+
+
+@pytest.mark.spec("OUTBOX-48")
+async def test_a_lease_of_small_and_large_messages_ends_where_they_do_not_fit(store: Store) -> None:
+    """Wherever an engine stores large payloads: sizes around 1,500 bytes, with empty and the largest ones between."""
+    orders = await Orders.begin(store)
+    sizes = [0, 3, 1_500, 1_501, 0, LARGEST_MESSAGE, 2_000, 10, 1_501, 0]
+    payloads = [bytes([n]) * size for n, size in enumerate(sizes)]
+    await orders.engine.append(orders.stream, [orders.entry("k", payload) for payload in payloads])
+    sums = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    await orders.enlist("w1")
+    for most in sorted({edge + near for edge in sums for near in (-1, 0, 1) if edge + near > 0}):
+        lease = await orders.engine.lease(msgspec.structs.replace(orders.wish(), bytes=most))
+        assert isinstance(lease, Lease), most
+        fit = fitting(sizes, most)
+        assert [one.payload for one in lease.messages] == payloads[:fit], most
+        assert lease.more == (fit < len(sizes)), most
+        await orders.finish(lease, RetryLater("again", 0, free=True))
 
 
 @pytest.mark.spec("OUTBOX-61")
