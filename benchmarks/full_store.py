@@ -16,6 +16,7 @@ from stoker.model.control import Presence
 from stoker.model.events import Event, EventType, Point
 from stoker.model.job import Demand, Draft, Settlement, Status
 from stoker.model.query import Retention
+from stoker.model.stats import of_all
 from stoker.model.time import HOUR, MINUTE, Instant
 from stoker.registry import mint
 
@@ -40,6 +41,7 @@ async def seed(engine: Engine) -> None:
     for ago in range(1, MINUTES + 1):
         at = minute - ago * MINUTE
         points = [Point(name, metric, at, 50, 5e6, 1e5, 2e5, 3e5, 4e5) for name in NAMES for metric in METRICS]
+        points += [Point("", of_all(metric), at, 50 * QUEUES, 5e6 * QUEUES, 1e5, 2e5, 3e5, 4e5) for metric in METRICS]
         await engine.record([], points, now=minute)
     await _events(engine, minute)
 

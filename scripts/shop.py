@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker import Exponential, Limit, Rate, Stoker, Unique
 from stoker.engines.base import Engine, outbox_of
@@ -27,6 +28,7 @@ from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.pacing import Ending
 from stoker.model.outbox.stream import Entry, Message, Stream
+from stoker.model.stats import merge, of_all
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.registry import mint
@@ -142,6 +144,7 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
                     Point(queue, name, at, done, spans[0] * done * part, *_ranks(spans, part))
                     for name, part in (("total", 1.0), ("processing", 0.6))
                 ]
+    points += merge([replace(one, queue="", metric=of_all(one.metric)) for one in points], 0, MINUTE)
     for start in range(0, len(points), 1_000):
         await engine.record([], points[start : start + 1_000], now=clock.now())
 

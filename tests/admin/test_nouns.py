@@ -303,6 +303,8 @@ async def test_a_series_is_merged_into_wider_buckets(admin: Admin, app: Stoker, 
     assert (total.count, total.sum, total.p95) == (3, 8.0, 2.0)
     assert total.p50 == pytest.approx(2 / 3)
     assert await admin.history.series("completed", 60) == []
+    await engine.record([], [Point("", "all_total", start, 2, 4e6, 1e6, 2e6, 3e6, 4e6)], now=clock())
+    assert [(one.queue, one.count, one.p99) for one in await admin.history.series("all_total", 1800)] == [("", 2, 3.0)]
     assert [one.count for one in await admin.history.series("completed", 120, until=moment(start + MINUTE))] == [1]
     for wrong in ({"metric": "speed"}, {"metric": "total", "width": 59}, {"metric": "total", "window": 2_001 * 60}):
         with pytest.raises(InvalidInput):
@@ -409,7 +411,8 @@ async def test_the_overview_finds_trouble(admin: Admin, app: Stoker, clock: Virt
     await app.enqueue(app.draft("send", queue="mail"))
     later(clock, 2 * HOUR)
     minute = clock() // MINUTE * MINUTE - MINUTE
-    await engine.record([], [Point("mail", "failed", minute, 40)], now=clock())
+    died = [Point("mail", "failed", minute, 40), Point("", "all_failed", minute, 40)]
+    await engine.record([], died, now=clock())
 
     async def findings() -> list[Finding]:
         await present(app, "mail")
@@ -419,7 +422,7 @@ async def test_the_overview_finds_trouble(admin: Admin, app: Stoker, clock: Virt
         ("bad", "40 jobs", "died in the last hour"),
         ("plain", "mail", "is paused"),
     ]
-    usual = [Point("mail", "failed", minute - n * HOUR, 40) for n in range(1, 24)]
+    usual = [Point("", "all_failed", minute - n * HOUR, 40) for n in range(1, 24)]
     await engine.record([], usual, now=clock())
     assert [one.tone for one in await findings()] == ["plain"], "as many die every hour"
 

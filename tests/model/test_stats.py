@@ -17,10 +17,13 @@ from stoker.model.stats import (
     COUNTS,
     METRICS,
     MOST_BUCKETS,
+    TIMES,
+    TOGETHER,
     closed_buckets,
     coarsen,
     depths,
     measured,
+    of_all,
     percentile,
     roll_up,
     store_points,
@@ -72,7 +75,7 @@ def test_a_minute_rolls_up_to_counts_and_measured_times_without_zeros() -> None:
         EventCount("mail", EventType.RETRIED, 3),
     ]
     runs = [Latency("mail", START + n, n * MILLISECOND, n * SECOND) for n in range(100, 0, -1)]
-    assert roll_up(START, happened, runs) == [
+    assert [one for one in roll_up(START, happened, runs) if one.queue] == [
         *counts({"failed": 1}, queue="bulk"),
         *counts({"enqueued": 2}),
         Point(
@@ -90,6 +93,26 @@ def test_a_minute_rolls_up_to_counts_and_measured_times_without_zeros() -> None:
         Point("mail", "total", START, 100, 5_050 * SECOND, 50 * SECOND, 95 * SECOND, 99 * SECOND, 100 * SECOND),
     ]
     assert roll_up(START, [], []) == []
+
+
+@pytest.mark.spec("STATS-08")
+def test_all_queues_together_have_sums_and_exact_percentiles() -> None:
+    happened = [
+        EventCount("bulk", EventType.FAILED, 1),
+        EventCount("mail", EventType.ENQUEUED, 2),
+        EventCount("mail", EventType.FAILED, 3),
+        EventCount("mail", EventType.RETRIED, 0),
+    ]
+    fast = [Latency("mail", START, 1, 10) for _ in range(60)]
+    slow = [Latency("bulk", START, 100, 1_000) for _ in range(40)]
+    together = [one for one in roll_up(START, happened, [*fast, *slow]) if not one.queue]
+    assert together == [
+        *counts({"all_enqueued": 2, "all_failed": 4}, queue=""),
+        Point("", "all_processing", START, 100, 4_060, 1, 100, 100, 100),
+        Point("", "all_total", START, 100, 40_600, 10, 1_000, 1_000, 1_000),
+    ]
+    assert set(TOGETHER) < set(METRICS)
+    assert {of_all(metric) for metric in (*COUNTS, *TIMES)} == set(TOGETHER)
 
 
 @pytest.mark.spec("STATS-03")

@@ -15,11 +15,13 @@ from stoker.model.errors import InvalidInput
 from stoker.model.events import EventType, Point, Window
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
-from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, TIMES, width_for
+from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, OF_ALL, STORE, TIMES, TOGETHER, of_all, width_for
 from stoker.model.time import HOUR, MINUTE, Instant, Seconds, Span, instant, moment, span
 
 RECENT = 15
 """Closed minutes over which rates are measured."""
+
+_SECONDS = frozenset({*TIMES, *map(of_all, TIMES), "lag", "store_read", "store_write"})
 
 SAMPLE = LARGEST_PAGE
 """Failures are grouped over the newest so many dead and retrying jobs."""
@@ -77,6 +79,8 @@ class HistoryAdmin:
     ) -> list[SeriesPoint]:
         """A metric over a window that ends now (or at `until`), in buckets of `width`, for each queue.
 
+        `all_completed` and the like are those of all queues together, under the empty name.
+
         Buckets are whole minutes, at least one and at most 2,000 of them: a width that would make more is refused.
         Counts and sums add up, medians are weighted by count, of p95 and p99 the worst part counts. Only closed
         minutes are in it. Empty: nothing happened.
@@ -93,8 +97,9 @@ class HistoryAdmin:
         end = await engine.now() if until is None else instant(until, "until")
         # Buckets begin at multiples of the width, so that a chart does not change its steps while time passes.
         start = (end - length) // wide * wide
-        points = await engine.points(start, end - 1, [metric], queue, width=wide)
-        scale = 1e6 if metric in (*TIMES, "lag", "store_read", "store_write") else 1.0
+        queues = frozenset({queue}) if queue is not None else OF_ALL if metric in (*STORE, *TOGETHER) else frozenset()
+        points = await engine.points(start, end - 1, [metric], queues, width=wide)
+        scale = 1e6 if metric in _SECONDS else 1.0
         return [_point(one, scale) for one in points]
 
     async def events(

@@ -144,7 +144,7 @@ class JobsAdmin:
         if found.options.group is not None:
             [group] = await engine.groups([found.options.group])
         since, until = closed(census.at)
-        points = await engine.points(since, until, [EventType.COMPLETED.value], found.queue)
+        points = await engine.points(since, until, [EventType.COMPLETED.value], frozenset({found.queue}))
         flow = flows(points, since, RECENT).get(found.queue)
         unreadable = found.metadata.get(CORRUPT)
         seen = self._asking.redact.job(found)

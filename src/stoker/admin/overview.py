@@ -19,6 +19,7 @@ from stoker.model.findings import LEAST_DEATHS, Deaths, Finding, Situation, find
 from stoker.model.job import Status
 from stoker.model.outbox.steering import StreamState
 from stoker.model.schedule import Action, Schedule
+from stoker.model.stats import OF_ALL, of_all
 from stoker.model.time import DAY, HOUR, MINUTE, Instant, Seconds, moment, span
 
 
@@ -101,11 +102,16 @@ def _known(hour: int, day: int, worst: ErrorGroup | None) -> Deaths:
 
 
 async def _failed(engine: Engine, since: Instant, until: Instant) -> list[Point]:
-    return await engine.points(since, until, [EventType.FAILED.value], width=until + 1 - since)
+    """What died in all queues together."""
+    return await engine.points(since, until, [of_all(EventType.FAILED)], OF_ALL, width=until + 1 - since)
 
 
 def _deaths(points: Sequence[Point]) -> int:
-    return sum(one.count for one in points if one.metric == EventType.FAILED.value)
+    return sum(one.count for one in points if one.metric in _FAILED)
+
+
+_FAILED = frozenset({EventType.FAILED.value, of_all(EventType.FAILED)})
+"""Of each queue, or of all together: no call reads both."""
 
 
 def _sum(queues: Sequence[QueueView], minutes: int) -> Flow:

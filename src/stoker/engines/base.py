@@ -419,13 +419,14 @@ class Timeline(Protocol):
         since: Instant,
         until: Instant,
         metrics: Sequence[str],
-        queue: str | None = None,
+        queues: frozenset[str] = frozenset(),
         *,
         width: Span | None = None,
     ) -> list[Point]:
         """Points whose bucket lies in the closed window, by bucket, queue and metric. No metrics: `[]`.
 
-        With `width` they are merged into buckets of it, from `since` on, as `stats.merge` does.
+        `queues` are few and read without passing over the points of others; none given: those of every queue. With
+        `width` points are merged into buckets of it, from `since` on, as `stats.merge` does.
         """
         ...
 

@@ -5,7 +5,7 @@ Derived here once, from values that engines return, so that the command line, pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -142,24 +142,28 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 def error_groups(jobs: Iterable[Job]) -> list[ErrorGroup]:
     """Failed jobs by kind and error, the largest group first; of equal ones the one seen last."""
-    found: dict[tuple[str, str], list[Job]] = {}
+    by_line: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         if job.last_error is not None:
-            found.setdefault((job.kind, normalized_error(job.last_error)), []).append(job)
-    groups = [_group(kind, error, members) for (kind, error), members in found.items()]
+            by_line.setdefault((job.kind, error_line(job.last_error)), []).append(job)
+    found: dict[tuple[str, str], dict[str, list[Job]]] = {}
+    for (kind, line), members in by_line.items():  # of many jobs with one line, what varies is looked for once
+        found.setdefault((kind, normalized_error(line)), {})[line] = members
+    groups = [_group(kind, error, lines) for (kind, error), lines in found.items()]
     return sorted(groups, key=lambda one: (-one.count, -one.last, one.kind, one.error))
 
 
-def _group(kind: str, error: str, members: Sequence[Job]) -> ErrorGroup:
-    newest = max(members, key=_failed_at)
-    lines = {error_line(job.last_error) for job in members}
+def _group(kind: str, error: str, lines: Mapping[str, Sequence[Job]]) -> ErrorGroup:
+    members = [job for jobs in lines.values() for job in jobs]
+    times = list(map(_failed_at, members))
+    last = max(times)
     return ErrorGroup(
         kind=kind,
-        error=lines.pop() if len(lines) == 1 else error,
+        error=next(iter(lines)) if len(lines) == 1 else error,
         count=len(members),
-        first=min(map(_failed_at, members)),
-        last=_failed_at(newest),
-        sample=ids.text(newest.id),
+        first=min(times),
+        last=last,
+        sample=ids.text(members[times.index(last)].id),
         queues=tuple(sorted({job.queue for job in members})),
     )
 

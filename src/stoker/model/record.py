@@ -7,7 +7,8 @@ there names the method, and the conformance suite holds both together.
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,6 +48,9 @@ TOTALS: dict[Status, Total] = {
     Status.CANCELED: "canceled",
 }
 """Which total a run adds to, by the status it ended in. Going back to pending adds to none."""
+
+_SHOWN = Job.__struct_fields__
+_shown = attrgetter(*_SHOWN)
 
 WAITING = frozenset({Status.PENDING, Status.RETRYING})
 
@@ -352,9 +356,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     # --- what leaves the store ----------------------------------------------------------------------------------
 
-    def as_job(self) -> Job:
-        """As an operator sees it."""
-        return Job(**{field: getattr(self, field) for field in Job.__struct_fields__})
+    def as_job(self, **other: Any) -> Job:
+        """As an operator sees it, with other values for some fields."""
+        return Job(**(dict(zip(_SHOWN, _shown(self), strict=True)) | other))
 
     def as_claim(self, queue: Queue, before: Status = Status.RUNNING, ref: object = None) -> Claim:
         """A running job in the hands of its worker; `before` is its status until then, `ref` the engine's own."""

@@ -8,7 +8,7 @@ Times are microseconds.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import mul
 from typing import Final, TypeAlias
@@ -37,7 +37,19 @@ DEPTHS: Final = ("ready", "running", "lag")
 STORE: Final = ("store_read", "store_write", "database_size", "log_size")
 """Metrics of the store itself; their queue is the empty text."""
 
-METRICS: Final = (*sorted(COUNTS), *TIMES, *DEPTHS, *STORE)
+
+def of_all(metric: str) -> str:
+    """The metric of all queues together that goes with one of each queue; its queue is the empty text."""
+    return f"all_{metric}"
+
+
+TOGETHER: Final = tuple(of_all(metric) for metric in (*sorted(COUNTS), *TIMES))
+"""Counts and times of all queues together: what a chart of a busy store is drawn from without reading every queue."""
+
+OF_ALL: Final = frozenset({""})
+"""Under which queue points of all queues together, and of the store, are stored."""
+
+METRICS: Final = (*sorted(COUNTS), *TIMES, *DEPTHS, *STORE, *TOGETHER)
 
 
 def percentile(values: Sequence[int], rank: int) -> int:
@@ -61,12 +73,20 @@ def closed_buckets(now: Instant, count: int = LOOK_BACK) -> list[Instant]:
 
 
 def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[Latency]) -> list[Point]:
-    """The points of the minute that begins at `start`, from what happened in it; what would be zero is left out."""
+    """The points of the minute that begins at `start`, from what happened in it; what would be zero is left out.
+
+    Those of each queue, and those of all queues together, whose percentiles are exact too.
+    """
     points = [Point(one.queue, one.type.value, start, one.n) for one in counts if one.type in COUNTS and one.n]
+    sums: Counter[str] = Counter()
+    for point in points:
+        sums[of_all(point.metric)] += point.count
+    points += [Point("", name, start, n) for name, n in sums.items()]
     times: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
     for one in latencies:
-        times[one.queue, "processing"].append(one.processing)
-        times[one.queue, "total"].append(one.total)
+        for name, spent in zip(TIMES, (one.processing, one.total), strict=True):
+            times[one.queue, name].append(spent)
+            times["", of_all(name)].append(spent)
     points += [measured(queue, name, start, spans) for (queue, name), spans in times.items()]
     return sorted(points, key=_place)
 

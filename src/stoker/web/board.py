@@ -12,7 +12,7 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote
@@ -25,19 +25,21 @@ from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
 from stoker.admin import Admin
-from stoker.admin.history import RECENT
+from stoker.admin.history import RECENT, closed
+from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
 from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.job import Job
 from stoker.model.redact import Redaction
+from stoker.model.stats import OF_ALL
 from stoker.model.time import HOUR, MINUTE, Instant
 from stoker.web import charts, problems
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
 from stoker.web.forms import Form
-from stoker.web.hub import LIMIT, Flow, Hub
-from stoker.web.minutes import Minutes
+from stoker.web.hub import LIMIT, Hub
+from stoker.web.minutes import COMPLETED, Minutes
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
 from stoker.web.visit import CSRF_COOKIE, Visit
@@ -63,6 +65,8 @@ HEADERS: Final = {
 SAFE = frozenset({"GET", "HEAD"})
 COLORS = ("red", "amber", "green", "blue", "grey")
 MOST_EDITED = 100
+MOST_RANGES = 20
+"""Of how many ranges the bars of queues are kept for live pages."""
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
@@ -148,8 +152,8 @@ class Dashboard:
         self.store = jobs.with_engine(jobs.root().for_loop(read_limit=self.limits.seconds))
         self.hub = Hub(self.store)
         self._requests = 0
-        self.minute: Flow | None = None
-        self._sparks: dict[str, dict[str, list[float]]] = {}
+        self.minute: charts.PerMinute | None = None
+        self._sparks: dict[str, dict[str, Sequence[float]]] = {}
         self.streams: dict[str, int] = {}
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
@@ -176,26 +180,39 @@ class Dashboard:
         """Do people sign in here?"""
         return isinstance(self.auth, Tokens)
 
-    async def points(self, drawn: charts.Range, now: Instant) -> Sequence[Point]:
-        """The points that the charts of a range are drawn from; what live pages need, which read none, is kept."""
+    async def points(self, drawn: charts.Range, now: Instant, queues: Iterable[str]) -> Sequence[Point]:
+        """The points of all queues together over a range, read in one call with the bars of the queues given."""
         engine = await self.store.engine()
-        closed = now // MINUTE * MINUTE
-        await self._minutes.read(engine, now)
-        if drawn.width == MINUTE and drawn.until <= closed and drawn.since >= closed - HOUR:
-            points: Sequence[Point] = self._minutes.together(drawn.since, drawn.until)
-            self._sparks[drawn.name] = charts.sparks(self._minutes.completed(drawn.since, drawn.until), drawn)
-        else:
-            points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, width=drawn.width)
-            self._sparks[drawn.name] = charts.sparks(points, drawn)
-        self.recent = self._minutes.every(closed - RECENT * MINUTE, closed)
-        newest = max((one.bucket for one in self.recent), default=0)
-        last = [one for one in self.recent if one.bucket == newest]
-        self.minute = Flow(*(float(charts.total(last, name, 0)) for name in Flow._fields))
-        return points
+        metrics, named = (*charts.TOGETHER, *COMPLETED), frozenset(queues)
+        found = await engine.points(drawn.since, drawn.until - 1, metrics, OF_ALL | named, width=drawn.merging)
+        self._keep_sparks(drawn, named, [one for one in found if one.queue])
+        together = [one for one in found if not one.queue]
+        since, until = closed(now)
+        if drawn.until > until:
+            self.minute = charts.newest_flow(together, drawn, since)
+        return together
 
-    def sparks(self, name: str) -> dict[str, list[float]]:
-        """The bars of each queue over a range, as they were read last."""
-        return self._sparks.get(name, {})
+    async def measure(self, drawn: charts.Range, now: Instant, queues: Iterable[str]) -> None:
+        """Read what the table of these queues, which are all, shows: bars, and what went in and out lately."""
+        engine = await self.store.engine()
+        since, until = closed(now)
+        if drawn.width == MINUTE and drawn.since > until - HOUR:
+            await self._minutes.read(engine, now)
+            points = self._minutes.completed(drawn.since, drawn.until)
+        else:
+            points = await engine.points(drawn.since, drawn.until - 1, COMPLETED, width=drawn.merging)
+        self._keep_sparks(drawn, frozenset(queues), points)
+        self.recent = await engine.points(since, until, MEASURED, width=RECENT * MINUTE)
+
+    def sparks(self, drawn: charts.Range) -> Mapping[str, Sequence[float]]:
+        """The bars of queues over a range, as they were read last; those of a queue that is not in it were not."""
+        return self._sparks.get(drawn.place, {})
+
+    def _keep_sparks(self, drawn: charts.Range, queues: frozenset[str], points: Sequence[Point]) -> None:
+        before = self._sparks.pop(drawn.place, {})
+        self._sparks[drawn.place] = before | dict.fromkeys(queues, charts.NO_BARS) | charts.sparks(points, drawn)
+        for oldest in list(self._sparks)[:-MOST_RANGES]:
+            del self._sparks[oldest]
 
     def remember(self, id_: bytes, edited: Edited) -> None:
         """Keep what an edit replaced, so that it can be undone; of the latest hundred."""

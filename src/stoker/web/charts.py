@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
-from stoker.model.stats import BUCKET, width_for
+from stoker.model.stats import BUCKET, OF_ALL, of_all, width_for
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant, moment
 from stoker.model.words import span
 from stoker.web.marks import nice_top
@@ -19,10 +19,16 @@ from stoker.web.visit import Visit
 SPANS: Final[dict[str, Span]] = {"1h": HOUR, "6h": 6 * HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY}
 LONGEST: Final = 90 * DAY
 METRICS: Final = ("enqueued", "completed", "failed", "processing", "total")
+TOGETHER: Final = tuple(map(of_all, METRICS))
+"""The same of all queues together."""
+
+_NAMED: Final = {name: metric for metric in METRICS for name in (metric, of_all(metric))}
+
 BARS = 90
 """About how many points a chart has."""
 
 SPARK = 30
+NO_BARS: Final = (0.0,) * SPARK
 
 
 class Range(NamedTuple):
@@ -37,6 +43,16 @@ class Range(NamedTuple):
     def buckets(self) -> list[Instant]:
         """Where each bucket begins."""
         return list(range(self.since, self.until, self.width))
+
+    @property
+    def place(self) -> str:
+        """What tells the range from others; a named one moves on with time."""
+        return self.name or f"{self.since}-{self.until}"
+
+    @property
+    def merging(self) -> Span | None:
+        """The width that points are merged to: minutes are stored as they are drawn."""
+        return None if self.width == BUCKET else self.width
 
     @property
     def query(self) -> dict[str, str]:
@@ -79,6 +95,14 @@ def _text(at: Instant) -> str:
     return f"{moment(at):%Y-%m-%dT%H:%M:%SZ}"
 
 
+class PerMinute(NamedTuple):
+    """Jobs per minute: enqueued, completed, dead."""
+
+    enqueued: float
+    completed: float
+    failed: float
+
+
 class Series(NamedTuple):
     """What the charts of one range show; counts are per minute, times in seconds, None where nothing ended."""
 
@@ -91,22 +115,27 @@ class Series(NamedTuple):
     p99: list[float | None]
 
 
-def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Series:
-    """The points of all queues together, bucket by bucket.
+def asked(queue: str | None) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The metrics and queues whose points the charts of a queue, or of all queues together, are drawn from."""
+    return (METRICS, frozenset({queue})) if queue else (TOGETHER, OF_ALL)
 
-    Many queues have many points, so they are summed up in one pass: counts add up, medians are weighted by count, of
-    p95 and p99 the worst one counts.
+
+def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Series:
+    """The points of a queue, or of all queues together, bucket by bucket.
+
+    Of points of one bucket counts add up, medians are weighted by count, of p95 and p99 the worst one counts.
     """
     at, since, until, width = drawn.buckets, drawn.since, drawn.until, drawn.width
     counts = {metric: [0.0] * len(at) for metric in ("completed", "enqueued", "failed", times)}
     middle, p95, p99 = ([0.0] * len(at) for _ in range(3))
     for one in points:
-        found = counts.get(one.metric)
+        metric = _NAMED.get(one.metric, "")
+        found = counts.get(metric)
         if found is None or not since <= one.bucket < until:
             continue
         place = (one.bucket - since) // width
         found[place] += one.count
-        if one.metric == times:
+        if metric == times:
             middle[place] += one.p50 * one.count
             p95[place] = max(p95[place], one.p95)
             p99[place] = max(p99[place], one.p99)
@@ -126,19 +155,20 @@ def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Serie
     )
 
 
-def sparks(points: Iterable[Point], drawn: Range, metric: str = "completed") -> dict[str, list[float]]:
-    """Thirty bars per queue over a range."""
+def sparks(points: Iterable[Point], drawn: Range) -> dict[str, Sequence[float]]:
+    """Thirty bars over a range for each queue that completed jobs."""
     step = -(-(drawn.until - drawn.since) // SPARK)
     found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * SPARK)
     for one in points:
-        if one.metric == metric and drawn.since <= one.bucket < drawn.until:
-            found[one.queue][min((one.bucket - drawn.since) // step, SPARK - 1)] += one.count
+        found[one.queue][min((one.bucket - drawn.since) // step, SPARK - 1)] += one.count
     return dict(found)
 
 
-def total(points: Iterable[Point], metric: str, since: Instant) -> int:
-    """How many of something there were since a moment."""
-    return sum(one.count for one in points if one.metric == metric and one.bucket >= since)
+def newest_flow(points: Sequence[Point], drawn: Range, since: Instant) -> PerMinute:
+    """What went in and out of all queues in the newest bucket that has points and ends after `since`."""
+    newest = max((one.bucket for one in points if one.bucket + drawn.width > since), default=-1)
+    counts = {_NAMED.get(one.metric): one.count for one in points if one.bucket == newest}
+    return PerMinute(*(counts.get(name, 0) * MINUTE / drawn.width for name in PerMinute._fields))
 
 
 def context(found: Series, drawn: Range, visit: Visit, times: str, queue: str | None = None) -> dict[str, Any]:

@@ -23,10 +23,13 @@ from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue
 from stoker.model.derived import ErrorGroup, deliveries
 from stoker.model.errors import StokerError
+from stoker.model.events import EventType
 from stoker.model.findings import Deaths, Delivery
 from stoker.model.query import Census
 from stoker.model.schedule import Schedule
+from stoker.model.stats import OF_ALL, of_all
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.web.charts import PerMinute
 
 logger = logging.getLogger("stoker.web")
 
@@ -101,14 +104,6 @@ class Reading(NamedTuple):
     census: Census
     queues: Sequence[Queue]
     presences: Sequence[Presence]
-
-
-class Flow(NamedTuple):
-    """Jobs per minute: enqueued, completed, dead."""
-
-    enqueued: float
-    completed: float
-    failed: float
 
 
 class Hub:
@@ -195,7 +190,7 @@ class Hub:
         self.schedules = await engine.schedules()
         if Feature.OUTBOX in engine.features:
             self.deliveries = deliveries(await outbox_of(engine).streams(), census.at)
-        points = await engine.points(census.at - DAY, census.at, ("failed",))
+        points = await engine.points(census.at - DAY, census.at, (of_all(EventType.FAILED),), OF_ALL)
         hour = sum(one.count for one in points if one.bucket >= census.at - HOUR)
         self.deaths = msgspec.structs.replace(self.deaths, hour=hour, day=sum(one.count for one in points))
         self.calls += 3
@@ -229,7 +224,7 @@ class Hub:
             self._past.append(reading.census)
         self.away_since = None
 
-    def flow(self) -> Flow | None:
+    def flow(self) -> PerMinute | None:
         """What came and went per minute, from totals some seconds apart; None before there are two."""
         if not self._past:
             return None
@@ -239,8 +234,8 @@ class Hub:
         if apart < 3 * SECOND:
             return None
         per = MINUTE / apart
-        enqueued, completed, failed = (_sum(now, name) - _sum(before, name) for name in Flow._fields)
-        return Flow(max(enqueued, 0) * per, max(completed, 0) * per, max(failed, 0) * per)
+        enqueued, completed, failed = (_sum(now, name) - _sum(before, name) for name in PerMinute._fields)
+        return PerMinute(max(enqueued, 0) * per, max(completed, 0) * per, max(failed, 0) * per)
 
     # --- live -------------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ def _store_down(visit: Visit, problem: Problem) -> Response:
     context = view.common(visit, "overview", "The store does not answer") | {
         "problem": problem,
         "read_at": None if last is None else last.census.at,
-        "queues": [] if last is None else shared.queue_rows(visit, last, {}),
+        "queues": [] if last is None else shared.queue_rows(visit, last),
         "limit": f"{visit.board.limits.seconds:g}",
         "live_url": "",
     }

@@ -74,7 +74,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "expire_sample": (500,),
     "expire_events": (NOW, 1_000),
     "events": (NOW - 1_000_000, NOW, 10_000, None),
-    "points": (NOW - 1_000_000, NOW, ["m"], None),
+    "points": (NOW - 1_000_000, NOW, ["m"]),
+    "points_of_queues": (NOW - 1_000_000, NOW, ["m"], ["q0"]),
 }
 """Questions of people and chores, with values such as they have."""
 

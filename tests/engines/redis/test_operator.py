@@ -34,7 +34,7 @@ from stoker.model.query import (
     Selection,
 )
 from stoker.model.throttle import Rate
-from stoker.model.time import HOUR, SECOND
+from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from tests import services
 from tests.engines.redis.stand import Stand
@@ -166,6 +166,19 @@ async def test_events_and_points_are_bounded(bench: Bench, monkeypatch: pytest.M
     points = await bench.engine.points(at, at + 1_000, ["m"])
     assert 0 < len(points) <= 50
     assert points[-1].bucket == at + 299
+
+
+@pytest.mark.spec("TIMELINE-18")
+async def test_points_of_a_few_queues_are_read_a_few_buckets_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a script runs, the server does nothing else."""
+    at = bench.clock()
+    points = [Point(name, "m", at + n * MINUTE, n) for n in range(20) for name in ("a", "b", "c")]
+    await bench.engine.record([], points, now=at)
+    monkeypatch.setattr(event_log, "MOST_RANGES", 7)
+    found = await bench.engine.points(at, at + HOUR, ["m"], frozenset({"a", "c"}))
+    assert found == [one for one in points if one.queue != "b"]
 
 
 # --- many -------------------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ PLANS = {
     "find_done_oldest": ["SEARCH x USING PRIMARY KEY (id>?)"],
     "find_listed_newest": ["SEARCH x USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id<?)"],
     "find_listed_oldest": ["SEARCH x USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id>?)"],
+    "find_unsuccessful_newest": ["SEARCH x USING COVERING INDEX stoker_done_newest (status=? AND id<?)"],
+    "find_unsuccessful_oldest": ["SEARCH x USING COVERING INDEX stoker_done_newest (status=? AND id>?)"],
     "find_retrying_newest": ["SEARCH x USING INDEX stoker_ready_retrying (id<?)"],
     "find_retrying_oldest": ["SEARCH x USING INDEX stoker_ready_retrying (id>?)"],
     **{
@@ -111,7 +113,13 @@ PLANS = {
     "subqueue_first": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "subqueue_take": [f"{READY} (qid=? AND priority=? AND (due,id)<(?,?))"],
     "points": ["SEARCH stoker_points USING PRIMARY KEY (bucket>? AND bucket<?)"],
+    "points_of_queues": [
+        "SEARCH stoker_points USING INDEX stoker_points_of_queue (queue=? AND metric=? AND bucket>? AND bucket<?)"
+    ],
 }
+
+SORTED = {"points_of_queues"}
+"""What is found in the order of an index and shown in another: few rows."""
 
 STREAMS = {"streams", "partitions", "consumers", "cursors", "parked", "json_each"}
 SMALL = STREAMS | {
@@ -192,7 +200,7 @@ def test_statements_use_the_index_they_were_written_for(connection: sqlite3.Conn
         found = plan(connection, ALL[name])
         for part in wanted:
             assert any(part in line for line in found), (name, found)
-        assert not any("TEMP B-TREE" in line for line in found), (name, found)
+        assert name in SORTED or not any("TEMP B-TREE" in line for line in found), (name, found)
 
 
 @pytest.mark.spec("SQLITE-02")

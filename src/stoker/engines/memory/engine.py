@@ -469,12 +469,12 @@ class MemoryEngine(Documents):
         since: Instant,
         until: Instant,
         metrics: Sequence[str],
-        queue: str | None = None,
+        queues: frozenset[str] = frozenset(),
         *,
         width: Span | None = None,
     ) -> list[Point]:
         with self._read as store:
-            found = store.event_log.points(since, until, metrics, queue)
+            found = store.event_log.points(since, until, metrics, queues)
         return found if width is None else merge(found, since, width)
 
     def timings(self) -> Timings:

@@ -133,12 +133,12 @@ class EventLog:
                 found.append(Latency(event.queue, event.at, event.duration, event.total))
         return found
 
-    def points(self, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None) -> list[Point]:
+    def points(self, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str]) -> list[Point]:
         """Points of the closed window, by bucket, queue and metric."""
         return [
             point
             for (bucket, name, metric), point in sorted(self._points.items())
-            if since <= bucket <= until and metric in metrics and (queue is None or name == queue)
+            if since <= bucket <= until and metric in metrics and (not queues or name in queues)
         ]
 
     def expire_events(self, before: Instant) -> int:

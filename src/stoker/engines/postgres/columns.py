@@ -458,7 +458,7 @@ def shown(row: Row) -> Job:
     record, _, corrupt = stored
     metadata = record.metadata if corrupt is None else {**record.metadata, CORRUPT: corrupt}
     history = () if row[-1] is None else tuple(Failure(*entry) for entry in _history(row[-1]))
-    return msgspec.structs.replace(record, metadata=metadata, history=history).as_job()
+    return record.as_job(metadata=metadata, history=history)
 
 
 # --- rows of a record -------------------------------------------------------------------------------------------

@@ -366,11 +366,11 @@ class PostgresEngine(Documents):
         since: Instant,
         until: Instant,
         metrics: Sequence[str],
-        queue: str | None = None,
+        queues: frozenset[str] = frozenset(),
         *,
         width: Span | None = None,
     ) -> list[Point]:
-        return await event_log.points(self._store, since, until, metrics, queue, width)
+        return await event_log.points(self._store, since, until, metrics, queues, width)
 
     def timings(self) -> Timings:
         return self.call_times.drain()

@@ -23,6 +23,7 @@ _OF_JOB = sql("events_of_job")
 _POINTS, _MERGED = sql("points"), sql("points_merged")
 _SUMMED = sql("points_summed")
 """All points of a window in one bucket: grouped by less, in two thirds of the time."""
+_OF_QUEUES, _OF_QUEUES_MERGED = sql("points_of_queues"), sql("points_of_queues_merged")
 _COUNTS = sql("event_counts")
 _LATENCIES = sql("latencies")
 _MEASURED = ("sum", "p50", "p95", "p99", "max")
@@ -91,17 +92,20 @@ def _latencies(window: Window) -> Steps[list[Latency]]:
 
 
 async def points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None, width: Span | None
+    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str], width: Span | None
 ) -> list[Point]:
     """Points of the closed window, by bucket, queue and metric; with a width, merged."""
-    return await store.read(lambda _: _points(since, until, list(metrics), queue, width)) if metrics else []
+    return await store.read(lambda _: _points(since, until, list(metrics), sorted(queues), width)) if metrics else []
 
 
 def _points(
-    since: Instant, until: Instant, metrics: list[str], queue: str | None, width: Span | None
+    since: Instant, until: Instant, metrics: list[str], queues: list[str], width: Span | None
 ) -> Steps[list[Point]]:
-    values = (since, until, metrics, queue)
-    if width is None:
+    values: tuple[object, ...] = (since, until, metrics)
+    if queues:
+        values = (*values, queues)
+        rows = yield (_OF_QUEUES, values) if width is None else (_OF_QUEUES_MERGED, (*values, width))
+    elif width is None:
         rows = yield _POINTS, values
     elif until - since < width:
         rows = yield _SUMMED, values

@@ -393,13 +393,13 @@ class RedisEngine(Documents):
         since: Instant,
         until: Instant,
         metrics: Sequence[str],
-        queue: str | None = None,
+        queues: frozenset[str] = frozenset(),
         *,
         width: Span | None = None,
     ) -> list[Point]:
         if width is None:
-            return await event_log.points(self._store, since, until, metrics, queue)
-        return await event_log.merged_points(self._store, since, until, metrics, queue, width)
+            return await event_log.points(self._store, since, until, metrics, queues)
+        return await event_log.merged_points(self._store, since, until, metrics, queues, width)
 
     def timings(self) -> Timings:
         return self.call_times.drain()

@@ -8,6 +8,7 @@ beyond `MOST_EVENTS` and `MOST_POINTS` the oldest are removed, whatever the rete
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -27,12 +28,15 @@ CHUNK = 2_000
 """How many entries one reply brings."""
 POINTS_CHUNK = 8_000
 """The same of points, which are short."""
+MOST_RANGES = 2_000
+"""Of points of a few queues: how many ranges one script reads; while it runs, the server does nothing else."""
 
 KEYS = ("events", "trail", "points", "serial", "tickets", "presences", "locks", "writes", "writers")
 """What the scripts of the home shard are given, in their order."""
 
 _RECORD = script("record")
 _CROSS_OUT = script("cross_out")
+_POINTS_OF = script("points_of")
 
 _TYPES = {kind: bytes([65 + place]) for place, kind in enumerate(EventType)}
 _NAMES = {char: kind for kind, char in _TYPES.items()}
@@ -123,34 +127,30 @@ async def _between(store: Store, since: Instant, until: Instant) -> list[Event]:
 
 
 async def points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None
+    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str]
 ) -> list[Point]:
     """Points of the closed window, by bucket, queue and metric."""
-    if not metrics or until < 0 or since > until:
-        return []
     wanted = frozenset(metrics)
-    found = await _stored_points(store, since, until)
-    return [point for point in map(_point, found) if point.metric in wanted and (queue is None or point.queue == queue)]
+    found = await _stored_points(store, since, until, metrics, queues)
+    return [point for point in map(_point, found) if point.metric in wanted]
 
 
 async def merged_points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queue: str | None, width: Span
+    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str], width: Span
 ) -> list[Point]:
     """The same, merged into buckets of `width`."""
-    if not metrics or until < 0 or since > until:
-        return []
     found: list[Point] = []
     parts = _Parts()
     head, number = b"", 0
-    for one in await _stored_points(store, since, until):
+    for one in await _stored_points(store, since, until, metrics, queues):
         if one[:8] != head:
             head = one[:8]
             here = (int.from_bytes(head) - since) // width
             if here != number:
-                found += parts.taken(since + number * width, metrics, queue)
+                found += parts.taken(since + number * width, metrics)
                 number = here
         parts.add(one)
-    return found + parts.taken(since + number * width, metrics, queue)
+    return found + parts.taken(since + number * width, metrics)
 
 
 class _Parts:
@@ -174,7 +174,7 @@ class _Parts:
         parts = self._whole if len(one) - end == _VALUES.size else self._counts
         parts[one[8:end]] = [one[end:]]
 
-    def taken(self, bucket: Instant, metrics: Sequence[str], queue: str | None) -> list[Point]:
+    def taken(self, bucket: Instant, metrics: Sequence[str]) -> list[Point]:
         """The points that were added, merged, by queue and metric; begins anew."""
         found: dict[bytes, list[Values]] = {}
         for name, stored in self._whole.items():
@@ -186,14 +186,29 @@ class _Parts:
         points = []
         for name, values in found.items():
             named, metric, _ = name.decode().split("\0")
-            if metric in metrics and (queue is None or named == queue):
+            if metric in metrics:
                 points.append(merged((named, metric, bucket), values))
         return sorted(points, key=lambda one: (one.queue, one.metric))
 
 
-async def _stored_points(store: Store, since: Instant, until: Instant) -> list[bytes]:
+async def _stored_points(
+    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str]
+) -> list[bytes]:
+    """The points of these queues, or of all; there may be some of other metrics among them."""
+    if not metrics or until < 0 or since > until:
+        return []
     start, end = b"[" + eight(_clamped(since)), b"(" + eight(_clamped(until) + 1)
-    return await _range(store, "points", start, end, whole=True, size=POINTS_CHUNK)
+    names = sorted(queue.encode() for queue in queues)
+    found: list[bytes] = []
+    if not names:
+        found = await _range(store, "points", start, end, whole=True, size=POINTS_CHUNK)
+        named = b"|".join(re.escape(metric.encode()) for metric in metrics)
+        return list(filter(re.compile(b"\0(?:" + named + b")\0").search, found))
+    while start:
+        args = (start, end, MOST_RANGES, len(metrics), *metrics, *names)
+        part, start = await store.run(_POINTS_OF, store.home, args, more=keys(store))
+        found += part
+    return found
 
 
 # --- events of jobs that go -------------------------------------------------------------------------------------

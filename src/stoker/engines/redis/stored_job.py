@@ -91,8 +91,7 @@ def as_job(job: StoredJob) -> Job:
         read_notes(job.notes)
     except CorruptRecord as error:
         broken = str(error)
-    return msgspec.structs.replace(
-        record.as_job(),
+    return record.as_job(
         metadata=dict(record.metadata) if broken is None else {**record.metadata, CORRUPT: broken},
         cancel_requested_at=record.cancel_requested_at if record.cancel_requested else None,
         last_error=shown_error(record.status, record.last_error),

@@ -187,8 +187,7 @@ def as_job(stored: Stored, history: tuple[Failure, ...]) -> Job:
     """Return the job for an operator; the metadata name a column that cannot be read."""
     record = stored.record
     metadata = record.metadata if stored.corrupt is None else {**record.metadata, CORRUPT: stored.corrupt}
-    fields = {field: getattr(record, field) for field in Job.__struct_fields__}
-    return Job(**{**fields, "history": history, "metadata": metadata})
+    return record.as_job(history=history, metadata=metadata)
 
 
 # --- rows of a record -------------------------------------------------------------------------------------------

@@ -436,11 +436,11 @@ class SqliteEngine(Documents):
         since: Instant,
         until: Instant,
         metrics: Sequence[str],
-        queue: str | None = None,
+        queues: frozenset[str] = frozenset(),
         *,
         width: Span | None = None,
     ) -> list[Point]:
-        return await self._store.read(lambda _: event_log.points(since, until, metrics, queue, width))
+        return await self._store.read(lambda _: event_log.points(since, until, metrics, queues, width))
 
     def timings(self) -> Timings:
         return self.call_times.drain()

@@ -20,6 +20,7 @@ _OF_JOB = sql("events_of_job")
 _POINTS, _MERGED = sql("points"), sql("points_merged")
 _SUMMED = sql("points_summed")
 """All points of a window in one bucket: grouped by less, in two thirds of the time."""
+_OF_QUEUES, _OF_QUEUES_MERGED = sql("points_of_queues"), sql("points_of_queues_merged")
 _COUNTS = sql("event_counts")
 _LATENCIES = sql("latencies")
 
@@ -74,11 +75,14 @@ def latencies(window: Window) -> Steps[list[Latency]]:
 
 
 def points(
-    since: Instant, until: Instant, metrics: Sequence[str], queue: str | None, width: Span | None
+    since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str], width: Span | None
 ) -> Steps[list[Point]]:
     """Return points of the closed window, by bucket, queue and metric; with a width, merged."""
-    values = (since, until, queue, json.dumps(list(metrics)))
-    if width is None:
+    values: tuple[object, ...] = (since, until, json.dumps(list(metrics)))
+    if queues:
+        values = (*values, json.dumps(sorted(queues)))
+        rows = yield (_OF_QUEUES, values) if width is None else (_OF_QUEUES_MERGED, (*values, width))
+    elif width is None:
         rows = yield _POINTS, values
     elif until - since < width:
         rows = yield _SUMMED, values

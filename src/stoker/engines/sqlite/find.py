@@ -48,6 +48,7 @@ WALKS = {
         ("key", "body", "ukey = ?3 AND"),
         ("done", "done", ""),
         ("listed", "done", "qid = ?3 AND status = ?4 AND status > 3 AND"),
+        ("unsuccessful", "done", "status = ?3 AND status > 3 AND"),
         ("retrying", "ready", "status = 2 AND"),
     )
     for order in ("newest", "oldest")
@@ -258,10 +259,11 @@ def _straight(query: Query, qids: list[int], walk: str, *values: object) -> Chun
 
 
 def _merged(query: Query, qids: list[int]) -> Chunk:
-    """Walk along several lists at once, each in id order."""
-    lists: list[List] = [
-        ("listed", (qid, CODES[status])) for qid in qids for status in sorted(query.wanted - {Status.RETRYING})
-    ]
+    """Walk along several lists at once, each in id order: those of the queues asked for, or one of all queues."""
+    codes = [CODES[status] for status in sorted(query.wanted - {Status.RETRYING})]
+    lists: list[List] = [("unsuccessful", (code,)) for code in codes]
+    if query.queues:
+        lists = [("listed", (qid, code)) for qid in qids for code in codes]
     if Status.RETRYING in query.wanted:
         lists.append(("retrying", ()))
     sieves = {n: sieve(query, qids, 2 + n) for n in {len(values) for _, values in lists}}

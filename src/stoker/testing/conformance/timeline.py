@@ -191,16 +191,43 @@ async def test_timeline_points_window_is_closed(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("TIMELINE-10")
 async def test_timeline_points_are_filtered_by_metric_and_queue(store: Store) -> None:
-    """Only the metrics named, none when none is named, and one queue if asked."""
+    """Only the metrics named, none when none is named, and some queues if asked."""
     at = store.now()
     points = [Point(queue, metric, at, 1, 1.5) for queue in ("x", "y") for metric in ("done", "dead", "lag")]
     await store.engine.record([], points, now=at)
     assert await store.engine.points(at, at, []) == []
     assert await store.engine.points(at, at, ["unknown"]) == []
-    found = await store.engine.points(at, at, ["done", "lag"], "y")
+    found = await store.engine.points(at, at, ["done", "lag"], frozenset({"y"}))
     assert found == [Point("y", "done", at, 1, 1.5), Point("y", "lag", at, 1, 1.5)]
     assert len(await store.engine.points(at, at, ["done"])) == 2
-    assert await store.engine.points(at, at, ["done"], "z") == []
+    assert await store.engine.points(at, at, ["done"], frozenset({"z"})) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-18")
+async def test_timeline_points_of_a_few_queues_among_many(store: Store) -> None:
+    """In a window of many buckets, also of the queue without a name and of names that begin alike."""
+    at = store.now()
+    names = ["", "a", "a b", "aa", "b", "ä"]
+    points = [
+        Point(queue, metric, at + n * MINUTE + n % 3, n + 1, 0.5 * (n % 2))
+        for n in range(40)
+        for queue in names[n % 2 :]
+        for metric in ("done", "donee", "lag")
+    ]
+    await store.engine.record([], points, now=at)
+    since, until = at + 3 * MINUTE, at + 35 * MINUTE
+    for queues in (frozenset({""}), frozenset({"a", "ä", "nobody"}), frozenset({"", "aa"})):
+        wanted = [
+            one
+            for one in points
+            if one.queue in queues and one.metric in ("done", "lag") and since <= one.bucket <= until
+        ]
+        assert await store.engine.points(since, until, ["lag", "done"], queues) == wanted
+        merged = await store.engine.points(since, until, ["lag", "done"], queues, width=7 * MINUTE)
+        assert merged == merge(wanted, since, 7 * MINUTE)
+    assert await store.engine.points(since, until, [], frozenset({"a"})) == []
+    assert await store.engine.points(until, since, ["done"], frozenset({"a"})) == []
 
 
 @pytest.mark.core
@@ -487,5 +514,5 @@ async def test_timeline_points_are_merged_into_wider_buckets(store: Store) -> No
         ]
         for got, right in zip(merged, expected, strict=True):
             assert msgspec.structs.astuple(got)[4:] == pytest.approx(msgspec.structs.astuple(right)[4:])
-    assert {one.queue for one in await store.engine.points(at, at + DAY, wanted, "b", width=DAY)} == {"b"}
+    assert {one.queue for one in await store.engine.points(at, at + DAY, wanted, frozenset({"b"}), width=DAY)} == {"b"}
     assert await store.engine.points(at, at + DAY, [], width=DAY) == []

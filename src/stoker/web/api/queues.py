@@ -130,7 +130,7 @@ class Workers(Struct, kw_only=True):
 async def listed(visit: Visit) -> Queues:
     """List queues."""
     reading = await visit.board.hub.reading()
-    rows = sorted(shared.queue_rows(visit, reading, {}), key=lambda row: row.name)
+    rows = sorted(shared.queue_rows(visit, reading), key=lambda row: row.name)
     return Queues(queues=[_record(one) for one in rows])
 
 

@@ -22,6 +22,8 @@ from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
 SHOWN = 5
+MEASURED = 14
+"""Of so many queues bars are read: twice as many as are shown, because others may come to wait longest meanwhile."""
 LONG = 5 * MINUTE
 LATEST = 1_000
 RUNNING = frozenset({Status.RUNNING})
@@ -36,13 +38,14 @@ async def show(visit: Visit) -> Response:
     engine = await visit.board.store.engine()
     drawn = charts.range_of(visit, reading.census.at)
     times = "processing" if visit.parameter("times") == "processing" else "total"
-    points = await visit.board.points(drawn, reading.census.at)
+    rows = shared.queue_rows(visit, reading)
+    points = await visit.board.points(drawn, reading.census.at, [row.name for row in rows[:MEASURED]])
     groups, looked = await trouble(visit, reading)
     hub.tell_errors(groups)
     running: Sequence[Job] = ()
     if reading.census.by_status()[Status.RUNNING]:
         running = (await engine.find(Query(statuses=RUNNING, order="oldest", limit=LATEST))).jobs
-    context = live_context(visit, reading) | {
+    context = _context(visit, reading, rows) | {
         "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times),
         "groups": groups,
         "looked": looked,
@@ -53,9 +56,12 @@ async def show(visit: Visit) -> Response:
 
 def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
     """What changes by itself: title, findings, figures, queues."""
+    return _context(visit, reading, shared.queue_rows(visit, reading))
+
+
+def _context(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> dict[str, Any]:
     drawn = charts.range_of(visit, reading.census.at)
     found = shared.found(visit, reading)
-    rows = shared.queue_rows(visit, reading, visit.board.sparks(drawn.name))
     return view.common(visit, "overview", verdict(found), found) | {
         "range": drawn.name,
         "now": reading.census.at,
@@ -64,6 +70,7 @@ def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
         "more_issues": max(len(found) - SHOWN, 0),
         "t": _tiles(visit, reading, rows),
         "queues": rows,
+        "sparks": visit.board.sparks(drawn),
         "live_url": visit.url("live", page="overview", **drawn.query),
     }
 
@@ -81,8 +88,8 @@ async def points_json(visit: Visit) -> Response:
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    queue = visit.parameter("queue") or None
-    points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, queue, width=drawn.width)
+    asked = charts.asked(visit.parameter("queue"))
+    points = await engine.points(drawn.since, drawn.until - 1, *asked, width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     return JSONResponse(charts.as_json(charts.series(points, drawn, times), visit.parameter("look")))
 

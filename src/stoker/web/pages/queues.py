@@ -21,14 +21,14 @@ async def show(visit: Visit) -> Response:
     """Every queue."""
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
-    await visit.board.points(drawn, reading.census.at)
+    await visit.board.measure(drawn, reading.census.at, shared.queue_names(reading))
     return view.page(visit, "queues.html", live_context(visit, reading))
 
 
 def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
     """The table of queues."""
     drawn = charts.range_of(visit, reading.census.at)
-    rows = shared.queue_rows(visit, reading, visit.board.sparks(drawn.name))
+    rows = shared.queue_rows(visit, reading, visit.board.recent)
     slots = sum(sum(one.queues.values()) for one in live(reading.presences, reading.census.at))
     running = reading.census.by_status()[Status.RUNNING]
     workers = len(live(reading.presences, reading.census.at))
@@ -37,6 +37,7 @@ def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
         "range": drawn.name,
         "sub": f"{count(len(rows), 'queue')}, {count(slots, 'slot')} on {count(workers, 'worker')}, {running:,} used.",
         "rows": [(row, clear_in(row), note(row)) for row in rows],
+        "sparks": visit.board.sparks(drawn),
         "live_url": visit.url("live", page="queues", **drawn.query),
     }
 
@@ -67,7 +68,7 @@ async def one(visit: Visit) -> Response:
     context = one_context(visit, reading)
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    points = await engine.points(drawn.since, drawn.until - 1, charts.METRICS, name, width=drawn.width)
+    points = await engine.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     groups, looked = await trouble(visit, reading, name)
     more = {
@@ -84,7 +85,7 @@ async def one(visit: Visit) -> Response:
 def one_context(visit: Visit, reading: Reading) -> dict[str, Any]:
     """What changes by itself: the state, the figures, the kinds and the workers of a queue."""
     name = visit.request.path_params["name"]
-    rows = shared.queue_rows(visit, reading, {})
+    rows = shared.queue_rows(visit, reading)
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         raise NotFound(f"Queue {name} was neither used nor tuned, and no worker serves it.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from stoker.admin.history import RECENT
 from stoker.admin.queues import QueueView, views
 from stoker.model.control import Queue, live
 from stoker.model.derived import ErrorGroup
+from stoker.model.events import Point
 from stoker.model.findings import Finding, Situation, findings
 from stoker.model.time import HOUR, SECOND, Instant, instant
 from stoker.records import Job
@@ -97,20 +99,18 @@ class QueueRow(QueueView, frozen=True, kw_only=True):
     late: bool
     path: str
     quoted: str
-    spark: list[float]
 
 
-def queue_rows(visit: Visit, reading: Reading, sparks: dict[str, list[float]]) -> list[QueueRow]:
-    """Queues with their state; the longest wait first, paused ones last."""
+def queue_rows(visit: Visit, reading: Reading, points: Sequence[Point] = ()) -> list[QueueRow]:
+    """Queues with their state, and their flow if points are given; the longest wait first, paused ones last."""
     rows = [
         QueueRow(
             **{name: getattr(one, name) for name in QueueView.__struct_fields__},
             late=bool(one.ready and one.lag.total_seconds() > visit.board.late_after and not one.paused),
             path=quote(one.name, safe=""),
             quoted=quoted(one.name),
-            spark=sparks.get(one.name, [0.0] * 30),
         )
-        for one in views(reading.census, reading.queues, reading.presences, visit.board.recent, RECENT)
+        for one in views(reading.census, reading.queues, reading.presences, points, RECENT)
     ]
     return sorted(rows, key=lambda row: (row.paused, -row.lag if row.ready else row.lag * 0, row.name))
 

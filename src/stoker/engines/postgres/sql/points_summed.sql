@@ -9,6 +9,6 @@ SELECT
     max(p99),
     max(max)
 FROM stoker.point
-WHERE bucket >= $1 AND bucket <= $2 AND metric = ANY($3::text[]) AND ($4::text IS NULL OR queue = $4)
+WHERE bucket >= $1 AND bucket <= $2 AND metric = ANY($3::text[])
 GROUP BY queue, metric
 ORDER BY queue, metric

@@ -1,7 +1,7 @@
 SELECT
     queue,
     metric,
-    ?1 + (bucket - ?1) / ?5 * ?5,
+    ?1 + (bucket - ?1) / ?4 * ?4,
     sum(count),
     sum(sum),
     sum(p50 * count) / max(sum(count), 1),
@@ -9,6 +9,6 @@ SELECT
     max(p99),
     max(max)
 FROM stoker_points
-WHERE bucket BETWEEN ?1 AND ?2 AND (?3 IS NULL OR queue = ?3) AND metric IN (SELECT value FROM json_each(?4))
+WHERE bucket BETWEEN ?1 AND ?2 AND metric IN (SELECT value FROM json_each(?3))
 GROUP BY 3, 1, 2
 ORDER BY 3, 1, 2

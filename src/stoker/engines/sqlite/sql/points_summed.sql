@@ -9,6 +9,6 @@ SELECT
     max(p99),
     max(max)
 FROM stoker_points
-WHERE bucket BETWEEN ?1 AND ?2 AND (?3 IS NULL OR queue = ?3) AND metric IN (SELECT value FROM json_each(?4))
+WHERE bucket BETWEEN ?1 AND ?2 AND metric IN (SELECT value FROM json_each(?3))
 GROUP BY queue, metric
 ORDER BY queue, metric
