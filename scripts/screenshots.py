@@ -1,6 +1,6 @@
 """Pictures of the dashboard for the documentation: `scripts/screenshots [FOLDER [all | PAGE...]]`.
 
-Without more only the pages that the documentation shows; with `all` every page at three widths, light and dark, or the
+Without more only the pages that the documentation shows; with `all` every page at four widths, light and dark, or the
 named pages alone.
 """
 
@@ -55,6 +55,8 @@ PAGES = {
     "new-schedule": "/new-schedule",
     "outbox": "/outbox",
     "cursors": "/outbox/orders/analytics",
+    "letters": "/outbox/letters?stream=orders",
+    "letters-new": "/operations/letters/new?do=replay&stream=orders",
     "limits": "/limits",
     "health": "/health",
     "audit": "/audit",
@@ -110,7 +112,7 @@ def main(arguments: list[str]) -> None:
                 keeper.join()
 
 
-TALLEST = {1440: 1700, 1024: 2000, 390: 2600}
+TALLEST = {1440: 1700, 1024: 2000, 768: 2200, 390: 2600}
 """Pictures of a whole page end here, by width: a list of fifty jobs is the same all the way down."""
 
 
@@ -133,7 +135,7 @@ def take(browser: Browser, site: str, folder: Path, chosen: list[str]) -> None:
             (f"{name}-{width}-{theme}", path, width, 900, theme, True)
             for name, path in PAGES.items()
             if name in chosen or "all" in chosen
-            for width in (1440, 1024, 390)
+            for width in TALLEST
             for theme in ("light", "dark")
         ]
     context = browser.new_context(reduced_motion="reduce")

@@ -33,6 +33,8 @@ PAGES = [
     "/new-schedule",
     "/outbox",
     "/outbox/orders/analytics",
+    "/outbox/letters?stream=orders",
+    "/operations/letters/new?do=replay",
     "/limits",
     "/health",
     "/audit",

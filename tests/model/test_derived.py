@@ -16,6 +16,7 @@ from stoker.model.derived import (
     is_silent,
     keys_taken,
     normalized_error,
+    per_second,
     runs_long,
     scheduled_of,
     silent,
@@ -64,6 +65,11 @@ def test_a_queue_is_clear_after_what_waits_at_the_rate_of_the_last_minutes() -> 
     assert Flow(minutes=15).clear_in(0) == 0
     assert Flow(minutes=15, enqueued=10, completed=7, failed=2).growing
     assert not Flow(minutes=15, enqueued=10, completed=8, failed=2).growing
+
+
+@pytest.mark.spec("DERIVED-09")
+def test_a_pace_is_what_both_readings_have_and_never_negative() -> None:
+    assert per_second({"a": 10, "b": 10, "gone": 1}, {"a": 40, "b": 5, "new": 7}, 2) == {"a": 15, "b": 0}
 
 
 @pytest.mark.spec("DERIVED-06")

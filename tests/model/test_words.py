@@ -49,6 +49,8 @@ def test_numbers_are_exact_where_there_is_room() -> None:
         words.share(part, whole) for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100))
     ]
     assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %"]
+    paces = [words.pace(n) for n in (None, 0, 0.01, 0.4, 9.9, 9.99, 1_412.4)]
+    assert paces == ["–", "0", "<0.1", "0.4", "9.9", "10", "1,412"]
     assert [words.milliseconds(n) for n in (300, 11_000)] == ["0.3 ms", "11 ms"]
     assert [words.size(n) for n in (None, 1, 312, 2_048, 5 << 20, 2_254_857_830)] == [
         "–", "1 byte", "312 bytes", "2.0 kB", "5.0 MB", "2.1 GB",

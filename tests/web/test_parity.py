@@ -76,6 +76,7 @@ READ = {
     "/schedules/{name}": "/schedules/{name}",
     "/limits": "/at-limit",
     "/outbox": "/streams",
+    "/outbox/letters": "/streams/{stream}/letters",
     "/outbox/{stream}/{consumer}": "/streams/{stream}",
     "/health": "/health",
     "/audit": "/audit",
@@ -86,6 +87,7 @@ FORMS = {
     "/jobs/{id}/edit",
     "/jobs/{id}/move",
     "/operations/new",
+    "/operations/letters/new",
     "/new-schedule",
     "/new-schedule/fires",
 }

@@ -17,7 +17,7 @@ from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import Facts
 from stoker.model.health.jobs import Overdue, Situation
 from stoker.model.job import Status
-from stoker.model.outbox.letters import LetterFilter
+from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.outbox.steering import StreamState
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Span
@@ -175,8 +175,7 @@ async def _deliveries(engine: Engine, now: Instant) -> list[Delivery]:
 async def _delivery(engine: Engine, state: StreamState, consumer: str, now: Instant) -> Delivery:
     cursors = [one for one in state.cursors if one.cursor.consumer == consumer]
     oldest = min((one.oldest for one in cursors if one.oldest is not None), default=None)
-    chosen = LetterFilter(stream=state.stream.name, consumer=consumer, limit=1)
-    letters = await outbox_of(engine).letters(chosen)
+    letters = await outbox_of(engine).letters(LetterFilter(stream=state.stream.name, consumer=consumer), Count())
     return Delivery(
         state.stream.name,
         consumer,

@@ -11,13 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from stoker.admin.asking import Asking
 from stoker.admin.bulk import Given, Walk, making
+from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
+from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState
 from stoker.model.filter import Filter
@@ -57,6 +59,11 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
         """Is nothing more to come?"""
         return self.state not in {"running", "stopping"}
 
+    @property
+    def noun(self) -> str:
+        """What it acts on: job or letter."""
+        return "letter" if self.action in LETTER_ACTIONS else "job"
+
 
 Progress: TypeAlias = Callable[[OperationView], None]
 
@@ -78,6 +85,31 @@ class OperationsAdmin:
         if filter_.id is not None:
             raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
         making(self._asking, action, given or {})
+        return await self._store(action, str(filter_), given or {})
+
+    async def start_on_letters(
+        self,
+        action: Literal["replay", "discard"],
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+    ) -> OperationView:
+        """Store an operation on letters and begin to walk, in this process; returns at once.
+
+        Without a filter all letters of the store are meant. Those that fail from now on are not touched.
+        """
+        if (name := f"{action}-letters") not in LETTER_ACTIONS:
+            raise InvalidInput("action", action, "must be replay or discard")
+        fields = {"stream": stream, "consumer": consumer, "key": key, "partition": partition, "type": type}
+        given = {field: value for field, value in fields.items() if value is not None}
+        chosen(given)
+        outbox_of(await self._asking.engine())
+        return await self._store(name, as_text(given), given)
+
+    async def _store(self, action: str, filter_: str, given: Given) -> OperationView:
         engine = await self._asking.engine()
         now = await engine.now()
         stored = await engine.put_operation(
@@ -85,8 +117,8 @@ class OperationsAdmin:
                 id=ids.text(self._asking.app.mint()),
                 who=self._asking.by or "",
                 action=action,
-                filter=str(filter_),
-                change=dict(given or {}),
+                filter=filter_,
+                change=dict(given),
                 bound=now,
                 started=now,
             ),
@@ -162,13 +194,12 @@ class OperationsAdmin:
     async def _walk(self, stored: Operation, cursor: str | None) -> OperationView:
         engine = await self._asking.engine()
         try:
-            change = making(self._asking, stored.action, stored.change)
-            walk = Walk(self._asking, Filter.parse(stored.filter), change, stored.bound, cursor)
+            walk = self._walk_of(stored, cursor)
             while not stored.ended:
                 tally = await walk.step()
                 stored = await self._written(stored, walk, tally)
         except StokerError as error:
-            text = "operation %s (%s %s) failed after %d jobs: %s. `stoker operations resume` goes on from there."
+            text = "operation %s (%s %s) failed after %d changes: %s. `stoker operations resume` goes on from there."
             logger.warning(text, stored.id, stored.action, stored.filter, stored.changed, error)
             ended = await engine.put_operation(
                 replace(stored, state="failed", error=f"{type(error).__name__}: {error}"), before=stored
@@ -176,7 +207,13 @@ class OperationsAdmin:
             stored = ended or await self._stored(stored.id)
         return view(stored, stored.seen)
 
-    async def _written(self, before: Operation, walk: Walk, tally: Tally) -> Operation:
+    def _walk_of(self, stored: Operation, cursor: str | None) -> Walk | LetterWalk:
+        if stored.action in LETTER_ACTIONS:
+            return LetterWalk(self._asking, stored.action, stored.change, stored.bound, cursor)
+        change = making(self._asking, stored.action, stored.change)
+        return Walk(self._asking, Filter.parse(stored.filter), change, stored.bound, cursor)
+
+    async def _written(self, before: Operation, walk: Walk | LetterWalk, tally: Tally) -> Operation:
         """Store what a page came to; if a stop was asked for meanwhile, the operation ends with it."""
         engine = await self._asking.engine()
         while True:

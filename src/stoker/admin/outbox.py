@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
 from stoker.model.redact import Redaction
-from stoker.outbox.letters import LetterPage
-from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState, states
+from stoker.outbox.letters import LetterPage, count, page, read_filter
+from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState, states, streams_of
 
 
 class OutboxAdmin:
@@ -21,6 +22,45 @@ class OutboxAdmin:
     async def list(self) -> list[StreamState]:
         """Every stream of the store, by name, with its consumers."""
         return [_masked(one, self._asking.redact) for one in await states(self._asking.app)]
+
+    async def letters(
+        self,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        status: LetterStatus | str | None = LetterStatus.PENDING,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+        limit: int = DEFAULT_PAGE,
+        before: str | None = None,
+    ) -> LetterPage:
+        """List letters of all streams or of one, latest failure first, by the filter of a stream's `letters`."""
+        chosen = read_filter(
+            stream,
+            consumer=consumer,
+            status=status,
+            key=key,
+            partition=partition,
+            type=type,
+            limit=limit,
+            before=before,
+        )
+        return _shown(await page(await streams_of(self._asking.app), chosen), self._asking.redact)
+
+    async def count_letters(
+        self,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        status: LetterStatus | str | None = LetterStatus.PENDING,
+        key: str | None = None,
+        partition: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name
+    ) -> int:
+        """Count letters of all streams or of one, by the same filter."""
+        chosen = read_filter(stream, consumer=consumer, status=status, key=key, partition=partition, type=type)
+        return await count(await streams_of(self._asking.app), chosen)
 
     def stream(self, name: str) -> StreamHandle:
         """A stream to look at and steer: `state`, `letters`, `replay`, `release`, `seek`, `pause`, `resume`, `drop`."""
@@ -40,17 +80,20 @@ class _Shown(StreamHandle):
 
     async def letters(self, **chosen: Any) -> LetterPage:
         """List letters, latest failure first."""
-        page = await super().letters(**chosen)
-        shown = tuple(
-            msgspec.structs.replace(
-                one,
-                payload=one.payload if one.raw else self._redact.json(one.payload),
-                headers=self._redact.values(one.headers),
-                reason=self._redact.text(one.reason),
-            )
-            for one in page.letters
+        return _shown(await super().letters(**chosen), self._redact)
+
+
+def _shown(found: LetterPage, redact: Redaction) -> LetterPage:
+    shown = tuple(
+        msgspec.structs.replace(
+            one,
+            payload=one.payload if one.raw else redact.json(one.payload),
+            headers=redact.values(one.headers),
+            reason=redact.text(one.reason),
         )
-        return LetterPage(shown, page.next)
+        for one in found.letters
+    )
+    return LetterPage(shown, found.next)
 
 
 def _masked(state: StreamState, redact: Redaction) -> StreamState:

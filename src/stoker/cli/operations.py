@@ -83,7 +83,7 @@ def _print(one: OperationView, as_json: bool) -> None:
 
 def tally(one: OperationView) -> str:
     """What an operation did, in a sentence."""
-    parts = [f"{one.action}: {one.changed:,} jobs"]
+    parts = [f"{one.action}: {one.changed:,} {one.noun}s"]
     if one.cancel_requested:
         parts.append(f"{one.cancel_requested:,} running ones are asked to stop")
     if one.blocked:

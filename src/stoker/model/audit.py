@@ -172,7 +172,7 @@ def of_letters(chosen: LetterFilter, action: LetterAction | None, found: Letters
     if action is None or isinstance(action, Count) or not found.n:
         return None
     target = f"letters of {chosen.stream or 'all streams'}"
-    return Deed(action=f"letters.{type(action).__name__.lower()}", target=target, count=found.n)
+    return Deed(action=f"letters.{type(action).__name__.lower().removesuffix('letters')}", target=target, count=found.n)
 
 
 def of_steer(stream: str, consumer: str, change: Steering, *, done: bool) -> Deed | None:

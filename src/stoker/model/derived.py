@@ -6,6 +6,7 @@ Derived here once, from values that engines return, so that the command line, pa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ from stoker.model.same_error import ELLIPSIS as ELLIPSIS  # noqa: PLC0414 - skin
 from stoker.model.same_error import error_line as error_line  # noqa: PLC0414
 from stoker.model.same_error import normalized_error as normalized_error  # noqa: PLC0414
 from stoker.model.time import MINUTE, Instant, Span
+
+K = TypeVar("K")
 
 LONG_RUN: Span = 5 * MINUTE
 """A run without a timeout that takes longer is marked."""
@@ -85,6 +88,11 @@ def deliveries(streams: Iterable[StreamState], now: Instant) -> list[Delivery]:
             waits = 0 if one.oldest is None or not one.waiting or cursor.paused else max(now - one.oldest, 0)
             found[place] = Delivery(*place, max(before.waits, waits), before.parked + cursor.parked)
     return [found[place] for place in sorted(found)]
+
+
+def per_second(before: Mapping[K, int], now: Mapping[K, int], seconds: float) -> dict[K, float]:
+    """How fast each counter grew that both readings have; one that went back, as a cursor may, stands still."""
+    return {key: max(now[key] - before[key], 0) / seconds for key in now if key in before}
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

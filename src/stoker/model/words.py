@@ -57,6 +57,15 @@ def share(part: float, whole: float) -> str:
     return f"{found:.1f} %" if 0 < found < 10 and found % 1 else f"{found:.0f} %"
 
 
+def pace(per_second: float | None) -> str:
+    """How many in a second; a little is never nothing."""
+    if per_second is None:
+        return UNKNOWN
+    if 0 < per_second < 0.05:
+        return "<0.1"
+    return f"{per_second:.1f}" if 0 < per_second < 9.95 else f"{per_second:,.0f}"
+
+
 def span(value: timedelta | Span | None) -> str:
     """A length of time in at most two units."""
     if value is None:

@@ -40,6 +40,7 @@ from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
 from stoker.web.forms import Form
 from stoker.web.hub import LIMIT, Hub
 from stoker.web.minutes import COMPLETED, Minutes
+from stoker.web.pace import Pace
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
 from stoker.web.visit import CSRF_COOKIE, Visit
@@ -161,6 +162,7 @@ class Dashboard:
         self.walking: list[Admin] = []
         self.edited: dict[bytes, Edited] = {}
         self.check_up: CheckUp | None = None
+        self.pace = Pace[tuple[str, str]]()
         self.known_tokens = KnownTokens()
         from stoker.web.routes import ways
 

@@ -155,6 +155,8 @@ async def test_listing_and_counting_letters_use_one_filter(store: Store) -> None
     assert (await act(LetterFilter(limit=3), Count())).n == 16
     assert (await act(LetterFilter(limit=3), DiscardLetters())).n == 3
     assert (await act(LetterFilter(), Count())).n == 13
+    [marked] = (await act(LetterFilter(limit=1, before=every[9].place), Replay())).letters
+    assert marked.place == every[10].place, "a change goes on behind a place, as a listing does"
 
 
 @pytest.mark.core

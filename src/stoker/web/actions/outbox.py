@@ -81,7 +81,7 @@ async def on_letters(verb: str, visit: Visit) -> Response:
     letters = LettersForm(handle, form.all("id"), form.get("consumer") or None)
     if not letters.chosen:
         raise Problem(422, "invalid", "No letter was named. Nothing was changed.")
-    return answer(visit, await LETTER_VERBS[verb](letters), visit.url("outbox"))
+    return answer(visit, await LETTER_VERBS[verb](letters), come_from(visit, form.get("next"), "outbox"))
 
 
 async def _replay(letters: LettersForm) -> Done:

@@ -72,7 +72,7 @@ async def preview(visit: Visit, given: PreviewQuery) -> Preview:
 @api.get("/operations")
 async def listed(visit: Visit) -> Operations:
     """List operations."""
-    return Operations(operations=[_record(one) for one in (await visit.admin.operations.list())[:200]])
+    return Operations(operations=[record(one) for one in (await visit.admin.operations.list())[:200]])
 
 
 @api.post("/operations", status=202)
@@ -87,27 +87,27 @@ async def start(visit: Visit, given: NewOperation) -> OperationRecord:
         raise Problem(409, "count", f"{shown} jobs match, and {given.count:,} are meant. Nothing was changed.")
     found = await pages.begin(visit, given.action, wanted, needs(visit, given))
     visit.board.hub.forget()
-    return _record(found)
+    return record(found)
 
 
 @api.get("/operations/{id}")
 async def read(visit: Visit) -> OperationRecord:
     """Read an operation."""
-    return _record(await visit.admin.operations.get(place(visit, "id")))
+    return record(await visit.admin.operations.get(place(visit, "id")))
 
 
 @api.post("/operations/{id}/stop")
 async def stop(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG001 - nothing is said in it
     """Stop an operation."""
     _reach(visit)
-    return _record(await visit.admin.operations.stop(place(visit, "id")))
+    return record(await visit.admin.operations.stop(place(visit, "id")))
 
 
 @api.post("/operations/{id}/resume")
 async def resume(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG001 - nothing is said in it
     """Go on with an operation."""
     _reach(visit)
-    return _record(await pages.go_on(visit, place(visit, "id")))
+    return record(await pages.go_on(visit, place(visit, "id")))
 
 
 def _reach(visit: Visit) -> None:
@@ -115,7 +115,7 @@ def _reach(visit: Visit) -> None:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
 
 
-def _record(found: OperationView) -> OperationRecord:
+def record(found: OperationView) -> OperationRecord:
     same = (
         "id",
         "who",

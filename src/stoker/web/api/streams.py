@@ -14,6 +14,8 @@ from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
+from stoker.web.api.operations import OperationRecord, Preview, record
+from stoker.web.pages import letters as pages
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
@@ -53,6 +55,26 @@ class LettersBody(t.Strict):
 
     ids: Chosen
     consumer: t.Name | None = None
+
+
+class LettersPreview(t.Strict, kw_only=True):
+    """What would be done to which letters: those of all streams where none is named."""
+
+    action: Literal["replay", "discard"]
+    stream: t.Name | None = None
+    consumer: t.Name | None = None
+    key: Key | None = None
+    type: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+    def fields(self) -> dict[str, str]:
+        """The filter, without what is not set."""
+        return {name: getattr(self, name) for name in pages.FIELDS if getattr(self, name) is not None}
+
+
+class LettersOperation(LettersPreview, kw_only=True):
+    """An action on letters. `count` is the number that a preview showed; if more match, nothing is changed."""
+
+    count: Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 class ConsumerRecord(Struct, kw_only=True):
@@ -184,6 +206,21 @@ async def letters(visit: Visit, given: LettersQuery) -> LetterList:
     return LetterList(letters=[_letter(one) for one in page.letters], after=page.next)
 
 
+@api.get("/preview/letters")
+async def preview(visit: Visit, given: LettersPreview) -> Preview:
+    """Count the letters that an operation on all of a filter would change."""
+    _offered(visit)
+    counts = await pages.count_by_status(visit, given.action, given.fields())
+    return Preview(count=sum(counts.values()), complete=True)
+
+
+@api.post("/operations/letters", status=202)
+async def act_on_letters(visit: Visit, given: LettersOperation) -> OperationRecord:
+    """Replay or discard all letters of a filter."""
+    _offered(visit)
+    return record(await pages.begin(visit, given.action, given.fields(), given.count))
+
+
 @api.post("/streams/{stream}/letters/replay")
 async def replay(visit: Visit, given: LettersBody) -> Changed:
     """Deliver letters again."""
@@ -196,9 +233,13 @@ async def discard(visit: Visit, given: LettersBody) -> Changed:
     return Changed(changed=await _changed(visit).discard(given.ids, consumer=given.consumer))
 
 
-def _stream(visit: Visit) -> StreamHandle:
+def _offered(visit: Visit) -> None:
     if Feature.OUTBOX not in visit.board.store.root().features:
         raise NotFound("This store has no streams.")
+
+
+def _stream(visit: Visit) -> StreamHandle:
+    _offered(visit)
     return visit.admin.outbox.stream(place(visit, "stream"))
 
 

@@ -61,6 +61,13 @@ VERBS: Final[dict[str, tuple[str, type[Change], str, str]]] = {
 }
 
 
+LETTERS: Final = {"replay-letters": "Replay of letters", "discard-letters": "Discarding of letters"}
+"""What is done to many letters."""
+
+LABELS: Final = {**{name: found[0] for name, found in VERBS.items()}, **LETTERS}
+"""Every operation by name."""
+
+
 async def preview(visit: Visit) -> Response:
     """What an action on a filter would do, counted."""
     return await _preview(visit, visit.parameter("do", "requeue"), visit.parameter("q"), [])
@@ -106,7 +113,7 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         "complete": complete,
         "typed": typed,
         "verbs": [(name, visit.url("operations/new", do=name, q=text)) for name in VERBS] if text else [],
-        "verb_names": {name: found[0] for name, found in VERBS.items()},
+        "verb_names": LABELS,
         "needs": {"move": "queue", "prioritize": "priority"}.get(do, ""),
         "queue_names": shared.queue_names(reading),
         "notes": _notes(reading, text) if do in {"requeue", "retry", "run-now"} else [],
@@ -225,9 +232,16 @@ async def _check_count(visit: Visit, form: Form, text: str, change: type[Change]
     if now > of:
         grown = f"{count(now, 'job')} would be changed now, and the preview showed {of:,}. Nothing was changed."
         raise Problem(409, "count", grown)
+    if of > TYPED_ABOVE or change is Delete:
+        check_typed(form, of, "jobs")
+
+
+def check_typed(form: Form, of: int, noun: str) -> None:
+    """Refuse if the number that was typed is not the one that is meant."""
     typed = form.get("count").replace(",", "").strip()
-    if (of > TYPED_ABOVE or change is Delete) and typed != str(of):
-        raise Problem(422, "count", f"You typed {typed or 'nothing'}, and {of:,} jobs are meant. Nothing was changed.")
+    if typed != str(of):
+        text = f"You typed {typed or 'nothing'}, and {of:,} {noun} are meant. Nothing was changed."
+        raise Problem(422, "count", text)
 
 
 async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) -> Response:
@@ -297,7 +311,7 @@ async def everything(visit: Visit) -> Response:
     reading = await visit.board.hub.reading()
     context = view.common(visit, "jobs", "Operations", shared.found(visit, reading)) | {
         "now": reading.census.at,
-        "rows": [(one, VERBS[one.action][0], _tally(one)) for one in (await visit.admin.operations.list())[:200]],
+        "rows": [(one, LABELS[one.action], _tally(one)) for one in (await visit.admin.operations.list())[:200]],
         "live_url": "",
     }
     return view.page(visit, "operations.html", context)
@@ -321,15 +335,22 @@ async def show(visit: Visit) -> Response:
 
 def live_context(visit: Visit, reading: Reading, found: OperationView) -> dict[str, Any]:
     """What is shown of an operation; all of it changes by itself."""
-    label = VERBS[found.action][0]
-    return view.common(visit, "jobs", f"{label} {STATES[found.state]}", shared.found(visit, reading)) | {
+    label = LABELS[found.action]
+    page = "outbox" if found.noun == "letter" else "jobs"
+    back = visit.url("outbox/letters", **given(found)) if found.noun == "letter" else visit.url("jobs", q=found.filter)
+    return view.common(visit, page, f"{label} {STATES[found.state]}", shared.found(visit, reading)) | {
         "now": reading.census.at,
         "w": found,
         "seen": _seen(found),
         "tally": _tally(found),
-        "back": visit.url("jobs", q=found.filter),
+        "back": back,
         "live_url": visit.url("live", page="operation", id=found.id),
     }
+
+
+def given(found: OperationView) -> dict[str, str]:
+    """The fields that choose the letters of an operation."""
+    return {name: str(value) for name, value in found.given.items() if value is not None}
 
 
 STATES: Final = {
@@ -370,4 +391,7 @@ def _tally_of(found: OperationView) -> Bulk:
 
 
 def _tally(found: OperationView) -> str:
+    if found.noun == "letter":
+        done = "to be delivered again" if found.action == "replay-letters" else "discarded"
+        return f"{count(found.changed, 'letter')} {done}."
     return in_words(found.action, _tally_of(found))

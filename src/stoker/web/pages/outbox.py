@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -13,8 +14,7 @@ from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.findings import DELIVERED_WITHIN
 from stoker.model.time import Instant, instant
-from stoker.model.words import count, span
-from stoker.outbox.letters import Letter
+from stoker.model.words import count, pace, span
 from stoker.outbox.steering import ConsumerState, StreamState
 from stoker.web import view
 from stoker.web.hub import Reading, Turns, Want
@@ -22,13 +22,28 @@ from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
 SHOWN = 50
+LOOKED = 200
+"""Letters of parked keys that are looked at."""
+
+
+class ParkedKey(NamedTuple):
+    """A key whose messages wait until it is released: how many, the failed one included, and since when."""
+
+    key: str
+    waiting: int
+    since: datetime
+
+
+IN = ""
+"""Stands for the messages that come in, where a consumer's name stands for those that it is given."""
 
 
 class Seen(NamedTuple):
-    """Every stream, and how many letters wait for a decision about each stream's consumer."""
+    """Every stream, how many letters wait for a decision about each stream's consumer, and messages per second."""
 
     streams: list[StreamState]
     letters: dict[tuple[str, str], int]
+    pace: dict[tuple[str, str], float]
 
 
 def wants(visit: Visit) -> list[Want]:
@@ -41,24 +56,34 @@ def wants(visit: Visit) -> list[Want]:
 
     async def read(engine: Engine) -> tuple[Seen, int]:
         if Feature.OUTBOX not in engine.features:
-            return Seen([], {}), 0
+            return Seen([], {}, {}), 0
         streams = await visit.admin.outbox.list()
         consumers = [(state.name, one.name) for state in streams for one in state.consumers]
         letters, calls = await turns.read(consumers, count_of)
-        return Seen(streams, letters), 1 + calls
+        return Seen(streams, letters, visit.board.pace.take(_numbers(streams))), 1 + calls
 
     return [Want(("outbox",), read)]
+
+
+def _numbers(streams: Iterable[StreamState]) -> dict[tuple[str, str], int]:
+    """How many messages every stream has, and how many each consumer has passed."""
+    found = {(state.name, IN): state.messages for state in streams}
+    for state in streams:
+        for one in state.consumers:
+            found[state.name, one.name] = sum(part.position for part in one.partitions)
+    return found
 
 
 async def show(visit: Visit) -> Response:
     """Every stream with its consumers, and the latest letters."""
     reading = await visit.board.hub.reading()
     seen: Seen = await visit.board.hub.wanted(wants(visit)[0])
-    letters: list[Letter] = []
-    for state in seen.streams:
-        letters += (await visit.admin.outbox.stream(state.name).letters(limit=SHOWN)).letters
-    latest = sorted(letters, key=lambda one: one.failed, reverse=True)[:SHOWN]
-    return view.page(visit, "outbox.html", live_context(visit, reading, seen) | {"letters": latest})
+    letters = (await visit.admin.outbox.letters(limit=SHOWN)).letters if seen.streams else ()
+    more = {"letters": letters, "pending": sum(seen.letters.values()), "chosen": NONE_CHOSEN}
+    return view.page(visit, "outbox.html", live_context(visit, reading, seen) | more)
+
+
+NONE_CHOSEN: Final[dict[str, str]] = {}
 
 
 def live_context(visit: Visit, reading: Reading, seen: Seen) -> dict[str, Any]:
@@ -68,8 +93,10 @@ def live_context(visit: Visit, reading: Reading, seen: Seen) -> dict[str, Any]:
         {
             "name": state.name,
             "note": f"{count(state.partitions, 'partition')}, {count(state.messages, 'message')} so far",
+            "comes": pace(seen.pace.get((state.name, IN))),
             "consumers": [
                 _consumer(visit, state.name, one, seen.letters.get((state.name, one.name), 0), now)
+                | {"goes": pace(seen.pace.get((state.name, one.name)))}
                 for one in state.consumers
             ],
         }
@@ -133,8 +160,23 @@ def consumer_wants(visit: Visit) -> list[Want]:
 
 async def cursors(visit: Visit) -> Response:
     """One consumer: every partition with its position."""
-    found = await visit.board.hub.wanted(consumer_wants(visit)[0])
-    return view.page(visit, "cursors.html", consumer_context(visit, await visit.board.hub.reading(), found))
+    found: ConsumerState = await visit.board.hub.wanted(consumer_wants(visit)[0])
+    keys, all_shown = await _parked(visit, found)
+    context = consumer_context(visit, await visit.board.hub.reading(), found)
+    return view.page(visit, "cursors.html", context | {"keys": keys, "all_keys": all_shown})
+
+
+async def _parked(visit: Visit, found: ConsumerState) -> tuple[list[ParkedKey], bool]:
+    """Keys that are parked, the longest first, and whether these are all."""
+    if not found.parked:
+        return [], True
+    stream = visit.admin.outbox.stream(visit.request.path_params["stream"])
+    page = await stream.letters(consumer=found.name, status="parked", limit=LOOKED)
+    keys: dict[str, ParkedKey] = {}
+    for one in page.letters:
+        before = keys.get(one.key, ParkedKey(one.key, 0, one.failed))
+        keys[one.key] = ParkedKey(one.key, before.waiting + 1, min(before.since, one.failed))
+    return sorted(keys.values(), key=lambda key: key.since), page.next is None
 
 
 def consumer_context(visit: Visit, reading: Reading, found: ConsumerState) -> dict[str, Any]:

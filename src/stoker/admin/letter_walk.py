@@ -1,0 +1,75 @@
+"""Actions on all letters of a filter: a walk page by page, each page one atomic step, latest failure first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from stoker.admin.asking import Asking
+from stoker.admin.bulk import Given
+from stoker.engines.base import outbox_of
+from stoker.model.errors import InvalidInput
+from stoker.model.outbox.letters import DiscardLetters, LetterAction, LetterFilter, LetterPlace, Replay
+from stoker.model.query import Tally
+from stoker.model.time import Instant
+from stoker.outbox.letters import place, read_filter
+
+PAGE = 500
+"""How many letters one step changes at most."""
+
+LETTER_ACTIONS: Final[dict[str, LetterAction]] = {"replay-letters": Replay(), "discard-letters": DiscardLetters()}
+"""Actions on letters, by the name under which an operation is stored."""
+
+FIELDS: Final = ("stream", "consumer", "key", "partition", "type")
+"""What chooses letters."""
+
+
+class LetterWalk:
+    """One action over letters. Those that fail after it began are not touched, so none is replayed twice.
+
+    `cursor` is the place from which it goes on; None at its beginning and its end.
+    """
+
+    def __init__(self, asking: Asking, action: str, given: Given, bound: Instant, cursor: str | None) -> None:
+        self._asking = asking
+        self._action = LETTER_ACTIONS[action]
+        self._given = given
+        self._bound = bound
+        self.cursor = cursor
+        self.ended = False
+
+    async def step(self) -> Tally:
+        """Change one page of letters."""
+        streams = outbox_of(await self._asking.engine())
+        start = LetterPlace(self._bound + 1, "", "", 0, 0)  # what failed at the bound counts
+        before = start if self.cursor is None else place(self.cursor)
+        found = await streams.letters(chosen(self._given, before), self._action, by=self._asking.signed())
+        self.ended = found.n < PAGE
+        self.cursor = None if self.ended else "~".join(map(str, found.letters[-1].place))
+        return Tally(changed=found.n)
+
+
+def chosen(given: Given, before: LetterPlace | None = None) -> LetterFilter:
+    """The letters of one step; an unknown field or a wrong value is refused."""
+    if unknown := sorted(given.keys() - {*FIELDS}):
+        raise InvalidInput("letters", unknown[0], f"are chosen by {', '.join(FIELDS)}")
+    texts = {name: None if given.get(name) is None else str(given[name]) for name in FIELDS if name != "partition"}
+    partition = given.get("partition")
+    if partition is not None and not isinstance(partition, int):
+        raise InvalidInput("partition", partition, "must be a whole number")
+    found = read_filter(
+        texts["stream"],
+        consumer=texts["consumer"],
+        status=None,
+        key=texts["key"],
+        partition=partition,
+        type=texts["type"],
+        limit=PAGE,
+    )
+    return msgspec.structs.replace(found, before=before)
+
+
+def as_text(given: Given) -> str:
+    """The letters that are meant, as people read it; empty: all."""
+    return " ".join(f"{name}:{given[name]}" for name in FIELDS if given.get(name) is not None)

@@ -1,0 +1,159 @@
+"""Letters by filter, and acting on all of them: see first how many, then an operation does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from starlette.responses import Response
+
+from stoker.admin.operations import OperationView
+from stoker.engines.base import Feature
+from stoker.model.errors import InvalidInput
+from stoker.model.outbox.letters import LetterStatus
+from stoker.model.words import count
+from stoker.web import view
+from stoker.web.hub import Reading
+from stoker.web.pages import outbox, shared
+from stoker.web.pages.operations import TYPED_ABOVE, check_typed
+from stoker.web.problems import Problem
+from stoker.web.visit import Visit
+
+SHOWN = 50
+FIELDS: Final = ("stream", "consumer", "type", "key")
+"""What chooses letters, beside their status."""
+
+
+Fields: TypeAlias = dict[str, Any]
+"""A filter, without what is not set; every value is a text."""
+
+
+class Verb(NamedTuple):
+    """What is done to letters: in a title, what follows, the way out, and the statuses it applies to."""
+
+    label: str
+    follows: str
+    keep: str
+    statuses: tuple[LetterStatus, ...]
+
+
+VERBS: Final[dict[Literal["replay", "discard"], Verb]] = {
+    "replay": Verb(
+        "Replay",
+        "Each is delivered again in the next turn of its consumer, and is a letter again if that fails.",
+        "Leave them as they are",
+        (LetterStatus.PENDING,),
+    ),
+    "discard": Verb(
+        "Discard",
+        "They are given up and never delivered; they stay listed as discarded.",
+        "Keep them",
+        (LetterStatus.PENDING, LetterStatus.PARKED),
+    ),
+}
+
+
+def chosen(values: Mapping[str, str]) -> Fields:
+    """The fields of a filter that are set."""
+    return {name: values[name] for name in FIELDS if values.get(name)}
+
+
+async def show(visit: Visit) -> Response:
+    """The letters of a filter, latest failure first."""
+    hub = visit.board.hub
+    reading = await hub.reading()
+    fields = chosen(visit.request.query_params)
+    status = visit.parameter("status", "pending")
+    seen: outbox.Seen = await hub.wanted(outbox.wants(visit)[0])
+    page = None
+    if Feature.OUTBOX in visit.board.store.root().features:
+        page = await visit.admin.outbox.letters(
+            **fields,
+            status=None if status == "all" else status,
+            limit=SHOWN,
+            before=visit.parameter("after") or None,
+        )
+    context = _common(visit, reading, "Letters") | {
+        "letters": () if page is None else page.letters,
+        "older": "" if page is None or page.next is None else _url(visit, fields, status=status, after=page.next),
+        "chosen": fields,
+        "status": status,
+        "statuses": [*(one.value for one in LetterStatus), "all"],
+        "stream_names": [one.name for one in seen.streams],
+        "consumer_names": sorted({one.name for state in seen.streams for one in state.consumers}),
+        "replays": status in {"pending", "all"},
+        "discards": status in {"pending", "parked", "all"},
+        "first": not visit.parameter("after"),
+    }
+    return view.page(visit, "letters.html", context)
+
+
+def _url(visit: Visit, fields: Fields, **more: str) -> str:
+    return visit.url("outbox/letters", **fields, **more)
+
+
+def _common(visit: Visit, reading: Reading, title: str) -> dict[str, Any]:
+    return view.common(visit, "outbox", title, shared.found(visit, reading)) | {
+        "now": reading.census.at,
+        "may": visit.may("operate") and visit.who.reaches_all,
+        "live_url": "",
+    }
+
+
+async def preview(visit: Visit) -> Response:
+    """What an action on all letters of a filter would do, counted."""
+    do, verb = _verb(visit.parameter("do", "replay"))
+    fields = chosen(visit.request.query_params)
+    counts = await count_by_status(visit, do, fields)
+    can = sum(counts.values())
+    context = _common(visit, await visit.board.hub.reading(), f"{verb.label} {count(can, 'letter')}?") | {
+        "do": do,
+        "verb": verb,
+        "chosen": fields,
+        "rows": [(status.value, n) for status, n in counts.items()],
+        "can": can,
+        "typed": can > TYPED_ABOVE,
+        "back": _url(visit, fields),
+        "others": [
+            (name, one.label, visit.url("operations/letters/new", do=name, **fields)) for name, one in VERBS.items()
+        ],
+    }
+    return view.page(visit, "letters-new.html", context)
+
+
+def _verb(do: str) -> tuple[Literal["replay", "discard"], Verb]:
+    for name, verb in VERBS.items():
+        if name == do:
+            return name, verb
+    raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
+
+
+async def count_by_status(visit: Visit, do: Literal["replay", "discard"], fields: Fields) -> dict[LetterStatus, int]:
+    """How many letters of a filter an action applies to, by status."""
+    ask = visit.admin.outbox.count_letters
+    return {status: await ask(**fields, status=status) for status in VERBS[do].statuses}
+
+
+async def start(visit: Visit) -> Response:
+    """Do what was previewed, in the background."""
+    form = await visit.board.form(visit)
+    do, _ = _verb(form.get("do"))
+    fields = chosen({name: form.get(name) for name in FIELDS})
+    of = int(form.get("of")) if form.get("of").isdecimal() else 0
+    if of > TYPED_ABOVE:
+        check_typed(form, of, "letters")
+    found = await begin(visit, do, fields, of)
+    return view.redirect(visit, visit.url(f"operations/{found.id}"))
+
+
+async def begin(visit: Visit, do: Literal["replay", "discard"], fields: Fields, of: int) -> OperationView:
+    """Start an operation on letters, unless it would change more than were counted before."""
+    shared.needs_everything(visit)
+    now = sum((await count_by_status(visit, do, fields)).values())
+    if now > of:
+        grown = f"{count(now, 'letter')} would be changed now, and {of:,} were counted before. Nothing was changed."
+        raise Problem(409, "count", grown)
+    begun = await visit.admin.operations.start_on_letters(do, **fields)
+    visit.board.walking = [*visit.board.walking[-99:], visit.admin]
+    visit.board.hub.forget()
+    return begun
