@@ -197,8 +197,12 @@ class Block(Generic[AsyncT, SyncT]):
         self._used = False
         self._threaded = False
         self._outer: Block[Any, Any] | None = None
+        self._own: Any = None
+        """The engine's transaction, as a context manager. Any Task of the loop may enter and leave it."""
         self._host: Host | None = None
+        """Around an asynchronous one of the user's."""
         self._manager: Any = None
+        """A synchronous one of the user's."""
         self._handle: Any = None
         self._turn: asyncio.Lock | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -236,7 +240,7 @@ class Block(Generic[AsyncT, SyncT]):
         await self._leave(error)
 
     def __enter__(self) -> SyncT:
-        if _running_loop() is not None:
+        if running_loop() is not None:
             raise EngineRefused(
                 f"{self.name} opens a transaction with `with` in a thread that runs an event loop, which it would "
                 "block. Nothing was stored. Write `async with current().transaction(...)` in an async handler."
@@ -301,6 +305,8 @@ class Block(Generic[AsyncT, SyncT]):
             lost = not await self._on_handle(self._part.begin(engine, self._handle))
             if lost:
                 raise LostClaim(self.name)
+            if self._factory is None:
+                await self._on_handle(self._handle.begin())
             if self._is_theirs:
                 await handles.run(self._handle, MARK)
         except BaseException as error:
@@ -320,9 +326,12 @@ class Block(Generic[AsyncT, SyncT]):
         suspends = self._factory is None or hasattr(manager, "__aenter__")
         if self._turn is None and not suspends and not self._threaded:
             await self._take_turn()
-        if self._factory is None or (suspends and not self._threaded):
+        if self._factory is None:
+            self._own = manager
+            self._handle = await self._elsewhere(manager.__aenter__())
+        elif suspends and not self._threaded:
             self._host = Host(manager)
-            self._handle = await self._elsewhere(self._host.enter())
+            self._handle = await self._host.enter()
         elif hasattr(manager, "__enter__"):
             self._manager = manager
             self._handle = manager.__enter__()
@@ -370,10 +379,10 @@ class Block(Generic[AsyncT, SyncT]):
     async def _roll_back(self, error: BaseException) -> None:
         canceled: asyncio.CancelledError | None = None
         try:
-            if self._host is not None:
-                canceled = await self._to_the_end(self._host.leave(error))
-            else:
+            if self._manager is not None:
                 self._manager.__exit__(type(error), error, error.__traceback__)
+            else:
+                canceled = await self._to_the_end(self._left(error))
         except BaseException as raised:  # noqa: BLE001 - the first error is the one to tell
             if raised is not error:
                 logger.debug("rolling back the transaction of %s raised %r", self.name, raised)
@@ -395,7 +404,8 @@ class Block(Generic[AsyncT, SyncT]):
             self._part.in_doubt(str(error))
             raise
         except BaseException as error:
-            if handles.is_rolled_back(error) or isinstance(error, EngineBusy):
+            certain = self._factory is None and self._handle.rolled_back
+            if certain or handles.is_rolled_back(error) or isinstance(error, EngineBusy | LostClaim):
                 self._part.rolled_back()
             else:
                 self._part.in_doubt(f"the outcome of its commit is not known: {type(error).__name__}: {error}")
@@ -410,14 +420,21 @@ class Block(Generic[AsyncT, SyncT]):
 
     async def _finish(self) -> None:
         """Commit what lives on the loop. Then ask the store, where a factory of the user's was to commit."""
-        if self._host is not None:
-            await self._host.leave(None)
+        await self._left(None)
         if self._factory is not None and not await self._part.is_stored(self._engine):
             raise EngineRefused(
                 f"the transaction factory of {self.name} ({_described(self._factory)}) did not commit when its block "
                 "ended. Nothing was stored, and the job is not done. Give a factory that commits, such as "
                 "Session.begin."
             )
+
+    async def _left(self, error: BaseException | None) -> None:
+        """Leave what lives on the loop: commit, or roll back after an error."""
+        if self._host is not None:
+            await self._host.leave(error)
+        elif self._own is not None:
+            details = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+            await self._own.__aexit__(*details)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> asyncio.CancelledError | None:
         """Run to the end in a Task of its own; returns a cancel that came meanwhile."""
@@ -449,7 +466,7 @@ class Block(Generic[AsyncT, SyncT]):
 
     async def _on_handle(self, work: Coroutine[Any, Any, T]) -> T:
         """Run statements on the handle: a thread runs those of its own handle itself."""
-        if self._threaded and self._host is not None:
+        if self._threaded and self._factory is None:
             return self.on_loop(work)
         return await work
 
@@ -495,7 +512,8 @@ class Block(Generic[AsyncT, SyncT]):
         turn.release()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread, if one does."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

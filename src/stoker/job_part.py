@@ -10,7 +10,7 @@ import msgspec
 from stoker.codec.error_text import text_of
 from stoker.engines.base import Engine, Feature, Transaction, outbox_of
 from stoker.model.errors import EngineRefused, StokerError
-from stoker.model.job import Note, Settlement, Status, Verdict
+from stoker.model.job import Note, Settlement, Status
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 
@@ -109,8 +109,7 @@ class JobPart:
             settlement = msgspec.structs.replace(settlement, followups=followups)
         self._settlement = settlement
         await self._store_note(engine, tx)
-        [verdict] = (await engine.settle([self._settlement], tx=tx)).verdicts
-        return verdict is Verdict.APPLIED
+        return await outbox_of(engine).settle_last(self._settlement, tx=tx)
 
     async def _store_note(self, engine: Engine, tx: Transaction) -> None:
         """Store what the handler has noted: when the job is done it is too late."""

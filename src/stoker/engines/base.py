@@ -516,7 +516,12 @@ class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Au
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction of the engine's own, to pass as `tx=`: commits when the block ends, rolls back if it raises."""
+        """A transaction of the engine's own, to pass as `tx=`: commits when the block ends, rolls back if it raises.
+
+        For statements of the user's its handle has `execute(statement, values)` and `raw`, the driver's connection,
+        which is in the transaction once `begin()` was awaited. `rolled_back` is true after an end that raised and
+        certainly stored nothing.
+        """
         ...
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
@@ -634,6 +639,14 @@ class Outbox(Protocol):
         """Return the claim while it is still its worker's, None otherwise; to be called first in a transaction.
 
         A settlement of the returned claim in the same transaction can then fail only if the claim is lost meanwhile.
+        """
+        ...
+
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        """Settle a held claim as the last call of a transaction; return whether that applied, as `settle` would.
+
+        In its own transaction an engine may do it with the commit, in one round trip: the commit then raises
+        `LostClaim` if the claim was lost, and nothing is stored.
         """
         ...
 

@@ -16,10 +16,10 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature
+from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature, outbox_of
 from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
-from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
+from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, LostClaim, NotFound
 from stoker.model.events import Window, of_alter, of_claims, of_insert, of_settlement
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId
@@ -263,6 +263,34 @@ class LockStep(Laws):
                     conclude(msgspec.structs.replace(one, cancel_requested=True), outcome) for one in (mine, theirs)
                 ]
                 assert self.settle_both(([asked[0]], [asked[1]]), None)[0] in (Verdict.APPLIED, Verdict.LOST)
+
+    @precondition(lambda self: self.claims and Feature.OUTBOX in self.engine.features)
+    @rule(place=values.picks, result=st.sampled_from([None, b'"it\\\'s"']), live=values.mostly)
+    def settle_in_a_transaction(self, place: int, result: bytes | None, live: bool) -> None:
+        """Hold a claim, old or new, and settle it as done, as a block does."""
+        [pair] = self.pick_claims([place], live=live)
+
+        async def call(engine: Engine, claim: Claim) -> bool:
+            outbox = outbox_of(engine)
+            try:
+                async with engine.transaction() as tx:
+                    held = await outbox.hold(claim, tx=tx)
+                    return held is not None and await outbox.settle_last(conclude(held, Done(result)), tx=tx)
+            except LostClaim:
+                return False
+
+        async def run() -> tuple[bool, bool]:
+            return await call(self.model, pair[0]), await call(self.engine, pair[1])
+
+        mine, theirs = self.runner.run(run())
+        self.close_groups()
+        assert mine == theirs
+        if mine:
+            claim = pair[0]
+            assert (claim.id, claim.token) not in self.ended, "a claim ended twice"
+            self.ended.add((claim.id, claim.token))
+            event = of_settlement(claim, conclude(claim, Done(result)), Verdict.APPLIED, self.clock())
+            self.told += [] if event is None else [event]
 
     @rule(slot=st.integers(0, SLOTS - 1), options=values.few, outcomes=st.lists(values.good, min_size=1, max_size=4))
     def work_well(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:

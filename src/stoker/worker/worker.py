@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from stoker.block import running_loop
 from stoker.context import Stopping, name_jobs_in_logs
 from stoker.engines.base import outbox_of
 from stoker.engines.call_times import CallTimes
@@ -536,8 +537,10 @@ class Worker:
         """Note that a block has settled a running job: a renewal must not take it for lost, and callers wait for it."""
         if self.claims.tokens.get(claim.id) == claim.token:
             self.claims.tokens.pop(claim.id, None)
+        loop = self.loop
+        call = loop.call_soon if running_loop() is loop else loop.call_soon_threadsafe
         with suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(outbox_of(self.engine).tell_settled, [settlement])
+            call(outbox_of(self.engine).tell_settled, [settlement])
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Note that a handler begins or ends to wait for another job."""

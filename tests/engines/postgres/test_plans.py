@@ -246,7 +246,7 @@ async def test_a_claim_walks_along_its_index_when_most_entries_are_dead(
         await connection.execute(f"vacuum (analyze) {schema}.ready")
         text = placed(STATEMENTS["claim"], schema)
         where = [listed([n]) for n in (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)]
-        values = (None, "w", ["q"], listed([1]), 1, *([one] for one in where))
+        values = (None, "w", ["q"], listed([1]), 1, *([one] for one in where), [])
         plan = await connection.fetchval(f"explain (format json) {text}", *values)
         assert "ready_pkey" in plan
         assert "Bitmap" not in plan
@@ -288,7 +288,7 @@ async def test_a_claim_over_many_queues_looks_at_each_place_once(postgres_url: s
         await connection.execute(f"insert into {schemas['empty']}.worker values ('w', {claim_cursor.END}, 1)")
         for queues in (50, 100):
             names = [f"q{n}" for n in range(queues)]
-            values = (None, "w", names, listed([1] * queues), queues, *([one] * queues for one in where))
+            values = (None, "w", names, listed([1] * queues), queues, *([one] * queues for one in where), [])
             plan = json.loads(await connection.fetchval(f"explain (analyze, format json) {text}", *values))
             looked.append(sum(touched(plan)))
         assert looked[0] >= 50

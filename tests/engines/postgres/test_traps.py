@@ -28,9 +28,9 @@ from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.engine("postgres")
 
-EVERYWHERE = [
-    [listed([number])] for number in (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)
-]
+BOUNDS = (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)
+EVERYWHERE: list[list[str]] = [*([listed([number])] for number in BOUNDS), []]
+"""The whole of a queue; no kind gets leases of its own."""
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 

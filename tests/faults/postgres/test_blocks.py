@@ -16,6 +16,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.context import current
+from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
@@ -116,6 +117,49 @@ async def test_commits_without_answer_are_exactly_once(
         effects = Counter(n for (n,) in connection.execute(f"select n from {schema}.effects".encode()))
     assert effects == Counter(range(number)), seed
     # What the worker did not count as done was in doubt, happened, and was refused by the store.
+    assert worker.counts[Status.DONE] + worker.lost == number
+    assert worker.lost > 0
+    assert sum(runs.values()) == number + worker.counts[Status.RETRYING]
+
+
+@pytest.mark.spec("BLOCK-04", "BLOCK-17")
+async def test_own_commits_without_answer_are_exactly_once(
+    make: Make, proxy: Proxy, server: services.PostgresServer, schema: str, campaign: bool
+) -> None:
+    """The same in the engine's own transactions, whose settlement goes with the commit: half are not answered."""
+    seed, number = secrets.randbits(32), 400 if campaign else 40
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    jobs = Stoker(make(proxy.url), attempts=1_000, backoff=Fixed(0.01))
+    runs = Counter[int]()
+
+    @jobs.task
+    async def charge(n: int) -> str:
+        runs[n] += 1
+        try:
+            async with current().transaction() as tx:
+                await tx.execute(f"insert into {schema}.effects values ($1)", n)
+                if chance.random() < 0.5:
+                    proxy.lose_reply(b"settle_claim")
+        except EngineUnavailable:
+            if n % 2 == 0:
+                raise
+        return "fine"
+
+    async with jobs:
+        with psycopg.connect(server.url) as connection:
+            connection.execute(f"create table {schema}.effects (n integer)".encode())
+        await jobs.enqueue_many([charge.draft(n) for n in range(number)])
+        engine = await jobs.engine()
+        async with Worker(jobs, {"default": 4}, poll=0.05) as worker:
+            async with asyncio.timeout(300):
+                while (await engine.census()).by_status()[Status.DONE] < number:
+                    await asyncio.sleep(0.05)
+                while worker.runs or worker.counts[Status.DONE] + worker.lost < number:
+                    await asyncio.sleep(0.01)
+    with psycopg.connect(server.url) as connection:
+        effects = Counter(n for (n,) in connection.execute(f"select n from {schema}.effects".encode()))
+    assert effects == Counter(range(number)), seed
     assert worker.counts[Status.DONE] + worker.lost == number
     assert worker.lost > 0
     assert sum(runs.values()) == number + worker.counts[Status.RETRYING]

@@ -569,6 +569,10 @@ class MemoryEngine(Documents):
         with self._write as store:
             return own(tx, store).hold(claim, store.now())
 
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        needs_transaction("settle_last", tx)
+        return (await self.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
+
     def tell_settled(self, settlements: Sequence[Settlement]) -> None:
         self._door.check()
         self._ends.settled(settlements, [Verdict.APPLIED] * len(settlements))

@@ -32,10 +32,14 @@ class MemoryTransaction:
     """The handle of one `transaction()` block. Its methods are called with the store's lock held."""
 
     def __init__(self, store: Store) -> None:
+        self.rolled_back = False
         self._store = store
         self._steps: list[tuple[Step, object]] = []
         self._plain: set[JobId] | None = set()
         self._ended = False
+
+    async def begin(self) -> None:
+        """Do nothing: what it does is done at its end."""
 
     def insert(self, drafts: Sequence[Draft], group: Group | None, now: Instant) -> list[Receipt]:
         """Return what the insert will return, and perform it at the end."""

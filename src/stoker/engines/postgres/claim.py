@@ -122,6 +122,8 @@ class Claimer:
         """Queues that had subqueues then."""
         self._broken: list[Broken] = []
         """Jobs that were claimed and could not be read; they are to end."""
+        self._alone_kinds: set[str] = set()
+        """Kinds whose last job that ended here was held in a transaction: their claims get leases of their own."""
 
     def forget(self, queues: Iterable[str] | None = None) -> None:
         """Note that jobs of these queues (None: of any) may have been queued before the cursors."""
@@ -142,6 +144,17 @@ class Claimer:
         for queue in queues:
             if queue in self._cursors:
                 self._cursors[queue].late(since)
+
+    def held(self, kind: str) -> None:
+        """Note that a job of this kind is settled in a transaction, so that the next ones share no lease."""
+        self._alone_kinds.add(kind)
+
+    def succeeded(self, settlements: Iterable[Settlement]) -> None:
+        """Note jobs that no transaction has held: the next ones of their kinds may share leases again."""
+        if self._alone_kinds:
+            for settlement in settlements:
+                if settlement.status is Status.DONE and type(settlement.ref) is Ref:
+                    self._alone_kinds.discard(settlement.ref.kind)
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
         """Note jobs that were queued again, and follow-ups."""
@@ -308,7 +321,15 @@ class Claimer:
     ) -> list[Claim]:
         began = time.monotonic()
         where = [[listed(range_[part] for range_ in scans[queue].ranges) for queue in wanted] for part in range(4)]
-        values = (self._store.now(), worker, list(wanted), listed(wanted.values()), total, *where)
+        values = (
+            self._store.now(),
+            worker,
+            list(wanted),
+            listed(wanted.values()),
+            total,
+            *where,
+            list(self._alone_kinds),
+        )
         extra = max(0.0 if self._cursors[queue].levels else 2 * self._cursors[queue].grace for queue in scans)
         try:
             rows = await run(values, extra)

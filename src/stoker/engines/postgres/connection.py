@@ -33,6 +33,7 @@ from stoker.engines.sql.steps import Row
 from stoker.engines.sql.user_handles.drivers import touched
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.health.facts import Transport
+from stoker.model.time import Instant
 
 Pooler: TypeAlias = Literal["auto", "none", "transaction"]
 T = TypeVar("T")
@@ -136,7 +137,7 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 class Connection:
     """A session, or what a pooler makes of one. Used by one caller of the store at a time."""
 
-    __slots__ = ("_limit", "_link", "_strict", "pooled", "turn", "where")
+    __slots__ = ("_limit", "_link", "_strict", "clock", "pooled", "turn", "where")
 
     def __init__(
         self, link: Any, where: str, *, pooled: bool, strict: bool = False, limit: float | None = None
@@ -146,6 +147,8 @@ class Connection:
         self._limit = limit
         self.where = where
         self.pooled = pooled
+        self.clock: tuple[Instant, float] | None = None
+        """The server's time when it was last asked for, and when that was by our clock."""
         self.turn: asyncio.Semaphore | None = None
         """Whose place on a lane it takes while it is lent."""
 

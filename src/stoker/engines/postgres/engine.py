@@ -486,6 +486,12 @@ class PostgresEngine(Documents):
         needs_transaction("hold", tx)
         return await user_transaction.hold(self._store, self._claimer, tx, claim)
 
+    @timed(write=True)
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        needs_transaction("settle_last", tx)
+        check_settlements([settlement])
+        return await user_transaction.settle_last(self._store, self._claimer, tx, settlement)
+
     def tell_settled(self, settlements: Sequence[Settlement]) -> None:
         self._store.inside()
         self._store.notifier.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))

@@ -23,12 +23,19 @@ class Locked(EngineBusy):
 GONE = frozenset({"25006", "42P05"})
 BUSY = frozenset({"55P03", "40P01", "40001"})
 STOPPED = "57014"
+LOST = "SLOST"
+"""Raised by our functions `check_claim` and `settle_claim`."""
 ABSENT = frozenset({"42P01", "3F000", "42703", "42883"})
 
 
 def sqlstate(error: BaseException) -> str:
     """Return the five-character SQLSTATE, which every Postgres driver carries."""
     return str(getattr(error, "sqlstate", None) or "")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a function of ours refused because a claim is no longer its worker's."""
+    return error.__cause__ is not None and sqlstate(error.__cause__) == LOST
 
 
 def translated(error: BaseException, where: str) -> EngineError:

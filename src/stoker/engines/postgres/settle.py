@@ -51,6 +51,7 @@ async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlem
     """Settle and claim. Plain successes make no job claimable, so both run concurrently."""
     if not settlements:
         return Settled([], [] if demand is None else await claimer.claim(demand))
+    claimer.succeeded(settlements)
     if demand is not None and all(is_plain(one) and one.ref.subqueue is None for one in settlements):
         claiming = asyncio.ensure_future(claimer.claim(demand))
         try:
@@ -175,6 +176,18 @@ def is_plain(settlement: Settlement) -> bool:
         and not settlement.followups
         and not settlement.crash
         and not settlement.throttled
+    )
+
+
+def is_simple(settlement: Settlement) -> bool:
+    """Whether it is a plain success of a job in no group and no subqueue whose claim has a lease of its own."""
+    ref = settlement.ref
+    return (
+        is_plain(settlement)
+        and ref.id == settlement.id
+        and ref.lease.size == 1
+        and ref.group is None
+        and ref.subqueue is None
     )
 
 

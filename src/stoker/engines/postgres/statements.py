@@ -46,7 +46,7 @@ WITH t AS MATERIALIZED (
 ), p AS"""
 STATEMENTS["claim_picked"] = (
     _PICKED.lstrip() + STATEMENTS["claim"].partition("\n), p AS")[2].partition("\nUNION ALL\nSELECT\n    NULL,")[0]
-)
+).replace("$10::text[]", "'{}'::text[]")
 """Jobs that a claim of a divided queue picked become claims, as by `claim`, unless another transaction has changed or
 locked them. $8: subqueues served one more claim."""
 
@@ -101,6 +101,22 @@ def sql(name: str) -> str:
     """Return a statement's name after checking that there is one. The store looks up the text."""
     STATEMENTS[name]
     return name
+
+
+def call(schema: str, function: str, *values: int | str | bytes | None) -> str:
+    """Return a call of a function of ours as a text, for commands of several statements, which take no values."""
+    return f'SELECT "{schema}".{function}({", ".join(map(_literal, values))})'
+
+
+def _literal(value: int | str | bytes | None) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, bytes):
+        return f"'{value.hex()}'"
+    # In this form a backslash means the same whatever standard_conforming_strings is.
+    return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def changed_table(name: str) -> str:

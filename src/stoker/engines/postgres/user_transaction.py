@@ -23,15 +23,17 @@ from stoker.engines.postgres import schema
 from stoker.engines.postgres import settle as closing
 from stoker.engines.postgres.claim import Lease, Ref, subqueue_of
 from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
-from stoker.engines.postgres.errors import translated
-from stoker.engines.postgres.statements import sql
+from stoker.engines.postgres.errors import is_lost, translated
+from stoker.engines.postgres.statements import call, sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.steps import Row, Steps, Touch
 from stoker.engines.sql.user_handles import after_commit, handles
-from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused, StokerError
+from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused, LostClaim, StokerError
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
+from stoker.model.ids import text as id_text
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
+from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.time import SECOND, Instant
 
 if TYPE_CHECKING:
@@ -55,25 +57,50 @@ async def insert(
     store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft], group: Group | None = None
 ) -> list[Receipt]:
     """Insert inside the caller's transaction."""
+    _moves_jobs(tx)
     return await join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts, group))
 
 
 async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle inside the caller's transaction."""
+    _moves_jobs(tx)
     return await join(store, claimer, tx, lambda unit: closing.settle(unit, settlements))
+
+
+def _moves_jobs(tx: Any) -> None:
+    if isinstance(tx, Own):
+        tx.moves_jobs = True
 
 
 async def hold(store: Store, claimer: Claimer, tx: Any, claim: Claim) -> Claim | None:
     """Return the claim while it is still its worker's, with where it is stored now.
 
     A statement of the engine's own sets the job apart, before the transaction has a snapshot: at every isolation level
-    it can then be settled whatever its siblings do. The settlement is the fence; this one only comes early.
+    it can then be settled whatever its siblings do. The settlement is the fence; this one only comes early. A claim
+    that has a lease of its own is only looked at, in one round trip with the begin of our own transaction.
     """
+    claimer.held(claim.kind)
+    if isinstance(tx, Own) and tx.store is store and not tx.begun and _is_alone(claim):
+        return claim if await tx.begin_with(claim) else None
     rows = await store.at_home(lambda: store.each("settle", lambda: _held(claim)))
     if isinstance(tx, Own) and rows:
         tx.take_time(rows[0][5])
     await join(store, claimer, tx, _nothing)
     return msgspec.structs.replace(claim, ref=_ref(claim, rows[0])) if rows else None
+
+
+def _is_alone(claim: Claim) -> bool:
+    """Whether the claim is known to have a lease of its own."""
+    ref = claim.ref
+    return type(ref) is Ref and ref.id == claim.id and ref.lease.size == 1
+
+
+async def settle_last(store: Store, claimer: Claimer, tx: Any, settlement: Settlement) -> bool:
+    """Settle a held claim at the end of the caller's transaction, of our own in one round trip with its commit."""
+    if isinstance(tx, Own) and tx.store is store and closing.is_simple(settlement):
+        await tx.settle_with_commit(settlement)
+        return True
+    return await settle(store, claimer, tx, [settlement]) == [Verdict.APPLIED]
 
 
 def _held(claim: Claim) -> Steps[list[Row]]:
@@ -127,33 +154,86 @@ def _whole(unit: Unit, door: Steps[T]) -> Steps[T]:
 
 
 class Own:
-    """The engine's own transaction. Made by `own`."""
+    """The engine's own transaction. Made by `own`.
+
+    It begins with its first statement: `begin_with` is then one round trip for two.
+    """
 
     def __init__(self, store: Store, connection: Connection) -> None:
         self.store = store
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
         self.touched_groups: set[JobId] = set()
-        self._read: tuple[Instant, float] | None = None
+        self.moves_jobs = False
+        """May it have queued jobs?"""
+        self.begun = False
+        self.rolled_back = False
+        """Did the end raise although it is certain that nothing was committed?"""
+        self._last: Settlement | None = None
+
+    async def begin(self) -> Connection:
+        """Begin, unless that is done; returns the connection."""
+        connection = self._open()
+        if not self.begun:
+            self.begun = True
+            await connection.command(BEGIN, self.store.options.patience)
+        return connection
+
+    async def begin_with(self, claim: Claim) -> bool:
+        """Begin; return whether a claim with a lease of its own is still its worker's."""
+        connection, patience = self._open(), self.store.options.patience
+        self.begun = True
+        look = call(self.store.options.schema, "check_claim", claim.ref.lease.id, claim.worker, claim.token)
+        try:
+            await connection.command(f"{BEGIN}; {look}", patience)
+        except EngineError as error:
+            if not is_lost(error):
+                raise
+            await connection.command(f"ROLLBACK; {BEGIN}", patience)
+            return False
+        return True
+
+    async def settle_with_commit(self, settlement: Settlement) -> None:
+        """Settle a held claim together with the commit, which raises `LostClaim` if it is lost meanwhile."""
+        self.check(await self.begin())
+        self._last = settlement
+
+    async def commit(self) -> None:
+        """Commit. `rolled_back` is set where an error leaves no doubt."""
+        connection = self._open()
+        self.connection = None
+        if not self.begun:
+            return
+        self.check(connection)
+        last = self._last
+        try:
+            await connection.command(
+                "COMMIT" if last is None else f"{_ended(self.store, last)}; COMMIT", self.store.options.patience
+            )
+        except BaseException as error:
+            # The server is still in the transaction: it has refused the settlement and not come to the commit.
+            self.rolled_back = connection.usable and connection.link.is_in_transaction()
+            if last is not None and is_lost(error):
+                raise LostClaim(f"job {id_text(last.id)} ({last.ref.kind})") from error
+            raise
 
     async def _now(self, connection: Connection) -> Instant:
-        """The store's time; asked once, and counted on from there."""
+        """The store's time; a connection is asked now and then, and it is counted on from there."""
         now = self.store.now()
         if now is not None:
             return now
-        if self._read is None:
+        if connection.clock is None or time.monotonic() - connection.clock[1] > TRUSTED:
             [(read,)] = await connection.run(self.store.texts[_NOW], (), self.store.options.patience)
-            self._read = read, time.monotonic()
-        return self._read[0] + round((time.monotonic() - self._read[1]) * SECOND)
+            connection.clock = read, time.monotonic()
+        read, at = connection.clock
+        return read + round((time.monotonic() - at) * SECOND)
 
     def take_time(self, now: Instant) -> None:
         """Take over the store's time, which a statement has just returned."""
-        self._read = now, time.monotonic()
+        self._open().clock = now, time.monotonic()
 
     async def run(self, make: Callable[[Unit], Steps[T]]) -> T:
-        connection, store = self.connection, self.store
-        if connection is None:
-            raise EngineClosed("this transaction is over")
+        connection, store = await self.begin(), self.store
         self.check(connection)
         unit = Unit(await self._now(connection))
         patience = store.options.patience
@@ -172,14 +252,20 @@ class Own:
 
     @property
     def raw(self) -> Any:
-        """The driver's connection."""
+        """The driver's connection, in the transaction that was begun."""
+        if not self.begun:
+            raise EngineRefused("this transaction has not begun. Await its begin() first")
+        return self._open().link
+
+    def _open(self) -> Connection:
         if self.connection is None:
             raise EngineClosed("this transaction is over")
-        return self.connection.link
+        return self.connection
 
     async def execute(self, statement: str, values: Sequence[Any]) -> list[Row]:
         """Run a statement of the user's own; returns its rows. Raises what the driver raises."""
-        return [tuple(row) for row in await self.raw.fetch(statement, *values)]
+        connection = await self.begin()
+        return [tuple(row) for row in await connection.link.fetch(statement, *values)]
 
     def check(self, connection: Connection) -> None:
         """Refuse to go on outside of the transaction: every statement would be committed by itself."""
@@ -196,30 +282,46 @@ class Own:
         )
 
 
+def _ended(store: Store, settlement: Settlement) -> str:
+    """The call that settles a plain success whose claim has a lease of its own."""
+    ref, result = settlement.ref, settlement.result
+    return call(
+        store.options.schema,
+        "settle_claim",
+        store.now(),
+        ref.lease.id,
+        settlement.worker,
+        settlement.token,
+        settlement.id,
+        ref.kind,
+        ref.attempt,
+        settlement.keep,
+        KEEP_DONE,
+        None if result is None else result.decode(),
+    )
+
+
 @asynccontextmanager
-async def own(store: Store, committed: Callable[[], None]) -> AsyncIterator[Own]:
+async def own(store: Store, queued: Callable[[], None]) -> AsyncIterator[Own]:
     """A transaction of the engine's own: commits when the block ends, rolls back if it raises.
 
-    Users run statements of their own in it, so its session has neither the planner settings nor the types of ours.
+    `queued` is called after a commit that may have queued jobs. Users run statements of their own in it, so its session
+    has neither the planner settings nor the types of ours.
     """
-    patience = store.options.patience
     async with store.lend("transaction") as connection:
-        await connection.command(BEGIN, patience)
         tx = Own(store, connection)
         try:
             yield tx
+            await tx.commit()
+        except BaseException as error:
             tx.connection = None
-            tx.check(connection)
-            await connection.command("COMMIT", patience)
-        except Retriable as error:
-            tx.connection = None
-            raise tx.aborted(error) from error
-        except BaseException:
-            tx.connection = None
-            if connection.usable:
+            if tx.begun and connection.usable:
                 await connection.rollback()
+            if isinstance(error, Retriable):
+                raise tx.aborted(error) from error
             raise
-    committed()
+    if tx.moves_jobs:
+        queued()
     if tx.woken:
         store.notify(tx.woken)
     if tx.touched_groups:

@@ -170,7 +170,7 @@ class SqliteEngine(Documents):
             connection = await asyncio.to_thread(Connection, self.path, journal=self._options.journal)
         own = user_transaction.Own(self._store, connection)
         try:
-            await own.begin(self._options.patience)
+            await own.start(self._options.patience)
             yield own
         except BaseException:
             self._store.keep(await own.end(keep=False), resources)
@@ -545,6 +545,10 @@ class SqliteEngine(Documents):
     async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
         needs_transaction("hold", tx)
         return await self._store.join(tx, lambda unit: outbox.hold(unit, claim))
+
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        needs_transaction("settle_last", tx)
+        return (await self.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
 
     def tell_settled(self, settlements: Sequence[Settlement]) -> None:
         self._store.resources()

@@ -68,11 +68,15 @@ class Own:
         self.connection: Connection | None = connection
         self.woken: set[str] = set()
         self.closings: list[Closing] = []
+        self.rolled_back = False
         self.touched = False
         """Did the user take the driver's connection? It may have settings of his own then."""
         self._patience = 0.0
 
-    async def begin(self, patience: float) -> None:
+    async def begin(self) -> None:
+        """Do nothing: it was begun when it was made."""
+
+    async def start(self, patience: float) -> None:
         """Begin a write transaction; waits for other writers without blocking the loop."""
         self._patience = patience
         deadline, nap = time.monotonic() + patience, SHORTEST_NAP

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from stoker.engines.base import LEASE, Feature, outbox_of
-from stoker.model.errors import EngineError, EngineRefused, InvalidInput
+from stoker.model.control import Tuning
+from stoker.model.errors import EngineError, EngineRefused, InvalidInput, LostClaim
 from stoker.model.job import Claim, Note, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outbox.cursor import Rest
@@ -16,7 +17,7 @@ from stoker.model.outbox.delivery import Rejected, RetryLater, Rules
 from stoker.model.outbox.steering import Drop, Pause, Resume, Seek
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.outcome import Done
-from stoker.model.query import Retention
+from stoker.model.query import Cancel, Retention, Selection
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.conformance.harness import Store, needs
 from stoker.testing.conformance.outbox import Orders, keys
@@ -328,6 +329,62 @@ async def test_a_claim_that_is_lost_is_not_held(store: Store) -> None:
     await store.finish(reaped, Done())
     async with store.engine.transaction() as tx:
         assert await outbox.hold(reaped, tx=tx) is None
+
+
+@pytest.mark.core
+@pytest.mark.spec("BLOCK-22")
+async def test_a_held_claim_is_settled_last(store: Store) -> None:
+    """With the commit, as by `settle`: result, retention of the queue, counters. Rolled back, it runs on."""
+    needs(store, Feature.OUTBOX)
+    outbox, result = outbox_of(store.engine), '"it\'s \\\\ é $1"'.encode()
+    await store.engine.tune("default", Tuning(keep_done=HOUR))
+    for ending in ("raises", "asked to cancel", "plain"):
+        await store.add()
+        claim = await store.take()
+        if ending == "asked to cancel":
+            await store.engine.alter(Selection(ids=(claim.id,)), Cancel())
+        try:
+            async with store.engine.transaction() as tx:
+                held = await outbox.hold(claim, tx=tx)
+                assert held is not None
+                assert await outbox.settle_last(conclude(held, Done(result)), tx=tx)
+                if ending == "raises":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            assert await store.status(claim.id) is Status.RUNNING
+            continue
+        job = await store.job(claim.id)
+        assert (job.status, job.result, job.attempts, job.cancel_requested) == (
+            *(Status.DONE, result, 1),
+            ending == "asked to cancel",
+        )
+        assert (job.finished_at, job.expires_at) == (store.now(), store.now() + HOUR)
+        [verdict] = (await store.engine.settle([conclude(claim, Done(result))])).verdicts
+        assert verdict in (Verdict.REPEATED, Verdict.LOST)
+    counts = (await store.engine.census()).by_status("default")
+    assert (counts[Status.RUNNING], counts[Status.DONE]) == (1, 2)
+
+
+@pytest.mark.core
+@pytest.mark.spec("BLOCK-22")
+async def test_a_held_claim_that_is_lost_is_not_settled(store: Store) -> None:
+    """The call says so or the commit raises; what is stored with it is not."""
+    needs(store, Feature.OUTBOX)
+    needs(store, Feature.BESIDE_TRANSACTIONS)
+    outbox, draft = outbox_of(store.engine), store.draft()
+    await store.add()
+    claim = await store.take("w1")
+    with pytest.raises(LostClaim):
+        async with store.engine.transaction() as tx:
+            held = await outbox.hold(claim, tx=tx)
+            assert held is not None
+            await store.engine.insert([draft], tx=tx)
+            await store.enlist("w2")
+            assert await store.engine.reap("w2", 10, dead=["w1"])
+            if not await outbox.settle_last(conclude(held, Done()), tx=tx):
+                raise LostClaim("job")
+    assert await store.status(claim.id) is Status.RUNNING
+    assert await store.engine.get([draft.id]) == [None]
 
 
 @pytest.mark.core

@@ -5,7 +5,8 @@
 -- A queue with a rate or with subqueues is not claimed from here: as long as one is among those of $3, nothing is claimed,
 -- and the names of those queues are returned (claim.py claims from them under a lock, by `claim_rated` or `claim_picked`).
 -- Returns claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
--- since a job's last claim. Rows that another transaction has locked are skipped; nothing is locked that is not claimed.
+-- since a job's last claim. A job of a kind in $10 gets a lease of its own. Rows that another transaction has locked are
+-- skipped; nothing is locked that is not claimed.
 -- Lists of numbers are texts: the driver checks the type of each element of a list three times.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
@@ -62,17 +63,19 @@ WITH t AS MATERIALIZED (
 ), p AS MATERIALIZED (
     SELECT
         d.*, j.kind, j.payload, j.budget, j.created, j.options, j.ukey, j.utraits, j.tenant,
-        row_number() OVER (PARTITION BY d.queue, d.fence ORDER BY d.priority, d.due, d.id) AS pos
-    FROM d, LATERAL (SELECT * FROM stoker.job WHERE id = d.id OFFSET 0) AS j
+        a.alone, row_number() OVER w AS pos, CASE WHEN row_number() OVER w = 1 THEN nextval('stoker.lease_number') END AS lease
+    FROM
+        d, LATERAL (SELECT * FROM stoker.job WHERE id = d.id OFFSET 0) AS j,
+        LATERAL (SELECT CASE WHEN j.kind = ANY($10::text[]) THEN d.id END AS alone) AS a
+    WINDOW w AS (PARTITION BY d.queue, d.fence, a.alone ORDER BY d.priority, d.due, d.id)
 ), l AS (
     INSERT INTO stoker.lease (id, token, claimed, worker, queue, open, attempts, ids)
     SELECT
-        nextval('stoker.lease_number'), p.fence, (SELECT now FROM t), $2::text, p.queue,
+        max(p.lease), p.fence, (SELECT now FROM t), $2::text, p.queue,
         repeat('1', count(*)::int)::varbit,
         CASE WHEN max(p.attempts) > 0 THEN array_agg(p.attempts + 1 ORDER BY p.pos) END,
         array_agg(p.id ORDER BY p.pos)
-    FROM p GROUP BY p.queue, p.fence
-    RETURNING id, token, claimed, queue
+    FROM p GROUP BY p.queue, p.fence, p.alone
 ), c AS (
     INSERT INTO stoker.delta (queue, kind, pending, running, retrying)
     SELECT
@@ -82,7 +85,7 @@ WITH t AS MATERIALIZED (
 )
 (
     SELECT
-        CASE WHEN p.pos = 1 THEN l.id END, CASE WHEN p.pos = 1 THEN l.token END, CASE WHEN p.pos = 1 THEN l.claimed END,
+        p.lease, CASE WHEN p.pos = 1 THEN p.fence END, CASE WHEN p.pos = 1 THEN t.now END,
         CASE WHEN p.pos = 1 THEN p.queue END,
         CASE WHEN p.pos = 1 AND g.curve_on IS NOT NULL
             THEN ARRAY[g.curve_on::int, g.curve_base, g.curve_max, g.cool_count]::bigint[] END,
@@ -95,8 +98,8 @@ WITH t AS MATERIALIZED (
             SELECT f.error FROM stoker.failure AS f WHERE f.id = p.id ORDER BY f.n DESC LIMIT 1
         ) END,
         p.status
-    FROM p JOIN l ON l.queue = p.queue AND l.token = p.fence JOIN g ON g.queue = p.queue
-    ORDER BY g.ord, p.fence, p.pos
+    FROM t CROSS JOIN p JOIN g ON g.queue = p.queue
+    ORDER BY g.ord, p.fence, p.alone, p.pos
 )
 UNION ALL
 SELECT
