@@ -66,7 +66,8 @@ async def test_every_call_of_a_stream_joins_the_users_transaction(make: Make, po
         await engine.append(ORDERS, entries, tx=handle)
         await maybe(opened.rollback())
         assert await engine.streams() == []
-        await engine.append(ORDERS, entries, tx=handle)
+        await engine.append(ORDERS, entries[:1], tx=handle)
+        await engine.append(ORDERS, entries[1:], tx=handle)
         await engine.register(ORDERS, [Consumer("publish"), Consumer("late", "end")], tx=handle)
         assert await engine.receive("s", ["1", "2", "1"], keep=HOUR, tx=handle) == [True, True, False]
         await maybe(opened.commit())

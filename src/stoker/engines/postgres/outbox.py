@@ -51,6 +51,7 @@ ASIDE = 1_500
 """Payloads above so many bytes are stored beside their messages, and stay there when these are numbered."""
 
 _APPEND, _APPEND_LARGE = sql("outbox_append"), sql("outbox_append_large")
+_APPEND_ONE = sql("outbox_append_one")
 _STREAM = sql("outbox_stream")
 _STREAM_MAKE = sql("outbox_stream_make")
 _STREAM_KEEP = sql("outbox_stream_keep")
@@ -117,6 +118,21 @@ def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
     """Append messages, registering their stream if it is new."""
     if not entries:
         return
+    only = entries[0]
+    if len(entries) == 1 and len(only.payload) <= ASIDE:
+        place, content = (stream.name, stream.partitions, unit.now), (only.key, only.type, pack_headers(only.headers))
+        # Lists and texts that hold several values cost drivers and server more than the message itself.
+        values = (*place, only.id.hex(), only.partition, only.raw, *content, bytearray(only.payload))
+        statement = Touch(_APPEND_ONE, values)
+    else:
+        statement = _append_all(unit, stream, entries)
+    if not (yield statement):
+        yield from _known(stream)
+        yield statement
+    unit.wake(topic(stream.name))
+
+
+def _append_all(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Touch:
     large = [one for one in entries if len(one.payload) > ASIDE]
     # Drivers take longer to write a list than the server to read a text, so what needs no quotes is sent as one.
     types, usual_type = _usual([one.type for one in entries])
@@ -138,11 +154,7 @@ def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
     )
     if large:
         values += ([one.id for one in large], [bytearray(one.payload) for one in large])
-    statement = Touch(_APPEND_LARGE if large else _APPEND, values)
-    if not (yield statement):
-        yield from _known(stream)
-        yield statement
-    unit.wake(topic(stream.name))
+    return Touch(_APPEND_LARGE if large else _APPEND, values)
 
 
 def _usual(values: list[T]) -> tuple[list[T], T | None]:
