@@ -25,7 +25,7 @@ from stoker.model import ids
 from stoker.model.control import Presence
 from stoker.model.job import Demand, Note, Settlement, Status
 from stoker.model.throttle import Rate
-from stoker.web import Limits, Open, dashboard
+from stoker.web import Limits, Open, dashboard, hub
 from stoker.web.hub import Reading
 from tests.web.serving import Served
 
@@ -57,6 +57,14 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_beat() -> Iterator[None]:
+    """Live pages change eight times as often: what a browser does with news is tested here, not how soon there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub, "EVERY", hub.EVERY / 8)
+        yield
 
 
 @pytest.fixture(scope="session")

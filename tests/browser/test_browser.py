@@ -253,10 +253,12 @@ def test_everything_works_without_script(site: str, look: Any) -> None:
 @pytest.mark.spec("BROWSER-06")
 def test_live_pages_change_by_themselves_and_hold_still(small: Small, look: Any) -> None:
     small.do(small.app.enqueue(small.app.draft("send", queue="live")))
-    seen = look()
+    seen, narrow = look(), look(width=390).page
     page = seen.page
-    page.goto(small.url)
-    expect(page.locator("h1")).to_have_text("One thing needs you")  # no worker serves the queue
+    for one in (page, narrow):
+        one.add_init_script(SHIFTS)
+        one.goto(small.url)
+        expect(one.locator("h1")).to_have_text("One thing needs you")  # no worker serves the queue
     ready = page.locator("#live_tiles .tile-v").nth(1)
     expect(ready).to_have_text("1")
     small.do(small.app.enqueue(small.app.draft("send", queue="live")))
@@ -267,7 +269,24 @@ def test_live_pages_change_by_themselves_and_hold_still(small: Small, look: Any)
     small.do(small.app.queue("live").pause())
     expect(page.locator("h1")).to_have_text("Everything keeps up")
     page.wait_for_function("document.title.startsWith('Everything keeps up')")
+    _find_more(small, page, narrow)
     assert seen.complaints == []
+
+
+def _find_more(small: Small, *pages: Page) -> None:
+    """Assert that a new finding is told at once, and shown where it belongs when one asks for it."""
+    small.do(small.app.enqueue(small.app.draft("send", queue="nobody")))
+    for page in pages:
+        notice = page.locator("#news button")
+        expect(notice).to_have_text("nobody has 1 ready job and no worker")
+        expect(page.locator("h1")).to_have_text("One thing needs you")
+        rows = page.locator("#live_issues li")
+        expect(rows).to_have_count(1)
+        assert page.evaluate("window.shifted") < 0.001, page.viewport_size
+        notice.click()
+        expect(rows).to_have_count(2)
+        expect(notice).to_have_count(0)
+    small.do(small.app.queue("nobody").pause())  # nothing needs a person when the next test looks
 
 
 @pytest.mark.spec("BROWSER-06")

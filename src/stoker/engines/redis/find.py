@@ -365,8 +365,9 @@ async def _look_along(
     again.
     """
     places: dict[Shard, list[Entry]] = {}
+    narrows = query.queues or query.kinds or any(getattr(query, name) is not None for name in _IN_BODIES)
     for job, shard, body in chunk:
-        if body and may_match(body, query):
+        if body and (not narrows or may_match(body, query)):
             places.setdefault(shard, []).append((job, body))
     found = await _look(store, [(job, shard) for job, shard, body in chunk if not body], details=sure)
     for some in await spread(places.items(), lambda place: _beside(store, *place, query)):
@@ -375,15 +376,28 @@ async def _look_along(
 
 
 async def _beside(store: Store, shard: Shard, entries: list[Entry], query: Query) -> dict[JobId, StoredJob]:
-    ids = [job for job, _ in entries]
-    parts = [("HMGET", shard.key(name), *ids) for name in ("state", "last", "corrupt")]
-    # A job without a state never ran: it is pending, and has no error but that its body cannot be read.
+    states = await store.connection.call("HMGET", shard.key("state"), *(job for job, _ in entries))
+    # A job without a state never ran: it is pending, and has no error but that its body cannot be read. A state begins
+    # with its status; one that cannot be read makes a dead job.
     fresh = Status.PENDING in query.wanted and query.error is None and query.same_error is None
+    all_ = Status.DEAD in query.wanted
+    wanted = {CHARS[status] for status in query.wanted}
+    left = [
+        (job, body, state)
+        for (job, body), state in zip(entries, states, strict=True)
+        if (fresh or _readable(body) is None if state is None else all_ or state[:1] in wanted)
+    ]
+    ids = [job for job, _, _ in left]
+    if not ids:
+        return {}
+    more = await store.connection.pipeline([("HMGET", shard.key(name), *ids) for name in ("last", "corrupt")])
     return {
-        job: stored_of([body, state, *more])
-        for (job, body), state, *more in zip(entries, *await store.connection.pipeline(parts), strict=True)
-        if state is not None or fresh or _readable(body) is None
+        job: stored_of([body, state, last, aside]) for (job, body, state), last, aside in zip(left, *more, strict=True)
     }
+
+
+_IN_BODIES = ("tenant", "since", "until", "payload")
+"""What a body alone can tell, beside queue and kind."""
 
 
 def may_match(body: bytes, query: Query) -> bool:

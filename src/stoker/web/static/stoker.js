@@ -212,18 +212,54 @@
   function rowsOf(old, fresh) {
     const known = new Map([...old.children].map((child) => [child.dataset.row, child]));
     let whole = true;
+    const come = [];
     for (const child of [...fresh.children]) {
       const there = known.get(child.dataset.row);
       known.delete(child.dataset.row);
       if (there) whole = morph(there, child) && whole;
-      else old.append(child);
+      else come.push(child);
     }
-    for (const gone of known.values()) gone.remove();
+    for (const gone of known.values()) come.length ? gone.replaceWith(come.shift()) : gone.remove();
+    if (!old.closest(".steady")) old.append(...come); // else they come with the next page: something is below
     return whole;
+  }
+  // Findings come above all else on a page, and must not push it away: those that find no room wait behind a notice.
+  const news = one("#news");
+  function room(old, part) {
+    const probe = part.cloneNode(true);
+    probe.removeAttribute("id");
+    probe.className = "probe";
+    probe.style.width = `${old.offsetWidth}px`;
+    old.after(probe);
+    const fits = probe.offsetHeight <= old.parentNode.offsetHeight;
+    probe.remove();
+    if (fits) old.parentNode.style.minHeight = `${old.parentNode.offsetHeight}px`;
+    return fits;
+  }
+  function notice(old, part) {
+    const about = (item) => item.querySelector(".name")?.textContent ?? item.textContent;
+    const known = new Set(all("li", old).map(about));
+    const told = all("li", part).filter((item) => !known.has(about(item)));
+    const button = document.createElement("button");
+    button.className = "btn sm";
+    button.type = "button";
+    const sentence = told[0]?.querySelector("div").cloneNode(true);
+    sentence?.querySelector("p")?.remove();
+    button.textContent = told.length > 1 ? `${told.length} new findings` : (sentence?.textContent.trim() ?? "Findings changed");
+    button.addEventListener("click", () => {
+      news.replaceChildren();
+      old.parentNode.style.minHeight = "";
+      morph(old, part);
+    });
+    news.replaceChildren(button);
   }
   function take(part) {
     const old = document.getElementById(part.id);
     if (!old) return;
+    if (news && part.id === "live_issues") {
+      if (!room(old, part)) return notice(old, part);
+      news.replaceChildren();
+    }
     const copy = part.cloneNode(true);
     if (morph(old, part)) owed.delete(copy.id);
     else owed.set(copy.id, copy); // once nothing in it is held
