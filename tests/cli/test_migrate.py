@@ -93,5 +93,5 @@ def test_a_store_without_a_schema_has_nothing_to_migrate(url: str) -> None:
 @pytest.mark.spec("CLI-07")
 def test_a_store_that_cannot_be_migrated_prints_why() -> None:
     result = run(stoker, ["migrate", "nonsense://x"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "nonsense" in result.output

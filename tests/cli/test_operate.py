@@ -424,3 +424,24 @@ def test_a_discard_is_undone_by_its_entry(url: str) -> None:
 def test_jobs_are_counted(url: str) -> None:
     assert call("jobs", "list", "is:dead", "--count").stdout == "2\n"
     assert rows("jobs", "list", "error:address", "--count") == [{"jobs": 2, "complete": True}]
+
+
+@pytest.mark.spec("CLI-52")
+def test_a_narrow_terminal_keeps_ids_whole(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [row["id"] for row in rows("jobs", "list")]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("stoker.cli.store.on_terminal", lambda: True)
+    lines = call("jobs", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ids
+    assert all(len(line) <= 60 for line in lines)
+
+
+@pytest.mark.spec("CLI-12")
+def test_errors_of_a_job_are_lines_and_its_gates_have_times(url: str) -> None:
+    [dead, _] = [row["id"] for row in rows("jobs", "list", "is:dead")]
+    shown = call("jobs", "show", dead).stdout
+    assert re.search(r"^history:\n  \S+ attempt 1: ValueError: no such address", shown, re.MULTILINE)
+    assert "token:" not in shown
+    [later] = [row["id"] for row in rows("jobs", "list", "is:scheduled")]
+    [gate, *_] = json.loads(call("jobs", "explain", later, "--json").stdout)["gates"]
+    assert gate["until"].startswith("20")

@@ -16,6 +16,8 @@ from stoker.cli.command import stoker
 from stoker.outbox import Message, Outbox, Pace
 from tests.harness.apps import drain
 
+UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
+
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -156,3 +158,27 @@ def test_run_delivers_without_running_jobs(url: str, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == ["nowhere", "ada", "bob"]
     done = subprocess.run([*words, "shop:idle"], cwd=tmp_path, timeout=240, capture_output=True, text=True, check=False)
     assert (done.returncode, "has no Outbox" in done.stderr) == (2, True)
+
+
+@pytest.mark.spec("CLI-53")
+@pytest.mark.parametrize(
+    "words, code, says",
+    [
+        (["letters", "orders", "--consumer", "bil"], 3, "has no consumer 'bil' (known: bill, publish, stuck)"),
+        (["replay", "orders", "--partition", "7"], 3, "stream 'orders' has partitions 0 to 0"),
+        (["replay", "orders", UNKNOWN], 3, "can be replayed"),
+        (["discard", "orders", "seven"], 2, "letter id: must be a UUID"),
+        (["seek", "orders", "bill", "7=1", "--yes"], 2, "it has 0 to 0"),
+        (["seek", "orders", "bill", "beginning"], 2, "to beginning? Say --yes"),
+        (["shwo", "orders"], 2, "Did you mean 'show'?"),
+    ],
+)
+def test_names_that_a_stream_has_not_are_refused(url: str, words: list[str], code: int, says: str) -> None:
+    assert says in call(*words, code=code).output
+
+
+@pytest.mark.spec("CLI-24")
+def test_steering_answers_with_an_object(url: str) -> None:
+    for verb, *more in (["pause"], ["seek", "end", "--yes"], ["drop", "--yes"]):
+        [found] = rows(verb, "orders", "bill", *more)
+        assert (found["stream"], found["consumer"]) == ("orders", "bill")

@@ -109,6 +109,19 @@ def test_the_end_is_bounded_by_one_moment_or_two() -> None:
         query("finished:1d..3d")
 
 
+def test_times_of_enqueueing_lie_behind_each_other_and_not_before_1970() -> None:
+    assert (query("since:2h until:1h").since, query("since:2h until:1h").until) == (NOW - 2 * HOUR, NOW - HOUR)
+    assert query("since:999999999w").since == 0
+    for text in ("since:1h until:2h", "since:1h until:1h"):
+        with pytest.raises(InvalidFilter, match="must be later than since"):
+            query(text)
+
+
+def test_a_quote_that_is_not_closed_is_named() -> None:
+    with pytest.raises(InvalidFilter, match="has a quote that is not closed"):
+        query('payload:"open')
+
+
 def failed(error: str | None, kind: str = "send") -> Job:
     return msgspec.structs.replace(Record.drafted(Draft(bytes(16), kind), NOW), last_error=error).as_job()
 

@@ -25,7 +25,7 @@ from stoker.engines.base import outbox_of
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import EngineError
 from stoker.model.outbox.cursor import Consumer
-from stoker.model.outbox.delivery import RetryLater
+from stoker.model.outbox.delivery import Rejected, RetryLater
 from stoker.model.outbox.stream import Stream
 from stoker.observe import prometheus
 from stoker.testing.clock import VirtualClock
@@ -129,10 +129,14 @@ async def test_a_scrape_shows_how_far_consumers_are_behind(tmp_path: Path) -> No
     app = Stoker(make_engine("sqlite", tmp_path, clock))
     await with_a_stream(app, clock)
     found = values(prometheus.text(await prometheus.read(app)))
-    await app.close()
     [place] = [key[1:] for key in found if key[0] == "stoker_outbox_lag"]
     assert (found["stoker_outbox_lag", *place], found["stoker_outbox_lag_seconds", *place]) == (2, 90)
-    assert found["stoker_letters", *place] >= 0
+    assert found["stoker_letters", *place] == 0, "a parked one is not counted"
+    orders = await Orders.begin(Store(engine := await app.engine(), clock, lambda _: engine))
+    await orders.turn(Rejected("bad"))
+    found = values(prometheus.text(await prometheus.read(app)))
+    await app.close()
+    assert found["stoker_letters", *place] == 2
 
 
 def scraped(address: str) -> dict[tuple[str, ...], float]:

@@ -9,7 +9,14 @@ from stoker.admin.asking import Asking
 from stoker.engines.base import Description, Engine, Feature, outbox_of
 from stoker.event_buffer import wall
 from stoker.model import ids
-from stoker.model.errors import EngineError, EngineFull, EngineReadOnly, EngineRefused, SchemaMismatch
+from stoker.model.errors import (
+    EngineError,
+    EngineFull,
+    EngineReadOnly,
+    EngineRefused,
+    EngineUnavailable,
+    SchemaMismatch,
+)
 from stoker.model.events import EventType, Window
 from stoker.model.findings import Delivery
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
@@ -125,12 +132,12 @@ async def _schema(engine: Engine) -> Check:
 
 def _unusable(where: str, error: EngineError) -> Check:
     meaning = "Nothing can be stored, run or shown."
-    if isinstance(error, SchemaMismatch):
-        return wrong("schema", str(error), meaning, "stoker migrate --plan, then stoker migrate")
     if isinstance(error, _OWN_WORDS):
-        return wrong("store", str(error), meaning, "See what it says, then run this again")
+        name = "schema" if isinstance(error, SchemaMismatch) else "store"
+        return wrong(name, str(error), meaning, "Do what it says, then run this again")
     remedy = "Is the server up, and the address right? Then run this again"
-    return wrong("store", f"{where} cannot be used ({type(error).__name__})", meaning, remedy)
+    reached = "cannot be reached" if isinstance(error, EngineUnavailable) else "cannot be used"
+    return wrong("store", f"{where} {reached}", meaning, remedy)
 
 
 async def _runs(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:

@@ -101,6 +101,8 @@ class QueuesAdmin:
         lasts = None if for_ is None else span(for_, "for_")
         if until is not None:
             lasts = instant(until, "until") - await (await self._asking.engine()).now()
+            if lasts <= 0:
+                raise InvalidInput("until", until.isoformat(), "must be in the future")
         await self.tune(name, Tuning(paused=True, pause_for=lasts, reason=reason, by=self._asking.by))
 
     async def resume(self, name: str) -> None:

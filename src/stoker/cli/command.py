@@ -9,9 +9,25 @@ import click
 
 from stoker.cli import ALIASES, COMMANDS
 
+STORE_OPTIONS = ("--url", "--app")
+
 
 class NearestGroup(click.Group):
-    """A group that suggests the command which was probably meant."""
+    """A group that suggests the command which was probably meant; alone it is its `list`, where it has one.
+
+    The options that name the store may stand before the command, too: `stoker jobs --url URL list`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move options that stand before the command behind it."""
+        if ctx.resilient_parsing or "list" not in self.commands:  # a shell completes, or this is `stoker` itself
+            return super().parse_args(ctx, args)
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ctx.help_option_names:
+            at += 2 if args[at] in STORE_OPTIONS else 1
+        options, words = args[:at], args[at:] or ["list"]
+        help_wanted = words[0] in ctx.help_option_names
+        return super().parse_args(ctx, words if help_wanted else [words[0], *options, *words[1:]])
 
     def names(self, ctx: click.Context) -> list[str]:
         """What can be typed here."""

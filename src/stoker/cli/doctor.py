@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from contextlib import suppress
 
 import click
@@ -46,7 +47,8 @@ def doctor(as_json: bool, quiet: bool, path: str | None, url: str | None) -> Non
 
 
 async def _examined(path: str | None, url: str | None) -> list[Check]:
-    """The checks; a store that cannot be opened is one of them."""
+    """The checks; a store that cannot be opened is one of them. What it warns of is in them, and not logged."""
+    logging.getLogger("stoker.engines").setLevel(logging.ERROR)
     admin = find_admin(path, url)
     try:
         return await admin.health.check()

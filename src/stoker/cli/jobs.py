@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -16,11 +16,13 @@ from stoker.admin.details import EventView, JobDetail
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
-from stoker.cli.operations import tally
+from stoker.cli.operations import finished, tally
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read, read_moment, read_time, said, show
 from stoker.cli.text import one_line, safe
 from stoker.codec.signature import display
-from stoker.model.time import SECOND
+from stoker.model.derived import error_line
+from stoker.model.explain import Gate
+from stoker.model.time import SECOND, moment
 from stoker.records import Job
 
 COLUMNS = ("id", "status", "queue", "kind", "attempts", "created", "error")
@@ -88,6 +90,20 @@ def _row(job: Job) -> tuple[Any, ...]:
     return job.id, job.status.value, job.queue, job.kind, allowed, job.created_at, error[:80]
 
 
+def _happened(event: dict[str, Any]) -> str:
+    took = "" if event["seconds"] is None else f" after {event['seconds']:.2f} s"
+    attempt = f", attempt {event['attempt']}" if event["attempt"] else ""
+    return f"{event['at']} {event['type']}{attempt}{took}"
+
+
+def _failed(one: dict[str, Any]) -> str:
+    return f"{one['at']} attempt {one['attempt']}: {error_line(one['error'])}"
+
+
+LISTED: dict[str, Callable[[Any], str]] = {"events": _happened, "history": _failed, "log": str}
+"""Parts of a job that are lists, and one line of each."""
+
+
 @jobs.command("show", epilog=EXIT_CODES)
 @click.argument("job")
 @as_json_option
@@ -99,16 +115,14 @@ def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
         click.echo(json.dumps(found))
         return
     for name, value in found.items():
-        if value in (None, {}, [], (), "", False):
+        if value in (None, {}, [], (), "", False) or name == "token":
             continue
-        if name == "events":
-            click.echo("events:")
-            for event in value:
-                took = "" if event["seconds"] is None else f" after {event['seconds']:.2f} s"
-                attempt = f", attempt {event['attempt']}" if event["attempt"] else ""
-                click.echo(safe(f"  {event['at']} {event['type']}{attempt}{took}"))
+        if name in LISTED:
+            click.echo(f"{name}:")
+            for one in value:
+                click.echo(f"  {one_line(LISTED[name](one), 500)}")
             continue
-        text = value if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if name == "last_error" or "\n" in text:
             click.echo(f"{name}:")
             click.echo("\n".join(f"  {safe(line)}" for line in text.splitlines()))
@@ -124,7 +138,7 @@ def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Say why a job does not run, and what to do about it."""
     found = ask(path, url, lambda admin: admin.jobs.explain(job))
     if as_json:
-        gates = msgspec.to_builtins([found.first, *found.gates])
+        gates = [_gate(one) for one in (found.first, *found.gates)]
         click.echo(json.dumps({"job": job, "gates": gates, "beside": found.beside}))
         return
     click.echo(safe(f"{found.reason}: {found.detail}"))
@@ -134,6 +148,11 @@ def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
         click.echo(safe(line))
     if found.remedy:
         click.echo(safe(found.remedy))
+
+
+def _gate(one: Gate) -> dict[str, Any]:
+    times = {name: at and moment(at).isoformat() for name, at in (("since", one.since), ("until", one.until))}
+    return {**msgspec.to_builtins(one), **times}
 
 
 @jobs.command()
@@ -272,7 +291,7 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
                     raise click.UsageError(f"{shown} jobs match {filter_}; say --yes to {name} them")
                 click.confirm(f"{name} {shown} jobs that match {filter_}?", abort=True)
             started = await admin.operations.start(name, filter_, wanted)
-            return await _finished(admin, started, count)
+            return await _shown_progress(admin, started, count)
 
         done = ask(path, url, call)
         if isinstance(done, OperationView):
@@ -292,7 +311,7 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
     jobs.command(name, help=f"{text}\n\n`stoker jobs list --help` explains filters.", epilog=EXIT_CODES)(decorated)
 
 
-async def _finished(admin: Operators, started: OperationView, count: int) -> OperationView:
+async def _shown_progress(admin: Operators, started: OperationView, count: int) -> OperationView:
     """Wait for an operation, with a bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
@@ -304,11 +323,7 @@ async def _finished(admin: Operators, started: OperationView, count: int) -> Ope
             seen = one.changed + one.cancel_requested + one.missing + one.blocked + sum(one.refused.values())
             bar.update(task, completed=seen)
 
-        try:
-            return await admin.operations.finish(started.id, progress)
-        except asyncio.CancelledError:
-            click.echo(f"Interrupted. `stoker operations resume {started.id}` goes on in half a minute.", err=True)
-            raise
+        return await finished(admin, started.id, progress)
 
 
 def _report_operation(one: OperationView, as_json: bool) -> None:

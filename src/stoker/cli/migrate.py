@@ -3,56 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.cli.text import safe
-from stoker.model.errors import StokerError
+from stoker.app import Stoker
+from stoker.cli.store import EXIT_CODES, as_json_option, named, on_store, reported
+from stoker.model.words import count
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
 
 
-@click.command()
-@click.argument("store", metavar="[URL|MODULE:APP]", required=False, envvar="STOKER_URL")
-@click.option("--url", metavar="URL", help="The store, as other commands name it.")
+@click.command(epilog=EXIT_CODES)
+@click.argument("store", metavar="[URL|MODULE:APP]", required=False)
 @click.option("--plan", is_flag=True, help="Only show how many statements are missing; change nothing.")
 @click.option("--sql", is_flag=True, help="Only print a script that does it, for review or another tool.")
-def migrate(store: str | None, *, url: str | None, plan: bool, sql: bool) -> None:
-    """Bring the schema of a store up to date: of a URL, of an app (app:jobs), or of $STOKER_URL.
+@as_json_option
+@on_store
+def migrate(store: str | None, *, plan: bool, sql: bool, as_json: bool, path: str | None, url: str | None) -> None:
+    """Bring the schema of a store up to date: of a URL, of an app (app:jobs), or of the one that is configured.
 
     Safe to repeat, and to run on two hosts at once.
     """
-    named = url or store
-    if named is None:
-        raise click.UsageError("which store? Give a URL or MODULE:APP, or set $STOKER_URL")
-    try:
-        text = asyncio.run(_migrated(_engine(named), plan=plan, sql=sql))
-    except StokerError as error:
-        raise click.ClickException(safe(str(error))) from None
-    click.echo(text, nl=not sql)
+    if store is not None and "://" in store:
+        url = url or store
+    else:
+        path = path or store
+    with reported():
+        found = named(path, url)
+        engine = (found if isinstance(found, Stoker) else found.app).root()
+        if sql:
+            click.echo(asyncio.run(engine.migration_script()) or f"-- {_no_schema(engine)}\n", nl=False)
+            return
+        text, facts = asyncio.run(_migrated(engine, plan=plan))
+    click.echo(json.dumps(facts) if as_json else text)
 
 
-def _engine(store: str) -> Engine:
-    if "://" in store:
-        from stoker.engines.url import engine_from_url
-
-        return engine_from_url(store)
-    from stoker.cli.work import load_app
-
-    return load_app(store).root()
-
-
-async def _migrated(engine: Engine, *, plan: bool, sql: bool) -> str:
-    if sql:
-        return await engine.migration_script() or f"-- {_no_schema(engine)}\n"
-    statements = await engine.migrate(plan_only=plan)
+async def _migrated(engine: Engine, *, plan: bool) -> tuple[str, dict[str, Any]]:
+    statements = len(await engine.migrate(plan_only=plan))
+    facts = {"engine": engine.name, "missing" if plan else "run": statements}
     if statements:
-        return f"{len(statements)} statements {'are missing' if plan else 'were run'}."
+        one = statements == 1
+        done = f"{'is' if one else 'are'} missing" if plan else f"{'was' if one else 'were'} run"
+        return f"{count(statements, 'statement')} {done}.", facts
     if await engine.migration_script() is None:
-        return _no_schema(engine)
-    return "The schema is up to date."
+        return _no_schema(engine), facts
+    return "The schema is up to date.", facts
 
 
 def _no_schema(engine: Engine) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 import msgspec
 
 from stoker.admin import Operators
-from stoker.admin.operations import OperationView
+from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, show
 from stoker.cli.text import safe
@@ -66,9 +67,19 @@ def resume(operation: str, as_json: bool, path: str | None, url: str | None) -> 
 
     async def go_on(admin: Operators) -> OperationView:
         await admin.operations.resume(operation)
-        return await admin.operations.finish(operation)
+        return await finished(admin, operation)
 
     _print(ask(path, url, go_on), as_json)
+
+
+async def finished(admin: Operators, operation: str, progress: Progress | None = None) -> OperationView:
+    """Wait for an operation of this process; Ctrl-C stops it after its present page."""
+    try:
+        return await admin.operations.finish(operation, progress)
+    except asyncio.CancelledError:
+        await admin.operations.close()
+        click.echo(f"Stopped. `stoker operations resume {operation}` goes on from there.", err=True)
+        raise
 
 
 def _print(one: OperationView, as_json: bool) -> None:

@@ -12,9 +12,11 @@ import click
 import msgspec
 
 from stoker.admin import Operators
-from stoker.cli.store import EXIT_CODES, ask, on_store, show
-from stoker.cli.text import one_line, safe
+from stoker.cli.command import NearestGroup
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, said, show
+from stoker.cli.text import one_line
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
+from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
 from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState, PartitionState, StreamState
@@ -27,7 +29,7 @@ PARTITIONS = ("consumer", "partition", "position", "last", "waiting", "oldest", 
 LETTERS = ("id", "consumer", "partition", "number", "key", "type", "status", "attempts", "failed", "reason")
 
 
-@click.group()
+@click.group(cls=NearestGroup)
 def outbox() -> None:
     """Show streams and letters; replay, release, seek, pause, resume; run consumers."""
 
@@ -127,7 +129,7 @@ def letters(
 
     async def look(admin: Operators) -> list[Letter]:
         handle = admin.outbox.stream(stream)
-        await handle.state()
+        _check_chosen(await handle.state(), given)
         found: list[Letter] = []
         before: str | None = None
         while True:
@@ -166,13 +168,19 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
 
         async def change(admin: Operators) -> int:
             handle = admin.outbox.stream(stream)
-            await handle.state()
+            _check_chosen(await handle.state(), given)
             if asks and not ids and not yes:
                 statuses = ("pending", "parked")
                 count = sum([await handle.count_letters(status=one, **given) for one in statuses])
                 _confirm(f"{name} {count:,} letters of stream {stream}?")
             do = handle.replay if name == "replay" else handle.discard
-            return await do(ids or None, **given)
+            changed = await do(ids or None, **given)
+            if ids and not changed:
+                raise NotFound(
+                    f"no letter of stream {stream} with such an id can be {name}ed: `stoker outbox letters {stream} "
+                    "--status all` shows them. Nothing was changed."
+                )
+            return changed
 
         changed = ask(path, url, change)
         if as_json:
@@ -203,26 +211,31 @@ _on_letters("discard", "Give pending and parked letters up; they stay listed as 
 @click.argument("stream")
 @click.argument("key")
 @click.option("--consumer", metavar="NAME", help="Only for this consumer; by default for all.")
+@as_json_option
 @on_store
-def release(stream: str, key: str, consumer: str | None, path: str | None, url: str | None) -> None:
+def release(stream: str, key: str, consumer: str | None, as_json: bool, path: str | None, url: str | None) -> None:
     """Deliver the letters of a parked key, in order, and then its newer messages."""
     ask(path, url, lambda admin: admin.outbox.stream(stream).release(key, consumer=consumer))
-    click.echo(safe(f"key {key} of stream {stream} is released; the next turn delivers its letters"))
+    text = f"key {key} of stream {stream} is released; the next turn delivers its letters"
+    said(text, as_json, stream=stream, key=key, consumer=consumer, released=True)
 
 
 # --- consumers ------------------------------------------------------------------------------------------------------
 
 
-def _on_consumer(name: str, text: str, said: str, *, asks: str | None = None) -> None:
+def _on_consumer(name: str, text: str, done: str, *, asks: str | None = None) -> None:
     """Add a command that changes one consumer."""
 
-    def command(stream: str, consumer: str, path: str | None, url: str | None, yes: bool = False) -> None:
+    def command(
+        stream: str, consumer: str, as_json: bool, path: str | None, url: str | None, yes: bool = False
+    ) -> None:
         if asks is not None and not yes:
             _confirm(asks.format(consumer=consumer, stream=stream))
         ask(path, url, lambda admin: getattr(admin.outbox.stream(stream), name)(consumer))
-        click.echo(safe(f"consumer {consumer} of stream {stream} is {said}"))
+        text = f"consumer {consumer} of stream {stream} is {done}"
+        said(text, as_json, stream=stream, consumer=consumer, **{done: True})
 
-    decorated: Any = on_store(command)
+    decorated: Any = as_json_option(on_store(command))
     if asks is not None:
         decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
     decorated = click.argument("stream")(click.argument("consumer")(decorated))
@@ -244,17 +257,19 @@ _on_consumer(
 @click.argument("consumer")
 @click.argument("to", metavar="beginning|end|TIME|PARTITION=NUMBER,...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json_option
 @on_store
-def seek(stream: str, consumer: str, to: str, yes: bool, path: str | None, url: str | None) -> None:
+def seek(stream: str, consumer: str, to: str, yes: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """Move a consumer: to the oldest kept message, behind the newest, to a time, or by partition.
 
     A time is UTC unless it says otherwise: 2026-11-16T14:00. A number is that of the last message that is passed.
     """
     target = _target(to)
     if not yes:
-        _confirm(f"move consumer {consumer} of stream {stream} to {to}? Messages may be delivered again or passed over")
+        _confirm(f"messages may come again or be passed over: move consumer {consumer} of stream {stream} to {to}?")
     ask(path, url, lambda admin: admin.outbox.stream(stream).seek(consumer, target))
-    click.echo(safe(f"consumer {consumer} of stream {stream} goes on at {to}"))
+    text = f"consumer {consumer} of stream {stream} goes on at {to}"
+    said(text, as_json, stream=stream, consumer=consumer, to=to)
 
 
 def _target(to: str) -> Literal["beginning", "end"] | datetime | dict[int, int]:
@@ -364,6 +379,16 @@ def _without_partitions(one: ConsumerState) -> dict[str, Any]:
 def _objects(found: list[Any]) -> None:
     for one in found:
         click.echo(json.dumps(msgspec.to_builtins(one)))
+
+
+def _check_chosen(stream: StreamState, given: dict[str, Any]) -> None:
+    """Refuse a consumer or a partition that the stream has not: a typing error would find no letters."""
+    consumer, partition, known = given["consumer"], given["partition"], [one.name for one in stream.consumers]
+    if consumer is not None and consumer not in known:
+        names = ", ".join(known) or "none"
+        raise NotFound(f"stream {stream.name!r} has no consumer {consumer!r} (known: {names}). Nothing was done.")
+    if partition is not None and partition >= stream.partitions:
+        raise NotFound(f"stream {stream.name!r} has partitions 0 to {stream.partitions - 1}. Nothing was done.")
 
 
 def _confirm(question: str) -> None:

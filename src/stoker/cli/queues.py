@@ -148,8 +148,14 @@ def pause(
 @on_store
 def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Let workers claim jobs of a queue again."""
-    ask(path, url, lambda admin: admin.queues.resume(queue))
+
+    async def call(admin: Operators) -> str:
+        await admin.queues.resume(queue)
+        return await _unused(admin, queue)
+
+    note = ask(path, url, call)
     said(f"queue {queue} is resumed", as_json, queue=queue, paused=False)
+    click.echo(note, err=True, nl=bool(note))
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -158,8 +164,14 @@ def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None
 @on_store
 def reopen(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """End the cool-down of a queue, so that workers claim from it at once."""
-    ask(path, url, lambda admin: admin.queues.reopen(queue))
+
+    async def call(admin: Operators) -> str:
+        await admin.queues.reopen(queue)
+        return await _unused(admin, queue)
+
+    note = ask(path, url, call)
     said(f"queue {queue} is open", as_json, queue=queue, cooling=False)
+    click.echo(note, err=True, nl=bool(note))
 
 
 @queues.command(epilog=EXIT_CODES)

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, on_store, read_time, said, show
+from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, length, on_store, read_time, said, show
 from stoker.cli.text import one_line, safe
 from stoker.codec.signature import display
 from stoker.model.time import SECOND
@@ -79,7 +79,8 @@ def show_(schedule: str, as_json: bool, path: str | None, url: str | None) -> No
     if as_json:
         click.echo(json.dumps(_object(one)))
         return
-    for name, value in _object(one).items():
+    lengths = {"grace": length(one.grace), "jitter": length(one.jitter) if one.jitter else None}
+    for name, value in {**_object(one), **lengths}.items():
         if value not in (None, "", {}, False, 0):
             click.echo(f"{name}: {one_line(value if isinstance(value, str) else json.dumps(value))}")
 

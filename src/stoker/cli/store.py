@@ -41,6 +41,9 @@ T = TypeVar("T")
 WAY: Final = "command line"
 """How the audit log names what is changed here."""
 
+IDS: Final = frozenset({"id", "operation", "entry", "worker"})
+"""Columns that a narrow terminal does not shorten: an id is typed into the next command."""
+
 EXIT_CODES = """\b
 Exit codes:
   0  done
@@ -77,6 +80,7 @@ def ask(path: str | None, url: str | None, call: Callable[[Operators], Awaitable
 
     async def inside() -> T:
         admin = find_admin(path, url)
+        await _open(admin.app)
         async with admin.app:
             return await call(admin)
 
@@ -96,7 +100,7 @@ def find_app(path: str | None, url: str | None) -> Stoker:
 
 def find_admin(path: str | None, url: str | None) -> Operators:
     """The admin of that app; a path may name an admin of the user's own, which is used as it is."""
-    found = _named(path, url)
+    found = named(path, url)
     admin = Admin(found, by=user(), way=WAY) if isinstance(found, Stoker) else found
     _check_exists(admin.app)
     return admin
@@ -106,9 +110,9 @@ def user() -> str | None:
     """Who types: the name that the environment or the system has for them."""
     import getpass
 
-    named = [name for key in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(key))]
+    names = [name for key in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(key))]
     try:
-        return named[0] if named else getpass.getuser()
+        return names[0] if names else getpass.getuser()
     except (KeyError, OSError, ImportError):  # a user id without a name
         return None
 
@@ -129,19 +133,31 @@ def _load(path: str) -> Stoker | Operators:
     return imported(path, either)
 
 
-def _named(path: str | None, url: str | None) -> Stoker | Operators:
+def named(path: str | None, url: str | None) -> Stoker | Operators:
+    """The app, or the admin, that the options, the environment or pyproject.toml name."""
     if path is not None:
         return _load(path)
     if url is not None:
         return Stoker(url, timeline=False)
-    if (named := os.environ.get("STOKER_APP") or _in_pyproject()) is not None:
-        return _load(named)
+    if (found := os.environ.get("STOKER_APP") or _in_pyproject()) is not None:
+        return _load(found)
     if os.environ.get("STOKER_URL"):
         return Stoker(timeline=False)
     raise click.UsageError(
         "which store? Give --app MODULE:APP or --url URL, set $STOKER_APP or $STOKER_URL, "
         'or write [tool.stoker] app = "app:jobs" in pyproject.toml'
     )
+
+
+async def _open(app: Stoker) -> None:
+    """Open the store; of one that is away say where it should be, and that nothing was asked of it yet."""
+    try:
+        await app.open()
+    except EngineUnavailable:
+        raise EngineUnavailable(
+            f"{app.root().where} cannot be reached. Nothing was read or changed. Is the server up, and the address "
+            "right? Then type this again."
+        ) from None
 
 
 def _check_exists(app: Stoker) -> None:
@@ -199,6 +215,8 @@ def read_time(option: str, text: str) -> Span:
     """Read a time as it is typed, such as 30m."""
     try:
         return read_span(text)
+    except InvalidInput as error:
+        raise click.BadParameter(f"{text!r} {error.why}", param_hint=option) from None
     except ValueError as error:
         raise click.BadParameter(f"{text!r} {error}", param_hint=option) from None
 
@@ -236,7 +254,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool
             click.echo(json.dumps(dict(zip(columns, map(_plain, row), strict=True))))
         return
     texts = [[one_line(_text(cell)) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
+    if not on_terminal():
         for row in (columns, *texts):
             click.echo("\t".join(row))
         return
@@ -244,12 +262,19 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
-        table.add_column(name)
+    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
+    for at, name in enumerate(columns):
+        whole = max((len(line[at]) for line in texts), default=0) if name in IDS else None
+        header = Text(name, no_wrap=True, overflow="ellipsis")
+        table.add_column(header, min_width=whole, no_wrap=whole is not None)
     for line in texts:
-        table.add_row(*(Text(cell) for cell in line))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
     Console(highlight=False).print(table)
+
+
+def on_terminal() -> bool:
+    """Does a person read this, rather than a program?"""
+    return sys.stdout.isatty()
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str:

@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from stoker.cli.store import EXIT_CODES, ask, on_store, show
+from stoker.cli.command import NearestGroup
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND, Instant, moment
-from stoker.settings import read_span
 
 COLUMNS = ("name", "role", "queues", "created", "expires", "state")
 
 
-@click.group()
+@click.group(cls=NearestGroup)
 def tokens() -> None:
     """Make, list and revoke tokens for the dashboard and the REST API."""
 
@@ -25,17 +25,15 @@ def tokens() -> None:
 @click.option("--role", type=click.Choice(ROLES), default="read", show_default=True, help="What it may do.")
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Limit changes to this queue; repeatable.")
 @click.option("--expires", metavar="TIME", help="As in 90d; without it the token lasts until it is revoked.")
+@as_json_option
 @on_store
 def create(
-    name: str, role: Any, queues: tuple[str, ...], expires: str | None, path: str | None, url: str | None
+    name: str, role: Any, queues: tuple[str, ...], expires: str | None, as_json: bool, path: str | None, url: str | None
 ) -> None:
     """Make a token and print it. It is shown once: the store keeps only its hash."""
-    try:
-        lasts = None if expires is None else read_span(expires) / SECOND
-    except ValueError as error:
-        raise click.UsageError(f"--expires {error}") from None
+    lasts = None if expires is None else read_time("--expires", expires) / SECOND
     secret = ask(path, url, lambda admin: admin.tokens.create(name, role, queues=queues, expires=lasts))
-    click.echo(secret)
+    said(secret, as_json, name=name, role=role, token=secret)
     click.echo("Keep it now: it cannot be shown again.", err=True)
 
 
@@ -73,8 +71,9 @@ def _public(one: Any) -> dict[str, Any]:
 
 @tokens.command(epilog=EXIT_CODES)
 @click.argument("name")
+@as_json_option
 @on_store
-def revoke(name: str, path: str | None, url: str | None) -> None:
+def revoke(name: str, as_json: bool, path: str | None, url: str | None) -> None:
     """End a token. Dashboards notice within seconds."""
     ask(path, url, lambda admin: admin.tokens.revoke(name))
-    click.echo(f"{name} is revoked")
+    said(f"token {name} is revoked", as_json, name=name, revoked=True)

@@ -46,7 +46,7 @@ def encode_payload(value: Any, limit: int = PAYLOAD_LIMIT) -> bytes:
     data = encode_value(value, (value,), "payload", limit)
     if data.lstrip()[:1] not in (b"{", b"[", b"n"):
         why = "must be an object (keywords), a list (positionals) or null (no arguments)"
-        raise InvalidPayload("payload", value, why)
+        raise InvalidPayload("payload", data.decode() if isinstance(value, Raw) else value, why)
     return data
 
 

@@ -8,6 +8,7 @@ The signals a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not e
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any, Self
 
 
@@ -329,7 +330,7 @@ AWAY = (EngineUnavailable, EngineBusy, EngineFull, EngineReadOnly, EngineClosed,
 def shown(value: Any, limit: int = 80) -> str:
     """Show a refused value on one line, without control characters; never raises."""
     try:
-        text = ascii(value)
+        text = str(value) if isinstance(value, timedelta) else ascii(value)
     except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the real error
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -55,7 +55,7 @@ WORDS = (*LISTS, *SINGLES)
 
 _TERM = re.compile(r'(-)?([A-Za-z_]+):|"((?:[^"\\]|\\.)*)"|(\S+)')
 _VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s,"]+)')
-_AGO = re.compile(r"(\d+)(s|m|h|d|w)")
+_AGO = re.compile(r"(\d{1,9})(s|m|h|d|w)")
 _ATTEMPTS = re.compile(r"(>=|<=|>|<|=)?(\d{1,6})")
 _UNITS: dict[str, Span] = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 
@@ -152,6 +152,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
         `sample` is the job that `same_error` names, None where there is none.
         """
+        first = None if self.since is None else moment_of("since", self.since, now)
+        last = None if self.until is None else moment_of("until", self.until, now)
+        if first is not None and last is not None and last <= first:
+            raise InvalidFilter("until", f"since:{self.since} until:{self.until}", "must be later than since")
         since, until = (None, None) if self.finished is None else window_of("finished", self.finished, now)
         least, most = (None, None) if self.attempts is None else _bounds(self.attempts)
         names = _chosen("kind", self.kinds, self.but_kinds, kinds)
@@ -166,8 +170,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             key=self.key,
             due=next((DUE[view] for view in self.views if view in DUE), None),
-            since=None if self.since is None else moment_of("since", self.since, now),
-            until=None if self.until is None else moment_of("until", self.until, now),
+            since=first,
+            until=last,
             finished_since=since,
             finished_until=until,
             attempts_from=least,
@@ -187,7 +191,7 @@ def moment_of(word: str, text: str, now: Instant) -> Instant:
     if text == "today":
         return now - now % DAY
     if (ago := _AGO.fullmatch(text)) is not None:
-        return now - int(ago[1]) * _UNITS[ago[2]]
+        return max(0, now - int(ago[1]) * _UNITS[ago[2]])
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -324,6 +328,8 @@ def _values(word: str, text: str, at: int) -> tuple[list[str], int]:
         if text[at : at + 1] != ",":
             return values, at
         at += 1
+    if text[at : at + 1] == '"':
+        raise InvalidFilter("filter", f"{word}:{text[at:]}", "has a quote that is not closed")
     raise InvalidFilter("filter", f"{word}:", "needs a value right behind the colon, and behind each comma")
 
 

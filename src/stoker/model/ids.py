@@ -87,9 +87,9 @@ class _InvalidId(InvalidInput):
     aftermath = "Nothing was done."
 
 
-def parse(value: str) -> JobId:
-    """Read what `text` wrote (any spelling `uuid` knows)."""
+def parse(value: str, what: str = "job id") -> JobId:
+    """Read what `text` wrote (any spelling `uuid` knows); `what` it is, for the error."""
     try:
         return uuid.UUID(value).bytes
     except (ValueError, AttributeError, TypeError) as error:
-        raise _InvalidId("job id", value, "must be a UUID") from error
+        raise _InvalidId(what, value, "must be a UUID") from error

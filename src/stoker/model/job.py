@@ -189,7 +189,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             raise InvalidInput("priority", self.priority, "must be between -1000 and 1000 (lower runs first)")
         check_span("delay", self.delay)
         if not isinstance(self.attempts, int) or not 1 <= self.attempts <= MOST_ATTEMPTS:
-            raise InvalidInput("attempts", self.attempts, "must be at least 1 (the total number of runs)")
+            raise InvalidInput("attempts", self.attempts, f"must be 1 to {MOST_ATTEMPTS:,} (the total number of runs)")
         if self.tenant is not None:
             check_text("tenant", self.tenant)
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):

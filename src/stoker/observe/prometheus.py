@@ -17,7 +17,7 @@ from stoker.app import Stoker
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, live
 from stoker.model.job import Status
-from stoker.model.outbox.letters import LetterFilter
+from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.query import Census
 from stoker.model.time import SECOND, Instant
 
@@ -75,7 +75,7 @@ async def _consumed(engine: Engine) -> list[Consumed]:
         for consumer in sorted({one.cursor.consumer for one in state.cursors}):
             cursors = [one for one in state.cursors if one.cursor.consumer == consumer]
             oldest = min((one.oldest for one in cursors if one.oldest is not None), default=None)
-            letters = await outbox.letters(LetterFilter(stream=state.stream.name, consumer=consumer, limit=1))
+            letters = await outbox.letters(LetterFilter(stream=state.stream.name, consumer=consumer), Count())
             waiting = sum(one.waiting for one in cursors)
             found.append(Consumed(state.stream.name, consumer, waiting, oldest, letters.n))
     return found

@@ -134,7 +134,7 @@ def read_filter(
         key,
         partition,
         type,
-        None if ids_ is None else tuple(ids.parse(one) for one in ids_),
+        None if ids_ is None else tuple(ids.parse(one, "letter id") for one in ids_),
         limit,
         None if before is None else place(before),
     )

@@ -12,7 +12,7 @@ from stoker.app import Stoker
 from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
 from stoker.model.audit import By
-from stoker.model.errors import NotFound
+from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.outbox import steering as stored
 from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
 from stoker.model.outbox.steering import Drop, Pause, Release, Resume, Seek, Steering
@@ -155,7 +155,15 @@ class StreamHandle:
             change = Seek(instant(to, "seek"))
         else:
             change = Seek(to if isinstance(to, str) else dict(to))
+            if isinstance(change.to, dict):
+                await self._check_partitions(change.to)
         await self._steer(consumer, change)
+
+    async def _check_partitions(self, named: Mapping[int, int]) -> None:
+        for found in await states(self.app, [self.name]):
+            if any(one >= found.partitions for one in named):
+                why = f"names a partition that stream {self.name!r} has not: it has 0 to {found.partitions - 1}"
+                raise InvalidInput("seek", dict(named), why)
 
     async def pause(self, consumer: str) -> None:
         """Deliver nothing more to a consumer until `resume`; a turn under way goes on. Messages are kept for it."""

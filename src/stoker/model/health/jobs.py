@@ -61,16 +61,18 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 def judge(given: Situation) -> Iterator[Check]:
     """Every check that all engines share."""
     yield _clock(given)
-    yield from or_ok(list(_unserved(given)), "queues", f"{len(_queues(given))} queues, all with due jobs are served")
+    yield from or_ok(
+        list(_unserved(given)), "queues", f"{count(len(_queues(given)), 'queue')}; where jobs are due, workers are"
+    )
     yield from or_ok(list(_unknown(given)), "kinds", "workers know all kinds that wait")
     yield from _workers(given)
     yield from or_ok(list(_overdue(given)), "running jobs", "none runs longer than its limit")
-    yield from or_ok(list(_storms(given)), "retry storms", f"{len(given.runs)} kinds ran in the last hour")
+    yield from or_ok(list(_storms(given)), "retry storms", f"{count(len(given.runs), 'kind')} ran in the last hour")
     yield from or_ok(list(_lag(given)), "lag", f"the oldest due job has waited {span(_longest(given))}")
     yield from or_ok(list(_forgotten(given)), "forgotten queues", "none is shut with jobs that wait for a day")
     yield from or_ok(list(_lost(given)), "event buffers", "no worker dropped events")
     if given.deliveries is not None:
-        yield from or_ok(list(_consumers(given.deliveries)), "consumers", f"{len(given.deliveries)} consumers")
+        yield from or_ok(list(_consumers(given.deliveries)), "consumers", count(len(given.deliveries), "consumer"))
         yield from or_ok(list(_left(given.deliveries)), "letters and parked keys", "none wait")
 
 
@@ -209,4 +211,5 @@ def _left(deliveries: Sequence[Delivery]) -> Iterator[Check]:
         if one.parked or one.letters:
             read = f"{one.consumer} of {one.stream}: {count(one.parked, 'parked key')}, {count(one.letters, 'letter')}"
             meaning = "Messages wait for a decision: deliver them again, or discard them."
-            yield warning("letters and parked keys", read, meaning, f"stoker outbox letters {one.stream}")
+            status = "" if one.letters else " --status parked"
+            yield warning("letters and parked keys", read, meaning, f"stoker outbox letters {one.stream}{status}")
