@@ -11,6 +11,7 @@ from stoker.model.audit import (
     AuditQuery,
     By,
     Deed,
+    in_words,
     instant_of,
     latest,
     of_alter,
@@ -102,6 +103,22 @@ def test_letters_and_consumers() -> None:
     assert of_steer("orders", "mailer", Resume(), done=True) == Deed(
         action="outbox.resume", target="consumer mailer of orders"
     )
+
+
+@pytest.mark.spec("AUDIT-08")
+def test_a_deed_is_said_in_words() -> None:
+    def said(action: str, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> str:
+        return in_words(Deed(action=action, target="x", before=before or {}, after=after or {}))
+
+    assert said("jobs.run_now") == "Made due"
+    assert said("jobs.burn") == "jobs.burn"
+    assert said("queues.tune", {"pause": None}, {"pause": {"by": "maria"}}) == "Paused"
+    assert said("queues.tune", {"pause": {"by": "maria"}}, {"pause": None}) == "Resumed"
+    assert said("queues.tune", {"workers": 4}, {"workers": 6}) == "Tuned"
+    assert said("schedules.put", None, {"enabled": True}) == "Created"
+    assert said("schedules.put", {"enabled": True}, {"enabled": False}) == "Paused"
+    assert said("schedules.put", {"enabled": False}, {"enabled": True}) == "Resumed"
+    assert said("schedules.put", {"cron": "1"}, {"cron": "2"}) == "Changed"
 
 
 @pytest.mark.spec("AUDIT-03")

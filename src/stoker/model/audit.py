@@ -149,6 +149,48 @@ def instant_of(entry: str) -> Instant:
     return int(entry[:_TIME_DIGITS], 16)
 
 
+_PAST: Final = {
+    "cancel": "Canceled",
+    "change": "Changed",
+    "clone": "Copied",
+    "create": "Created",
+    "delete": "Deleted",
+    "discard": "Discarded",
+    "drain": "Drained",
+    "drop": "Dropped",
+    "edit": "Edited",
+    "move": "Moved",
+    "pause": "Paused",
+    "prioritize": "Prioritized",
+    "put": "Changed",
+    "release": "Released a key of",
+    "replay": "Replayed",
+    "requeue": "Requeued",
+    "restore": "Restored",
+    "resume": "Resumed",
+    "reveal": "Looked into",
+    "revoke": "Revoked",
+    "run": "Ran",
+    "run_now": "Made due",
+    "seek": "Moved",
+    "start": "Started",
+    "stop": "Stopped",
+    "tune": "Tuned",
+}
+"""What was done, by the verb of an action."""
+
+
+def in_words(deed: Deed) -> str:
+    """What was done, as a sentence goes before its target; an action without a word is named as it is stored."""
+    if deed.action == "queues.tune" and "pause" in {*deed.before, *deed.after}:
+        return "Paused" if deed.after.get("pause") else "Resumed"
+    if deed.action == "schedules.put" and not deed.before:
+        return "Created"
+    if deed.action == "schedules.put" and "enabled" in deed.after:
+        return "Resumed" if deed.after["enabled"] else "Paused"
+    return _PAST.get(deed.action.rpartition(".")[2], deed.action)
+
+
 def of_token(before: AccessToken | None, after: AccessToken) -> Deed:
     """A new token, or a change of one; its digest is not shown."""
     action = "tokens.create" if before is None else "tokens.revoke" if after.revoked is not None else "tokens.change"

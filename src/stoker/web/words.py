@@ -26,7 +26,7 @@ def time(value: datetime | Instant | None, text: str | None = None) -> Markup:
         "abs" if text is None else "rel",
         iso(value),
         absolute(value),
-        absolute(value) if text is None else tight(text),
+        f"{absolute(value)} UTC" if text is None else tight(text),
     )
 
 

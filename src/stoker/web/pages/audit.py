@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from stoker.model.audit import AuditEntry
+from stoker.model.audit import AuditEntry, in_words
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.web import view
@@ -15,6 +15,8 @@ from stoker.web.pages import shared
 from stoker.web.visit import Visit
 
 SHOWN = 100
+WAYS: Final = {"page": "dashboard", "token": "API"}
+"""How people call what they came through."""
 WINDOWS: Final = {"1h": HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "90d": 90 * DAY}
 
 
@@ -44,11 +46,12 @@ def _row(visit: Visit, one: AuditEntry) -> dict[str, Any]:
     return {
         "at": one.at,
         "who": one.by.who,
-        "way": one.by.way,
+        "way": WAYS.get(one.by.way, one.by.way),
         "action": one.deed.action,
+        "did": in_words(one.deed),
         "target": one.deed.target,
         "link": visit.url(links[noun]) if noun in links and name else "",
-        "count": one.deed.count,
+        "count": one.deed.count if noun == "letters" else 0,
         "reason": one.by.reason or "",
         "request": one.by.request or "",
         "change": _change(one),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+from markupsafe import Markup
 from starlette.responses import Response
 
 from stoker import records
+from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.errors import NotFound
 from stoker.model.job import FINISHED, Job, Status
@@ -22,22 +25,26 @@ from stoker.model.query import (
     Discard,
     Edit,
     Move,
+    Page,
     Prioritize,
     Query,
     Requeue,
     RunNow,
 )
 from stoker.model.retry import Backoff, Exponential, Fixed, Linear
-from stoker.model.time import Seconds
+from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
-from stoker.model.words import absolute, span
+from stoker.model.words import span, until
 from stoker.web import view
 from stoker.web.hub import Reading
 from stoker.web.pages import job_family, job_runs, job_why, shared
 from stoker.web.pages.job_facts import DEAD_END, Facts, wants
 from stoker.web.visit import Visit
+from stoker.web.words import time
 
 OTHERS = 40
+FURTHER = 2
+"""How often it is looked further back for the runs of a rare kind."""
 
 
 async def show(visit: Visit) -> Response:
@@ -53,8 +60,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     if facts.gone:
         raise NotFound(DEAD_END)
     engine = await visit.board.store.engine()
-    # Finished jobs are one list; a walk over all jobs would pass a whole backlog before it meets a run.
-    others = await engine.find(Query(kinds=frozenset({facts.job.kind}), statuses=FINISHED, limit=OTHERS))
+    others = await _others(engine, facts.job.kind)
     return live_context(visit, reading, facts) | {
         "others": job_runs.others(others.jobs, reading.census.at),
         "others_note": job_runs.others_note(others),
@@ -64,6 +70,20 @@ async def load(visit: Visit) -> dict[str, Any]:
         "revealed": None,
         "may_reveal": visit.may("operate", facts.job.queue),
     }
+
+
+async def _others(engine: Engine, kind: str) -> Page:
+    """The latest runs of a kind. A rare kind is looked for further back, but not for long."""
+    # Finished jobs are one list; a walk over all jobs would pass a whole backlog before it meets a run.
+    query = Query(kinds=frozenset({kind}), statuses=FINISHED, limit=OTHERS)
+    found = await engine.find(query)
+    for _ in range(FURTHER):
+        if len(found.jobs) >= OTHERS or found.cursor is None:
+            break
+        rest = OTHERS - len(found.jobs)
+        more = await engine.find(msgspec.structs.replace(query, limit=rest, cursor=found.cursor))
+        found = Page([*found.jobs, *more.jobs], more.cursor, found.scanned + more.scanned)
+    return found
 
 
 def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]:
@@ -96,13 +116,13 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
     }
 
 
-def _facts(visit: Visit, job: Job, record: records.Job, reading: Reading) -> list[tuple[str, str, str]]:
+def _facts(visit: Visit, job: Job, record: records.Job, reading: Reading) -> list[tuple[str, str | Markup, str]]:
     """Name, text and link of what is set; nothing for what is not."""
     place = next((one for one in reading.presences if one.worker == job.worker), None)
     whose = origin(job.payload)
-    kept = ""
+    kept: str | Markup = ""
     if record.expires_at is not None:
-        kept = f"until {absolute(record.expires_at)}"
+        kept = Markup("until {}").format(time(record.expires_at))
     found = [
         ("Queue", job.queue, visit.url(f"queues/{quote(job.queue, safe='')}")),
         ("Priority", str(job.priority), ""),
@@ -124,16 +144,21 @@ def _facts(visit: Visit, job: Job, record: records.Job, reading: Reading) -> lis
             visit.url("workers"),
         ),
         ("Isolation", record.isolation or "", ""),
-        ("Enqueued", absolute(job.created_at), ""),
-        ("Due", absolute(job.scheduled_at) if job.scheduled_at != job.created_at else "", ""),
-        ("Started", "" if job.started_at is None else absolute(job.started_at), ""),
-        ("Finished", "" if job.finished_at is None else absolute(job.finished_at), ""),
+        ("Enqueued", time(job.created_at), ""),
+        ("Due", _due(job.scheduled_at, reading.census.at) if job.scheduled_at != job.created_at else "", ""),
+        ("Started", "" if job.started_at is None else time(job.started_at), ""),
+        ("Finished", "" if job.finished_at is None else time(job.finished_at), ""),
         ("Timeout", span(record.timeout) if record.timeout else "none", ""),
         ("Backoff", _backoff(record.backoff), ""),
         ("Kept", kept, ""),
         ("Copy", record.successor or "", visit.url(f"jobs/{record.successor}") if record.successor else ""),
     ]
     return [(name, text, link) for name, text, link in found if text]
+
+
+def _due(at: Instant, now: Instant) -> Markup:
+    """When it is due; of a moment to come also how soon."""
+    return Markup("{}, {}").format(time(at), until(at, now)) if at > now else time(at)
 
 
 def _backoff(given: Backoff | None) -> str:

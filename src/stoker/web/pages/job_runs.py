@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from stoker import records
 from stoker.model.derived import error_line, normalized_error
 from stoker.model.events import Event
@@ -13,9 +15,10 @@ from stoker.model.job import Job, Status
 from stoker.model.life import Part
 from stoker.model.query import Page
 from stoker.model.time import SECOND, Instant, instant
-from stoker.model.words import absolute, clock, count, share, span, until
+from stoker.model.words import clock, count, share, span, until
 from stoker.web import marks
 from stoker.web.hub import Reading
+from stoker.web.words import time
 
 LOOKS: Final = {"waiting": "b-wait", "running": "b-run", "between": "b-retry", "died": "b-dead", "left_out": "b-none"}
 NAMES: Final = {"waiting": "in line", "running": "running", "between": "between attempts", "left_out": "left out"}
@@ -35,7 +38,7 @@ def part_of_life(part: Part, now: Instant) -> marks.Part:
     return marks.Part(LOOKS[part.phase], part.length, words[part.phase])
 
 
-def ends(job: records.Job, status: str, now: Instant) -> str:
+def ends(job: records.Job, status: str, now: Instant) -> str | Markup:
     """What stands at the right end of the life bar."""
     if status == "running":
         started = instant(job.started_at) if job.started_at else now
@@ -45,7 +48,7 @@ def ends(job: records.Job, status: str, now: Instant) -> str:
         if due > now:
             return f"now {clock(now, now)}, {'next attempt' if status == 'retrying' else 'due'} {until(due, now)}"
         return f"now {clock(now, now)}, due since {span(now - due)}"
-    return f"{absolute(job.finished_at) if job.finished_at else ''} {status}"
+    return Markup("{} {}").format(time(job.finished_at) if job.finished_at else "", status)
 
 
 def attempts(job: Job, events: Sequence[Event], reading: Reading, wanted: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
 from stoker.model.query import ALLOWED, Cancel, Census, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
 from stoker.model.time import SECOND, Instant, instant
-from stoker.model.words import ago, span, until
+from stoker.model.words import ago, clock, span, until
 from stoker.records import Job
 from stoker.web import view
 from stoker.web.hub import Reading, Want
@@ -288,8 +288,13 @@ def row(visit: Visit, job: Job, now: Instant) -> dict[str, Any]:
         "took": span(took) if took is not None else "–",
         "at": _moment(job, status),
         "when": _when(job, status, now),
+        "clock": clock(job.scheduled_at, now) if status in COMING and instant(job.scheduled_at) > now else "",
         "url": visit.url(f"jobs/{job.id}"),
     }
+
+
+COMING: Final = frozenset({"scheduled", "retrying"})
+"""Statuses of jobs that are due at a moment to come."""
 
 
 def _note(job: Job, status: str) -> str:
@@ -314,7 +319,7 @@ def _when(job: Job, status: str, now: Instant) -> str:
         return span((now - at) // SECOND * SECOND if now - at > 10 * SECOND else now - at)
     if status == "ready":
         return f"waits {span(now - at)}"
-    if status in {"scheduled", "retrying"}:
+    if status in COMING:
         return f"due {until(at, now)}" if at > now else "due now"
     return ago(at, now)
 

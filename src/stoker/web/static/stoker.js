@@ -24,7 +24,9 @@
 
   // --- times: UTC as the server writes them, or this machine's zone --------------------------------------------------
   const zone = one("#zone");
-  const local = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+  const parts = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  const exact = new Intl.DateTimeFormat("sv-SE", { ...parts, fractionalSecondDigits: 3, timeZoneName: "short" });
+  const local = { format: (at) => exact.format(at).replace(",", ".") }; // as the server writes it, with the zone
   function showZone() {
     const here = localStorage.getItem("stoker-zone") === "local";
     if (zone) zone.textContent = here ? "Local times" : "Times in UTC";
