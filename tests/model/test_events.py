@@ -25,6 +25,7 @@ from stoker.model.events import (
     transition_to_pending,
     transition_to_running,
     transitions_of_alter,
+    window_of,
     with_record,
 )
 from stoker.model.groups import Closing, new_group
@@ -32,7 +33,7 @@ from stoker.model.job import Claim, Draft, Failure, Job, Options, Receipt, Settl
 from stoker.model.lifecycle import SETTLED, conclude
 from stoker.model.outcome import Snoozed
 from stoker.model.query import Cancel, Clone, Delete, Former, Repair, Restore, RunNow, Tally
-from stoker.model.time import HOUR, SECOND
+from stoker.model.time import HOUR, LATEST, MINUTE, SECOND
 from stoker.model.unique import Unique
 
 NOW = 5_000_000
@@ -277,6 +278,14 @@ def test_a_job_without_events_has_those_that_its_record_tells_of() -> None:
         assert [(one.at, one.type, one.attempt, one.duration) for one in found] == told
         assert with_record(found, job) == found
     assert with_record([], lives[2][0])[-1].total == 35
+
+
+@pytest.mark.spec("EVENT-12")
+def test_events_of_a_job_are_looked_for_in_its_life() -> None:
+    """With a minute to spare; of a job that goes on, to the end of time."""
+    over = stored(Status.DONE, attempts=1, started_at=20, finished_at=25)
+    assert window_of(over, 7) == Window(10 - MINUTE, 25 + MINUTE, job=over.id, limit=7)
+    assert window_of(stored(Status.RUNNING)).until == LATEST
 
 
 @pytest.mark.spec("EVENT-12")

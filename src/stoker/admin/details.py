@@ -14,12 +14,12 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Presence
 from stoker.model.derived import runs_long
-from stoker.model.events import Event, Window, with_record
+from stoker.model.events import Event, window_of, with_record
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import ORIGINAL, PARENT, Status
 from stoker.model.origin import origin
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
-from stoker.model.time import LATEST, moment
+from stoker.model.time import moment
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ async def detail(asking: Asking, job: str) -> JobDetail:
     found = await asking.stored(job)
     engine = await asking.engine()
     now = await engine.now()
-    events = await engine.events(Window(0, LATEST, job=found.id))
+    events = await engine.events(window_of(found))
     group = None
     if found.options.group is not None:
         [group] = await engine.groups([found.options.group])

@@ -389,13 +389,13 @@ class Timeline(Protocol):
     async def record(
         self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
     ) -> int:
-        """Append events and overwrite whole points, in one atomic step; returns how many events were written.
+        """Append events and overwrite whole points, in one atomic step; returns how many events it was given.
 
         `now` is the recorder's reading of the clock its events are stamped with; each event is shifted by the
         difference to the store's clock. `chunk` is an id (16 random bytes) of this call: a call with an id that was
         written within `REMEMBERED` changes nothing and returns 0, so a call whose reply was lost can be repeated.
-        Events of jobs that are gone are written too, but not those from before an operator deleted the job: deleting
-        removes stored events and refuses later ones. Empty: 0.
+        Events of jobs that are gone are kept too, but those from before an operator deleted the job are not returned by
+        any call: deleting removes stored events, and those that come within `REMEMBERED`. Empty: 0.
         """
         ...
 

@@ -17,7 +17,7 @@ from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Job, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import TOLD
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Former, Repair, Requeue, Restore, Tally
-from stoker.model.time import HOUR, SECOND, Instant, Span
+from stoker.model.time import HOUR, LATEST, MINUTE, SECOND, Instant, Span
 
 MOST_SAMPLES = 10_000
 """Store timings kept per kind between two drains."""
@@ -108,6 +108,12 @@ class Window(msgspec.Struct, frozen=True):
     queue: str | None = None
     job: JobId | None = None
     limit: int = 10_000
+
+
+def window_of(job: Job, limit: int = 10_000) -> Window:
+    """The time in which a job can have had events; a process hears of an end a little later than the record says."""
+    until = LATEST if job.finished_at is None else job.finished_at + MINUTE
+    return Window(job.created_at - MINUTE, until, job=job.id, limit=limit)
 
 
 class Timings(msgspec.Struct, frozen=True):

@@ -525,7 +525,7 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one `expire` removed. `events` includes those of removed jobs; `repairs` are those of wrong numbers."""
+    """How much one `expire` removed. `events` are those that were too old; `repairs` are those of wrong numbers."""
 
     jobs: int = 0
     events: int = 0

@@ -61,7 +61,7 @@ async def found(engine: PostgresEngine, true: Callable[[dict[str, Check]], bool]
 async def test_a_server_in_order_has_nothing_to_complain_of(server: PostgresServer) -> None:
     async with opened(server.url) as engine:
         assert await complaints(engine) == {}
-    assert {"ready_id", "done_listed", "event_at"} <= expected_indexes()
+    assert {"ready_id", "done_listed", "event_first"} <= expected_indexes()
 
 
 async def test_a_held_snapshot(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +86,12 @@ async def test_a_replication_slot_without_a_reader(server: PostgresServer) -> No
 
 async def test_a_missing_and_an_invalid_index(server: PostgresServer) -> None:
     async with opened(server.url) as engine:
-        server.sql("drop index stoker.event_job")
-        assert "stoker.event_job is missing" in (await complaints(engine))["indexes"].read
-        server.sql("create index event_job on stoker.event (job)")
-        server.sql("update pg_index set indisvalid = false where indexrelid = 'stoker.event_job'::regclass")
-        assert "stoker.event_job is invalid" in (await complaints(engine))["indexes"].read
-        server.sql("reindex index stoker.event_job")
+        server.sql("drop index stoker.event_first")
+        assert "stoker.event_first is missing" in (await complaints(engine))["indexes"].read
+        server.sql("create index event_first on stoker.event (first, n)")
+        server.sql("update pg_index set indisvalid = false where indexrelid = 'stoker.event_first'::regclass")
+        assert "stoker.event_first is invalid" in (await complaints(engine))["indexes"].read
+        server.sql("reindex index stoker.event_first")
         assert await complaints(engine) == {}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine, counters, expire
 from stoker.model.control import Presence
-from stoker.model.events import Event, EventType
+from stoker.model.events import Event, EventType, Window
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Demand, Draft, Options, Settlement, Status
 from stoker.model.query import Query, Retention
@@ -133,9 +133,14 @@ async def test_nothing_of_an_expired_job_is_left(scene: Scene) -> None:
     assert scene.rows("failure") == 3
     scene.pass_time(40 * DAY)
     swept = await scene.engine.expire(Retention(events=90 * DAY))
-    assert (swept.jobs, swept.events) == (4, 4)
-    for table in ("job", "done", "ready", "lease", "past", "failure", "dedupe", "event", "delta"):
+    assert (swept.jobs, swept.events) == (4, 0)
+    assert await scene.engine.events(Window(0, at + DAY)) == []
+    for table in ("job", "done", "ready", "lease", "past", "failure", "dedupe", "delta"):
         assert scene.rows(table) == 0, table
+    assert scene.rows("removed") == 4
+    scene.pass_time(60 * DAY)
+    assert (await scene.engine.expire(Retention(events=90 * DAY))).events == 4
+    assert scene.rows("event") == scene.rows("removed") == 0
 
 
 @pytest.mark.spec("PGOP-11")
@@ -151,12 +156,13 @@ async def test_a_job_that_is_being_changed_waits_for_the_next_sweep(scene: Scene
 
 
 @pytest.mark.spec("PGOP-11")
-async def test_old_events_go_in_bounded_pieces(scene: Scene) -> None:
+async def test_old_events_go_in_bounded_pieces(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.engines.postgres.expire.LEAST_EVENTS", 2)
     at = scene.clock()
-    job = scene.mint()
-    await scene.engine.record([Event(at, EventType.STARTED, job, "q", "k")] * 2_500, now=at)
+    for _ in range(5):
+        await scene.engine.record([Event(at, EventType.STARTED, scene.mint(), "q", "k")] * 3, now=at)
     scene.pass_time(31 * DAY)
-    assert [(await scene.engine.expire(Retention())).events for _ in range(4)] == [1_000, 1_000, 500, 0]
+    assert [(await scene.engine.expire(Retention(limit=1))).events for _ in range(4)] == [6, 6, 3, 0]
 
 
 @pytest.mark.spec("PGOP-12")

@@ -24,7 +24,7 @@ from stoker.model.query import Query
 
 pytestmark = pytest.mark.engine("postgres")
 
-LARGE = {"job", "ready", "done", "past", "failure", "dedupe", "event", "point"}
+LARGE = {"job", "ready", "done", "past", "failure", "dedupe", "event", "removed", "point"}
 """Tables that grow with the jobs. Leases are as many as workers have batches, the rest is small by nature."""
 
 MAY_SCAN = {
@@ -73,7 +73,9 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "expire_sweep": (FIRST, LAST, 4_000, NOW, 1_000),
     "expire_sample": (500,),
     "expire_events": (NOW, 1_000),
-    "events": (NOW - 1_000_000, NOW, 10_000, None),
+    "expire_removed": (NOW, 1_000),
+    "events": (NOW - 1_000_000, -1, NOW, NOW - 1_000_000, 64, None),
+    "events_latest": (NOW, -1, NOW - 1_000_000, NOW - 1_000_000, 64, None),
     "points": (NOW - 1_000_000, NOW, ["m"]),
     "points_of_queues": (NOW - 1_000_000, NOW, ["m"], ["q0"]),
 }
@@ -91,7 +93,7 @@ BY_ID = (
         "done_drop",
         "expire_take",
     ),
-    *("erase_job", "erase_past", "erase_failure", "erase_event"),
+    *("erase_job", "erase_past", "erase_failure", "events_removed"),
 )
 """Statements about jobs named by their ids."""
 
@@ -103,9 +105,8 @@ TOGETHER = (
         "erase_job",
         "erase_past",
         "erase_failure",
-        "erase_event",
         "pass_keys",
-        "remember_jobs",
+        "remove_events",
     ),
     ("lease_ask", "trim", "trouble", "delta", "group_change", "subqueue_append"),
 )
@@ -128,7 +129,9 @@ with x as (
 ), u as (
     insert into dedupe (slot, id, firm) select 'k/' || i, id, false from x where i % 9 = 0 and i % 2 = 1
 ), e as (
-    insert into event (at, type, job, attempt, queue, kind) select at, 'started', id, 1, queue, 'k' from x
+    insert into event (first, last, low, high, count, body) select at, at + 1, id, id, 1, 'x' from x
+), r as (
+    insert into removed (job, block, at) select id, i, at from x
 ), m as (
     insert into point select at, 1, 0, 0, 0, 0, 0, queue, 'm' from x
 ), l as (
@@ -168,7 +171,7 @@ def _schemas(connection: psycopg.Connection, url: str, names: dict[str, str], ro
         asyncio.run(make(name))
     connection.execute(f"set search_path = {names['full']}".encode())
     connection.execute(ROWS.format(n=rows, now=NOW).encode())
-    connection.execute("analyze job, ready, done, past, failure, dedupe, event, point, lease")
+    connection.execute("analyze job, ready, done, past, failure, dedupe, event, removed, point, lease")
     yield names
     for name in names.values():
         connection.execute(f"drop schema {name} cascade".encode())

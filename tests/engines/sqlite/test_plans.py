@@ -87,8 +87,14 @@ PLANS = {
     "find_ended": ["SEARCH x USING COVERING INDEX stoker_done_ended (status=? AND (finished,id)<(?,?))"],
     "find_due": ["SEARCH x USING PRIMARY KEY (qid=? AND priority=? AND (due,id)>(?,?))"],
     "find_retry": ["SEARCH x USING INDEX stoker_ready_due ((due,id)>(?,?))"],
-    "delete_events": ["SEARCH stoker_events USING COVERING INDEX stoker_events_job (job=?)"],
-    "events": ["SEARCH stoker_events USING INDEX stoker_events_at (at>? AND at<?)"],
+    "events": [
+        "SEARCH b USING INDEX stoker_events_first (first>? AND first<?)",
+        "SEARCH r USING PRIMARY KEY (job>? AND job<?)",
+    ],
+    "events_latest": ["SEARCH b USING INDEX stoker_events_first (first>? AND first<?)"],
+    "events_removed": ["SEARCH r USING PRIMARY KEY (job=?)"],
+    "remove_events": ["SEARCH stoker_events"],
+    "expire_removed": ["SEARCH r USING INDEX stoker_removed_block (block<?)"],
     "outbox_head": [MESSAGES],
     "outbox_messages": [MESSAGES.replace(" m ", " stoker_messages ")],
     "outbox_ages": [MESSAGES.replace(" m ", " stoker_messages ")],
@@ -142,6 +148,7 @@ MAY_SCAN = {
     "diagnose_counts": "a check-up by a person, each count to its limit",
     "diagnose_keys": "a check-up by a person, to its limit",
     "census_subqueues": "the states of subqueues and what waits in them",
+    "events_removed": "the places of the ids that are given",
 }
 
 

@@ -51,13 +51,12 @@ class EventLog:
             if chunk in self._remembered:
                 return 0
             self.remember(chunk, now)
-        written, shift = 0, now - recorded
+        shift = now - recorded
         for event in events:
             if shift:
                 event = msgspec.structs.replace(event, at=event.at + shift)
             if event.at <= self._remembered.get(event.job, -1):
                 continue
-            written += 1
             entry = LoggedEvent(event.at, event)
             if not self._events or self._events[-1].at <= entry.at:
                 self._events.append(entry)
@@ -69,7 +68,7 @@ class EventLog:
         if len(self._events) - self._removed > self.most:
             # Drop a tenth more than needed at once, so that not every write has to shift the list.
             self._drop(len(self._events) - self.most + self.most // 10)
-        return written
+        return len(events)
 
     def remember(self, one: bytes, now: Instant) -> None:
         """Note that a chunk was written or a job deleted: later events of it are not written."""

@@ -161,8 +161,8 @@ class Store:
             self.load(unit, careful.wanted_by_drafts(careful.callbacks_of(closed)))
             unit.closings += careful.store_callbacks(unit, closed)
 
-    def apply(self, unit: UnitOfWork) -> int:
-        """Write a unit of work; returns how many events were removed with jobs."""
+    def apply(self, unit: UnitOfWork) -> None:
+        """Write a unit of work."""
         self._count_groups(unit)
         for before, after in unit.written():
             job = (after or before).id  # type: ignore[union-attr]  # one of them is a record
@@ -201,7 +201,8 @@ class Store:
         self.closings += unit.closings
         for job in unit.deleted:
             self.event_log.remember(job, unit.now)
-        return sum(self.event_log.remove(job) for job in unit.forgotten)
+        for job in unit.forgotten:
+            self.event_log.remove(job)
 
     def _place(self, entry: Entry, now: Instant, *, anew: bool) -> None:
         record = entry.record

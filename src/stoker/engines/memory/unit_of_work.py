@@ -116,14 +116,15 @@ def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:
         surplus = len(nearest) - len(gone) - max(retention.finished, 0)
         more = min(surplus, retention.limit - len(gone))
         gone = nearest[: len(gone) + max(more, 0)]
-    return Expired(jobs=len(gone), events=_remove(store, gone, now))
+    _remove(store, gone, now)
+    return Expired(jobs=len(gone))
 
 
-def _remove(store: Store, gone: Iterable[Entry], now: Instant) -> int:
-    """Delete jobs with their events; returns how many events those were."""
+def _remove(store: Store, gone: Iterable[Entry], now: Instant) -> None:
+    """Delete jobs with their events."""
     unit = UnitOfWork(now)
     records = [entry.record for entry in gone]
     store.load(unit, Wanted(frozenset(record.id for record in records)))
     for record in records:
         unit.remove(record, events=True)
-    return store.apply(unit)
+    store.apply(unit)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.sql.event_log import EventLog
 from stoker.engines.sql.steps import Steps
-from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
+from stoker.model.event_blocks import pack
+from stoker.model.events import Event, EventCount, Latency, Point, Window
 from stoker.model.time import Instant, Span
 
 if TYPE_CHECKING:
@@ -18,14 +20,11 @@ if TYPE_CHECKING:
 _RECORD_CHUNK = sql("record_chunk")
 _RECORD_EVENTS = sql("record_events")
 _RECORD_POINTS = sql("record_points")
-_EVENTS = sql("events")
-_OF_JOB = sql("events_of_job")
 _POINTS, _MERGED = sql("points"), sql("points_merged")
 _SUMMED = sql("points_summed")
 """All points of a window in one bucket: grouped by less, in two thirds of the time."""
 _OF_QUEUES, _OF_QUEUES_MERGED = sql("points_of_queues"), sql("points_of_queues_merged")
-_COUNTS = sql("event_counts")
-_LATENCIES = sql("latencies")
+_LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), list)
 _MEASURED = ("sum", "p50", "p95", "p99", "max")
 
 
@@ -44,51 +43,31 @@ def _record(
 ) -> Steps[int]:
     if chunk is not None and not (yield _RECORD_CHUNK, (chunk, unit.now)):
         return 0
-    shift, written = unit.now - recorded, 0
-    if events_:
-        rows = [(one.at + shift, one.type.value, one.job, one.queue, one.kind, one.attempt) for one in events_]
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        [(written,)] = yield (
-            _RECORD_EVENTS,
-            (*columns, [one.duration for one in events_], [one.total for one in events_]),
-        )
+    if blocks := pack(events_, unit.now - recorded):
+        rows = [(one.first, one.last, one.low, one.high, one.count, one.body) for one in blocks]
+        yield _RECORD_EVENTS, tuple(list(column) for column in zip(*rows, strict=True))
     # A statement cannot write one row twice: the last of several values wins.
     if newest := {(one.bucket, one.queue, one.metric): one for one in points_}:
         chosen = list(newest.values())
         columns = [list(column) for column in zip(*newest, strict=True)]
         measured = [[float(value) for value in map(attrgetter(name), chosen)] for name in _MEASURED]
         yield _RECORD_POINTS, (*columns, [one.count for one in chosen], *measured)
-    return written
+    return len(events_)
 
 
 async def events(store: Store, window: Window) -> list[Event]:
     """Events of the half-open window, oldest first."""
-    return await store.read(lambda _: _events(window))
-
-
-def _events(window: Window) -> Steps[list[Event]]:
-    values = (window.since, window.until, max(window.limit, 0), window.queue)
-    rows = yield (_EVENTS, values) if window.job is None else (_OF_JOB, (*values, window.job))
-    return [Event(at, EventType(type_), *rest) for at, type_, *rest in rows]
+    return await store.read(lambda _: _LOG.events(window))
 
 
 async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
     """How many events of each type each queue has in the half-open window."""
-    return await store.read(lambda _: _counts(since, until))
-
-
-def _counts(since: Instant, until: Instant) -> Steps[list[EventCount]]:
-    return [EventCount(queue, EventType(type_), n) for queue, type_, n in (yield _COUNTS, (since, until))]
+    return await store.read(lambda _: _LOG.counts(since, until))
 
 
 async def latencies(store: Store, window: Window) -> list[Latency]:
     """The times of completed jobs of the half-open window, latest first."""
-    return await store.read(lambda _: _latencies(window))
-
-
-def _latencies(window: Window) -> Steps[list[Latency]]:
-    values = (window.since, window.until, max(window.limit, 0), window.queue, window.job)
-    return [Latency(*row) for row in (yield _LATENCIES, values)]
+    return await store.read(lambda _: _LOG.latencies(window))
 
 
 async def points(

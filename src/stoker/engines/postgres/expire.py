@@ -18,6 +18,7 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit, erasure
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql.steps import Row, Steps, Together
+from stoker.model.event_blocks import NEVER
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
 from stoker.model.query import Expired, Retention, Sweep
@@ -37,6 +38,9 @@ OLD_NAMES = 1_000
 
 LEAST_EVENTS = 1_000
 
+REMOVALS = 100_000
+"""So many jobs without events are forgotten at once."""
+
 FIRST, LAST = bytes(16), b"\xff" * 16
 
 _MARK = sql("mark")
@@ -46,8 +50,9 @@ _SWEEP = sql("expire_sweep")
 _TAKE = sql("expire_take")
 _FINISHED = sql("expire_finished")
 _NEAREST = sql("expire_nearest")
-_ERASE_EVENT = sql("erase_event")
-_EVENTS, _POINTS, _REMEMBERED = sql("expire_events"), sql("expire_points"), sql("expire_remembered")
+_REMOVE_EVENTS = sql("remove_events")
+_EVENTS, _POINTS = sql("expire_events"), sql("expire_points")
+_REMEMBERED, _REMOVED = sql("expire_remembered"), sql("expire_removed")
 _RECEIVED = sql("expire_received")
 _AUDIT = sql("expire_audit")
 _OPERATIONS = sql("expire_operations")
@@ -59,7 +64,6 @@ class Swept:
     """What one call has removed so far."""
 
     jobs: int = 0
-    events: int = 0
 
 
 async def expire(store: Store, retention: Retention) -> Expired:
@@ -83,8 +87,10 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
         case Sweep.JOBS:
             return (yield from _expire_jobs(unit, retention))
         case Sweep.EVENTS:
+            counts = yield _EVENTS, (now - retention.events, limit)
             yield _REMEMBERED, (now - REMEMBERED, limit)
-            return Expired(events=len((yield _EVENTS, (now - retention.events, limit))))
+            yield _REMOVED, (now - REMEMBERED, REMOVALS)
+            return Expired(events=sum(n for (n,) in counts))
         case Sweep.POINTS:
             return Expired(points=len((yield _POINTS, (now - retention.points,))))
         case Sweep.PRESENCES:
@@ -110,7 +116,7 @@ def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
     yield from _walk(swept, "expire.all", LAST, WHOLE_STRETCH, unit.now, limit - swept.jobs)
     if retention.finished is not None:
         yield from _surplus(unit, swept, max(retention.finished, 0), limit - swept.jobs)
-    return Expired(jobs=swept.jobs, events=swept.events)
+    return Expired(jobs=swept.jobs)
 
 
 def _old(now: Instant) -> Steps[JobId | None]:
@@ -130,9 +136,8 @@ def _walk(swept: Swept, mark: str, bound: JobId, stretch: int, now: Instant, lim
     place, end, round_ = start, bound, start == FIRST
     while stretch > 0 and limit > 0:
         step = min(STEP, stretch)
-        [(jobs, events, looked, last, expired, last_expired)] = yield _SWEEP, (place, end, step, now, limit)
+        [(jobs, looked, last, expired, last_expired)] = yield _SWEEP, (place, end, step, now, limit)
         swept.jobs += jobs
-        swept.events += events
         stretch -= looked
         limit -= expired
         if limit == 0:
@@ -160,4 +165,4 @@ def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Steps[None]:
     swept.jobs += len(rows)
     gone = [job for job, *_ in rows]
     yield Together(tuple(erasure(gone)))
-    swept.events += len((yield _ERASE_EVENT, (gone,)))
+    yield _REMOVE_EVENTS, (gone, NEVER)

@@ -63,7 +63,7 @@ _LEASE_CLOSE, _LEASE_DROP, _LEASE_ASK = sql("lease_close"), sql("lease_drop"), s
 _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_past")
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
 _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
-_ERASE_EVENT, _REMEMBER = sql("erase_event"), sql("remember_jobs")
+_REMOVE_EVENTS = sql("remove_events")
 _GROUP_SHARE, _KNOWN_OPTIONS = sql("group_share"), sql("known_options")
 _GROUP_MAKE, _GROUP_JOIN, _GROUP_CHANGE = sql("group_make"), sql("group_join"), sql("group_change")
 
@@ -450,10 +450,8 @@ class Unit(SqlUnit):
         if records:
             for part in erasure([record.id for record in records]):
                 difference.add(part)
-        if self.forgotten:
-            difference.add((_ERASE_EVENT, (sorted(self.forgotten),)))
         if self.deleted:
-            difference.add((_REMEMBER, (sorted(self.deleted), self.now)))
+            difference.add((_REMOVE_EVENTS, (sorted(self.deleted), self.now)))
 
     def _write_keys(self, difference: Difference, changes: list[Written]) -> None:
         """Release keys, and pass others to the jobs that hold them now."""

@@ -85,10 +85,9 @@ async def _alter(
             alteration.removed(position)
         else:
             alteration.run([position])
-    if unit.shard is store.home and unit.deleted:
-        traces = await event_log.traces(store, sorted(unit.deleted))
+    if unit.shard is store.home:
         for job in sorted(unit.deleted):
-            event_log.erase(store, unit, job, traces.get(job, ()))
+            event_log.erase(store, unit, job)
     return alteration
 
 

@@ -1,7 +1,9 @@
 """Stores events and points, in the home shard.
 
-Both are sorted sets in byte order, so a window is a range. An event is time · serial · the rest, a point is bucket ·
-queue · metric · values. A second set leads from a job to its events. Memory is all there is, so both are bounded:
+Events are stored in blocks (model.event_blocks). `blocks` is a sorted set in byte order, so a window is a range: when
+the first event happened · serial · when the last one did · how many · the ends of their jobs' ids. `bodies` holds the
+same with the packed events behind it, by serial. A serial counts events: the difference of two says how many lie
+between. Points are a sorted set too: bucket · queue · metric · values. Memory is all there is, so both are bounded:
 beyond `MOST_EVENTS` and `MOST_POINTS` the oldest are removed, whatever the retention.
 """
 
@@ -10,42 +12,57 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, EventType, Latency, Point, Window
+from stoker.model.event_blocks import (
+    NEVER,
+    Block,
+    EventCounter,
+    EventList,
+    Removal,
+    Removals,
+    StoredBlock,
+    jobs_of,
+    pack,
+)
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, Latency, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.stats import Values, merged
-from stoker.model.time import Instant, Span
+from stoker.model.time import MINUTE, Instant, Span
 
 MOST_EVENTS = 250_000
 MOST_POINTS = 500_000
-CHUNK = 2_000
-"""How many entries one reply brings."""
+PAGE = 64
+"""How many blocks one reply brings."""
+HEADS = 2_000
+"""How many of the heads of blocks."""
 POINTS_CHUNK = 8_000
 """The same of points, which are short."""
 MOST_RANGES = 2_000
 """Of points of a few queues: how many ranges one script reads; while it runs, the server does nothing else."""
 
-KEYS = ("events", "trail", "points", "serial", "tickets", "presences", "locks", "writes", "writers")
+KEYS = (
+    *("blocks", "bodies", "points", "serial", "tickets", "deleted", "removed"),
+    *("presences", "locks", "writes", "writers"),
+)
 """What the scripts of the home shard are given, in their order."""
 
 _RECORD = script("record")
 _CROSS_OUT = script("cross_out")
 _POINTS_OF = script("points_of")
 
-_TYPES = {kind: bytes([65 + place]) for place, kind in enumerate(EventType)}
-_NAMES = {char: kind for kind, char in _TYPES.items()}
-_REST = struct.Struct(">c16sIqB")
-_TOTAL = struct.Struct(">q")
+_HEAD = struct.Struct(">QQQI16s16s")
+_REST = struct.Struct(">QI16s16s")
 _COUNT = struct.Struct(">q")
 _VALUES = struct.Struct(">q5d")
 _LATEST = (1 << 63) - 1
-_NEVER = -1
 
 
 def keys(store: Store) -> list[str]:
@@ -59,71 +76,121 @@ async def record(
     """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
     if not events and not points:
         return 0
-    args: list[bytes | int] = [chunk or os.urandom(16), recorded, MOST_EVENTS, MOST_POINTS, REMEMBERED]
-    args += (MOST_REMEMBERED, len(events))
-    for event in events:
-        args += (event.at, _packed(event))
+    blocks = _packed(events, await store.now() - recorded) if events else []
+    args: list[bytes | int] = [chunk or os.urandom(16), MOST_EVENTS, MOST_POINTS, REMEMBERED, MOST_REMEMBERED]
+    args.append(len(blocks))
+    for one in blocks:
+        args += (one.count, eight(one.first), _REST.pack(one.last, one.count, one.low, one.high), one.body)
     for point in points:
         args += (_name(point), _values(point))
-    return int(await store.run(_RECORD, store.home, args, more=keys(store)))
+    taken = await store.run(_RECORD, store.home, args, more=keys(store))
+    return len(events) if taken else 0
+
+
+def _packed(events: Sequence[Event], shift: Span) -> list[Block]:
+    """Blocks of events; none happened before the year 1970."""
+    blocks = pack(events, shift)
+    if any(block.first < 0 for block in blocks):
+        blocks = pack([msgspec.structs.replace(one, at=max(one.at, -shift)) for one in events], shift)
+    return blocks
 
 
 async def events(store: Store, window: Window) -> list[Event]:
     """Events of the half-open window, oldest first."""
-    since, until = _clamped(window.since), _clamped(window.until)
-    if since >= until or window.limit < 1:
-        return []
-    if window.job is not None:
-        return await _of_job(store, window, since, until)
-    found: list[Event] = []
-    start, end = b"[" + eight(since), b"(" + eight(until)
-    while True:
-        chunk = await _range(store, "events", start, end)
-        for event in map(_read, chunk):
-            if window.queue is None or event.queue == window.queue:
-                found.append(event)
-                if len(found) == window.limit:
-                    return found
-        if len(chunk) < CHUNK:
-            return found
-        start = b"(" + chunk[-1]
-
-
-async def _of_job(store: Store, window: Window, since: Instant, until: Instant) -> list[Event]:
-    job = window.job
-    assert job is not None
-    start, end = b"[" + job + eight(since), b"(" + job + eight(until)
-    places = [entry[16:] for entry in await _range(store, "trail", start, end, whole=True)]
-    key = store.home.key("events")
-    replies = await store.connection.pipeline([("ZRANGEBYLEX", key, *_behind(place)) for place in places])
-    found = [_read(reply[0]) for reply in replies if reply]
-    return [event for event in found if window.queue is None or event.queue == window.queue][: window.limit]
+    found = EventList(window)
+    await _collect(store, found, window)
+    return found.events()
 
 
 async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
     """How many events of each type each queue has in the half-open window."""
-    found: Counter[tuple[str, EventType]] = Counter()
-    for event in await _between(store, since, until):
-        found[event.queue, event.type] += 1
-    return [EventCount(queue, type_, n) for (queue, type_), n in sorted(found.items())]
+    found = EventCounter(since, until)
+    await _collect(store, found, Window(since, until))
+    return found.counts()
 
 
 async def latencies(store: Store, window: Window) -> list[Latency]:
     """The times of completed jobs of the half-open window, latest first."""
-    found = [
-        Latency(event.queue, event.at, event.duration, event.total)
-        for event in await _between(store, window.since, window.until)
-        if event.type is EventType.COMPLETED and event.duration is not None and event.total is not None
-        if window.queue in (None, event.queue) and window.job in (None, event.job)
+    found = EventList(window, latest=True)
+    await _collect(store, found, window, latest=True)
+    return found.latencies()
+
+
+async def _collect(store: Store, found: EventList | EventCounter, window: Window, *, latest: bool = False) -> None:
+    """Let a reader have the blocks that may hold events of a window, until it has enough."""
+    if window.limit < 1:
+        return
+    async for page in _pages(store, window, latest=latest):
+        blocks = await _stored(store, page)
+        removals = await _removals(store, blocks)
+        for block in blocks:
+            if found.suffices(block):
+                return
+            found.add(block, removals)
+
+
+class _Head(NamedTuple):
+    """What a block begins with."""
+
+    first: Instant
+    serial: int
+    last: Instant
+    size: int
+    low: JobId
+    high: JobId
+
+
+async def _pages(store: Store, window: Window, *, latest: bool) -> AsyncIterator[list[_Head]]:
+    """The heads of blocks that may hold events of a window, page by page."""
+    since, until = _clamped(window.since), _clamped(window.until)
+    # No block reaches beyond its minute.
+    start, end = b"[" + eight(since // MINUTE * MINUTE), b"(" + eight(until)
+    page: list[_Head] = []
+    while since < until:
+        command, bounds = ("ZREVRANGEBYLEX", (end, start)) if latest else ("ZRANGEBYLEX", (start, end))
+        key = store.home.key("blocks")
+        heads: list[bytes] = await store.connection.call(command, key, *bounds, "LIMIT", 0, HEADS)
+        for head in map(_read, heads):
+            if head.last >= since and (window.job is None or head.low <= window.job <= head.high):
+                page.append(head)
+                if len(page) == PAGE:
+                    yield page
+                    page = []
+        if len(heads) < HEADS:
+            break
+        if latest:
+            end = b"(" + heads[-1]
+        else:
+            start = b"(" + heads[-1]
+    if page:
+        yield page
+
+
+async def _stored(store: Store, heads: Sequence[_Head]) -> list[StoredBlock]:
+    """Blocks by their heads, without those that are gone meanwhile."""
+    key = store.home.key("bodies")
+    replies = await store.connection.pipeline([("ZRANGEBYSCORE", key, head.serial, head.serial) for head in heads])
+    return [
+        StoredBlock(head.serial, head.first, head.last, reply[0][_HEAD.size :])
+        for head, reply in zip(heads, replies, strict=True)
+        if reply
     ]
-    return found[::-1][: max(window.limit, 0)]
 
 
-async def _between(store: Store, since: Instant, until: Instant) -> list[Event]:
-    since, until = _clamped(since), _clamped(until)
-    if since >= until:
-        return []
-    return [_read(one) for one in await _range(store, "events", b"[" + eight(since), b"(" + eight(until), whole=True)]
+async def _removals(store: Store, blocks: Sequence[StoredBlock]) -> Removals:
+    """What was removed of the jobs of some blocks."""
+    deleted, removed = store.home.key("deleted"), store.home.key("removed")
+    if not any(await store.connection.pipeline([("ZCARD", deleted), ("ZCARD", removed)])):
+        return {}
+    jobs = list({job for block in blocks for job in jobs_of(block)})
+    found: dict[JobId, Removal] = {}
+    for start in range(0, len(jobs), HEADS):
+        some = jobs[start : start + HEADS]
+        at, serial = await store.connection.pipeline([("ZMSCORE", deleted, *some), ("ZMSCORE", removed, *some)])
+        for job, instant, number in zip(some, at, serial, strict=True):
+            if instant is not None or number is not None:
+                found[job] = Removal(int(number or 0), NEVER if instant is None else int(instant))
+    return found
 
 
 async def points(
@@ -201,7 +268,7 @@ async def _stored_points(
     names = sorted(queue.encode() for queue in queues)
     found: list[bytes] = []
     if not names:
-        found = await _range(store, "points", start, end, whole=True, size=POINTS_CHUNK)
+        found = await _range(store, "points", start, end)
         named = b"|".join(re.escape(metric.encode()) for metric in metrics)
         return list(filter(re.compile(b"\0(?:" + named + b")\0").search, found))
     while start:
@@ -214,76 +281,35 @@ async def _stored_points(
 # --- events of jobs that go -------------------------------------------------------------------------------------
 
 
-async def cross_out(store: Store, jobs: Sequence[JobId], *, deleted: bool = False) -> int:
-    """Remove the events of jobs that are gone; returns how many those were. `deleted`: late ones are kept out too."""
-    gone = 0
+async def cross_out(store: Store, jobs: Sequence[JobId], *, deleted: bool = False) -> None:
+    """Hide the events of jobs that are gone. `deleted`: late ones too."""
     for at in range(0, len(jobs), 1_000):
         args = ("1" if deleted else "", *jobs[at : at + 1_000])
-        gone += int(await store.run(_CROSS_OUT, store.home, args, more=keys(store)))
-    return gone
+        await store.run(_CROSS_OUT, store.home, args, more=keys(store))
 
 
-async def traces(store: Store, jobs: Sequence[JobId]) -> dict[JobId, list[bytes]]:
-    """The entries of these jobs in the trail, for those that have any."""
-    key = store.home.key("trail")
-    replies = await store.connection.pipeline([("ZRANGEBYLEX", key, *_behind(job)) for job in jobs])
-    return {job: reply for job, reply in zip(jobs, replies, strict=True) if reply}
-
-
-def erase(store: Store, unit: Unit, job: JobId, trail: Sequence[bytes]) -> None:
-    """Remove a deleted job's events, found by `traces`, with a unit of the home shard, and keep out late ones."""
-    unit.write("ZADD", store.home.key("tickets"), unit.now, job)
-    for entry in trail:
-        unit.write("ZREMRANGEBYLEX", store.home.key("events"), *_behind(entry[16:]))
-        unit.write("ZREM", store.home.key("trail"), entry)
+def erase(store: Store, unit: Unit, job: JobId) -> None:
+    """Hide a deleted job's events, also late ones, with a unit of the home shard."""
+    unit.write("ZADD", store.home.key("deleted"), unit.now, job)
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------
 
 
-async def _range(
-    store: Store, name: str, start: bytes, end: bytes, *, whole: bool = False, size: int = CHUNK
-) -> list[bytes]:
-    """The entries of a range: one chunk of them, or all, chunk by chunk."""
+async def _range(store: Store, name: str, start: bytes, end: bytes) -> list[bytes]:
+    """The entries of a range, chunk by chunk."""
     found: list[bytes] = []
     while True:
         key = store.home.key(name)
-        chunk: list[bytes] = await store.connection.call("ZRANGEBYLEX", key, start, end, "LIMIT", 0, size)
+        chunk: list[bytes] = await store.connection.call("ZRANGEBYLEX", key, start, end, "LIMIT", 0, POINTS_CHUNK)
         found += chunk
-        if not whole or len(chunk) < size:
+        if len(chunk) < POINTS_CHUNK:
             return found
         start = b"(" + chunk[-1]
 
 
-def _behind(prefix: bytes) -> tuple[bytes, bytes]:
-    """The range of everything that begins so; no entry goes on with a byte of all ones."""
-    return b"[" + prefix, b"(" + prefix + b"\xff"
-
-
-def _packed(event: Event) -> bytes:
-    duration = _NEVER if event.duration is None else event.duration
-    kind = event.kind.encode()
-    names = kind + event.queue.encode()
-    total = b"" if event.total is None else b"\0" + _TOTAL.pack(event.total)
-    return _REST.pack(_TYPES[event.type], event.job, event.attempt, duration, len(kind)) + names + total
-
-
-def _read(stored: bytes) -> Event:
-    at = int.from_bytes(stored[:8])
-    char, job, attempt, duration, size = _REST.unpack_from(stored, 16)
-    names = stored[16 + _REST.size :]
-    # No name holds a zero byte.
-    queue, has_total, total = names[size:].partition(b"\0")
-    return Event(
-        at,
-        _NAMES[char],
-        job,
-        queue.decode(),
-        names[:size].decode(),
-        attempt,
-        None if duration == _NEVER else duration,
-        _TOTAL.unpack(total)[0] if has_total else None,
-    )
+def _read(head: bytes) -> _Head:
+    return _Head(*_HEAD.unpack(head))
 
 
 def _name(point: Point) -> bytes:

@@ -64,54 +64,51 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
 
 async def _expire_jobs(store: Store, retention: Retention) -> Expired:
     left = max(retention.limit, 0)
-    jobs = events = 0
+    jobs = 0
     shards = await store.shards()
     for shard in shards:
         await move.deliver(store, shard)
-        gone, crossed = await _outdated(store, shard, left - jobs)
-        jobs, events = jobs + gone, events + crossed
+        jobs += await _outdated(store, shard, left - jobs)
     if retention.finished is not None and jobs < left:
-        gone, crossed = await _surplus(store, shards, max(retention.finished, 0), left - jobs)
-        jobs, events = jobs + gone, events + crossed
-    return Expired(jobs=jobs, events=events)
+        jobs += await _surplus(store, shards, max(retention.finished, 0), left - jobs)
+    return Expired(jobs=jobs)
 
 
-async def _outdated(store: Store, shard: Shard, limit: int) -> tuple[int, int]:
-    """Remove jobs past their expiry; returns how many, and how many of their events."""
-    jobs = events = 0
+async def _outdated(store: Store, shard: Shard, limit: int) -> int:
+    """Remove jobs past their expiry; returns how many."""
+    jobs = 0
     while jobs < limit:
         wanted = min(AT_ONCE, limit - jobs)
-        gone, crossed = await _remove(store, shard, wanted, [])
-        jobs, events = jobs + len(gone), events + crossed
-        if len(gone) < wanted:
+        gone = await _remove(store, shard, wanted, [])
+        jobs += gone
+        if gone < wanted:
             break
-    return jobs, events
+    return jobs
 
 
-async def _remove(store: Store, shard: Shard, limit: int, ids: list[JobId]) -> tuple[list[JobId], int]:
+async def _remove(store: Store, shard: Shard, limit: int, ids: list[JobId]) -> int:
     more = [shard.key(name) for name in event_log.KEYS]
-    gone, events = await store.run(_EXPIRE, shard, [limit, *ids], more=more)
+    gone: list[JobId] = await store.run(_EXPIRE, shard, [limit, *ids], more=more)
     if gone and shard is not store.home:
-        events += await event_log.cross_out(store, gone)
-    return gone, events
+        await event_log.cross_out(store, gone)
+    return len(gone)
 
 
-async def _surplus(store: Store, shards: list[Shard], kept: int, limit: int) -> tuple[int, int]:
-    """Remove the jobs nearest to their expiry, beyond the number that is kept."""
+async def _surplus(store: Store, shards: list[Shard], kept: int, limit: int) -> int:
+    """Remove the jobs nearest to their expiry, beyond the number that is kept; returns how many."""
     surplus = min(sum([await _finished(store, shard) for shard in shards]) - kept, limit)
     if surplus <= 0:
-        return 0, 0
+        return 0
     nearest: list[tuple[Instant, JobId, int]] = []
     for place, shard in enumerate(shards):
         nearest += [(expires, job, place) for expires, job in await _nearest(store, shard, surplus)]
     nearest = sorted(nearest)[:surplus]
-    jobs = events = 0
+    jobs = 0
     for place, shard in enumerate(shards):
         ids = [job for _, job, where in nearest if where == place]
         for start in range(0, len(ids), AT_ONCE):
-            gone, crossed = await _remove(store, shard, AT_ONCE, ids[start : start + AT_ONCE])
-            jobs, events = jobs + len(gone), events + crossed
-    return jobs, events
+            jobs += await _remove(store, shard, AT_ONCE, ids[start : start + AT_ONCE])
+    return jobs
 
 
 async def _finished(store: Store, shard: Shard) -> int:

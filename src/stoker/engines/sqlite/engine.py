@@ -420,15 +420,15 @@ class SqliteEngine(Documents):
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:
-        return await self._store.read(lambda _: event_log.events(window))
+        return await self._store.read(lambda _: event_log.LOG.events(window))
 
     @timed(write=False)
     async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
-        return await self._store.read(lambda _: event_log.counts(since, until))
+        return await self._store.read(lambda _: event_log.LOG.counts(since, until))
 
     @timed(write=False)
     async def latencies(self, window: Window) -> list[Latency]:
-        return await self._store.read(lambda _: event_log.latencies(window))
+        return await self._store.read(lambda _: event_log.LOG.latencies(window))
 
     @timed(write=False)
     async def points(

@@ -18,13 +18,16 @@ _EXPIRED = sql("expire_jobs")
 _DONE = sql("expire_done")
 _KEEPS = sql("done_keeps")
 _FINISHED = sql("expire_finished")
-_EVENTS, _REMEMBERED = sql("expire_events"), sql("expire_remembered")
+_EVENTS, _REMEMBERED, _REMOVED = sql("expire_events"), sql("expire_remembered"), sql("expire_removed")
 _POINTS = sql("expire_points")
 _PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
 _LOCKS = sql("expire_locks")
 _RECEIVED = sql("expire_received")
 _AUDIT = sql("expire_audit")
 _OPERATIONS = sql("expire_operations")
+
+REMOVALS = 100_000
+"""So many jobs without events are forgotten at once."""
 
 OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
@@ -41,8 +44,10 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
         case Sweep.JOBS:
             return (yield from _expire_jobs(unit, retention))
         case Sweep.EVENTS:
+            counts = yield _EVENTS, (now - retention.events,)
             yield _REMEMBERED, (now - REMEMBERED,)
-            return Expired(events=len((yield _EVENTS, (now - retention.events,))))
+            yield _REMOVED, (now - REMEMBERED, REMOVALS)
+            return Expired(events=sum(n for (n,) in counts))
         case Sweep.POINTS:
             return Expired(points=len((yield _POINTS, (now - retention.points,))))
         case Sweep.PRESENCES:
@@ -64,16 +69,16 @@ def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
     """Delete expired jobs; of finished jobs beyond a count those nearest to their expiry go first."""
     now, limit = unit.now, max(retention.limit, 0)
     old = yield from _nearest(now, limit)
-    events = yield from _remove(unit, old)
+    yield from _remove(unit, old)
     jobs = len(old)
     if retention.finished is not None and jobs < limit:
         [(kept,)] = yield _FINISHED, ()
         surplus = kept - jobs - max(retention.finished, 0)
         if surplus > 0:
             more = yield from _nearest(LATEST, min(surplus, limit - jobs))
-            events += yield from _remove(unit, more)
+            yield from _remove(unit, more)
             jobs += len(more)
-    return Expired(jobs=jobs, events=events)
+    return Expired(jobs=jobs)
 
 
 def _nearest(before: Instant, limit: int) -> Steps[list[JobId]]:
@@ -92,13 +97,11 @@ def keeps() -> Steps[list[Span]]:
     return found
 
 
-def _remove(unit: Unit, ids: Sequence[JobId]) -> Steps[int]:
-    """Delete jobs with their events; returns how many events those were."""
-    before = unit.events_removed
+def _remove(unit: Unit, ids: Sequence[JobId]) -> Steps[None]:
+    """Delete jobs with their events."""
     yield from unit.load(Wanted(frozenset(ids)))
     for job in ids:
         record = unit.get(job)
         assert record is not None
         unit.remove(record, events=True)
     yield from unit.write()
-    return unit.events_removed - before

@@ -23,6 +23,7 @@ from stoker.engines.sqlite.statements import sql
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord
+from stoker.model.event_blocks import NEVER
 from stoker.model.ids import JobId, text
 from stoker.model.job import LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record, Total
@@ -75,8 +76,7 @@ _HOLD = sql("key_hold")
 _RELEASE = sql("key_release")
 _RELEASE_ALL = sql("key_release_all")
 _ERASE = tuple(sql(f"delete_{table}") for table in ("body", "past", "errors"))
-_EVENTS = sql("delete_events")
-_REMEMBER = sql("remember_job")
+_REMOVE_EVENTS = sql("remove_events")
 
 
 class Mismatch(Exception):
@@ -148,7 +148,6 @@ class Unit(SqlUnit):
         self._ids = ids
         self.high: Instant = 0
         self.dropped: Span = 0
-        self.events_removed = 0
         self.divided: set[int] = set()
         """Queues that got their first subqueue in this transaction."""
         self._stored: dict[JobId, Stored] = {}
@@ -339,8 +338,6 @@ class Unit(SqlUnit):
         yield from self._write_counts()
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
-        for job in self.deleted:
-            yield _REMEMBER, (job, self.now)
         made, changes = list(self.changed_groups.values()), self.group_changes
         self._stored.clear()
         self.clear()
@@ -376,7 +373,7 @@ class Unit(SqlUnit):
         for statement in _ERASE:
             yield statement, (seq,)
         if record.id in self.forgotten:
-            self.events_removed += len((yield _EVENTS, (record.id,)))
+            yield _REMOVE_EVENTS, (record.id, self.now if record.id in self.deleted else NEVER)
 
     def _change(self, before: Record, after: Record) -> Steps[None]:
         stored = self.stored(after.id)

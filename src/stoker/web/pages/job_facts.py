@@ -9,11 +9,10 @@ from typing import NamedTuple, cast
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.errors import NotFound
-from stoker.model.events import Event, Window
+from stoker.model.events import Event, window_of
 from stoker.model.groups import Group
 from stoker.model.job import PARENT, Job, links
 from stoker.model.subqueues import SubqueueView
-from stoker.model.time import LATEST
 from stoker.web.hub import Want
 from stoker.web.visit import Visit
 
@@ -71,7 +70,7 @@ async def _facts_of(engine: Engine, id_: bytes) -> tuple[Facts | None, int]:
     [job] = await engine.get([id_])
     if job is None:
         return None, 1
-    events = await engine.events(Window(0, LATEST, job=job.id, limit=1_000))
+    events = await engine.events(window_of(job, 1_000))
     group, subqueue, relatives, calls = None, None, dict[bytes, Job](), 2
     if job.options.group is not None:
         [group] = await engine.groups([job.options.group])

@@ -1,4 +1,14 @@
-SELECT at, type, job, queue, kind, attempt, duration, total FROM stoker.event
-WHERE at >= $1 AND at < $2 AND ($4::text IS NULL OR queue = $4)
-ORDER BY at, n
-LIMIT $3
+-- A page of blocks after one of them, by the beginning of a block, before $3 and with events since $4; of a job, if one
+-- is given, those that may hold events of it. Says of each whether a job between its jobs was removed.
+SELECT
+    b.n, b.first, b.last, b.body,
+    EXISTS (SELECT 1 FROM stoker.removed AS r WHERE r.job BETWEEN b.low AND b.high)
+FROM stoker.event AS b
+WHERE
+    (b.first, b.n) > ($1::bigint, $2::bigint) AND b.first < $3 AND b.last >= $4
+    AND (
+        $6::uuid IS NULL
+        OR (b.low <= $6 AND b.high >= $6 AND position(uuid_send($6) IN b.body) > 0)
+    )
+ORDER BY b.first, b.n
+LIMIT $5

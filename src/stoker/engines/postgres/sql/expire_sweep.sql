@@ -1,6 +1,7 @@
 -- A stretch of finished jobs after $1 and up to $2, $3 at most: those that expired before $4, $5 at most, are removed with
 -- all that belongs to them (`UnitOfWork.remove`), except those that another transaction has locked. Returns how many jobs
--- and events were removed, how many jobs were looked at and the last of them, how many had expired and the last of those.
+-- were removed, how many were looked at and the last of them, how many had expired and the last of those. Their events
+-- are hidden as in `remove_events`.
 -- Ids are passed on as arrays, so that each table is searched by its index whatever number the planner expects.
 WITH w AS MATERIALIZED (
     SELECT id, expires FROM stoker.done WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3
@@ -18,8 +19,11 @@ WITH w AS MATERIALIZED (
     DELETE FROM stoker.past WHERE id = ANY(ARRAY(SELECT id FROM g))
 ), f AS (
     DELETE FROM stoker.failure WHERE id = ANY(ARRAY(SELECT id FROM g))
+), b AS (
+    SELECT n FROM stoker.event WHERE n > 0 ORDER BY n DESC LIMIT 1
 ), v AS (
-    DELETE FROM stoker.event WHERE job = ANY(ARRAY(SELECT id FROM g)) RETURNING n
+    INSERT INTO stoker.removed (job, block, at) SELECT g.id, b.n, -1 FROM g CROSS JOIN b
+    ON CONFLICT (job) DO UPDATE SET block = excluded.block
 ), c AS (
     INSERT INTO stoker.delta (queue, kind, done, dead, canceled, discarded, retried)
     SELECT
@@ -28,6 +32,5 @@ WITH w AS MATERIALIZED (
     FROM j GROUP BY queue, kind
 )
 SELECT
-    (SELECT count(*) FROM g), (SELECT count(*) FROM v),
-    (SELECT count(*) FROM w), (SELECT id FROM w ORDER BY id DESC LIMIT 1),
+    (SELECT count(*) FROM g), (SELECT count(*) FROM w), (SELECT id FROM w ORDER BY id DESC LIMIT 1),
     (SELECT count(*) FROM e), (SELECT id FROM e ORDER BY id DESC LIMIT 1)

@@ -1,9 +1,6 @@
 -- with: _events
--- Remove the events of removed jobs. ARGV: now, '1' to refuse events of theirs that arrive later, ids. Returns how
--- many.
-local gone = 0
+-- Hide the events of removed jobs. ARGV: now, '1' to hide also those that arrive later, ids.
 for i = 3, #ARGV do
-  gone = gone + cross_out(ARGV[i])
-  if ARGV[2] == '1' then call('ZADD', TICKETS, int(now), ARGV[i]) end
+  if ARGV[2] == '1' then call('ZADD', DELETED, int(now), ARGV[i]) else cross_out(ARGV[i]) end
 end
-return gone
+return #ARGV - 2

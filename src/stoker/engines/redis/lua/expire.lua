@@ -1,7 +1,7 @@
 -- with: _lots, _events
 -- Remove finished jobs and all that belongs to them. ARGV: now, how many at most, and their ids; without ids, those
--- that have expired. Returns {removed ids, how many of their events were removed}.
-local limit, gone, events = tonumber(ARGV[2]), {}, 0
+-- that have expired. Returns the removed ids.
+local limit, gone = tonumber(ARGV[2]), {}
 
 local function drop_key(body, kind, queue, id)
   local at = 37 + #kind + #queue
@@ -25,7 +25,7 @@ local function remove(id, r)
     if r then count(queue .. '/' .. kind .. '/' .. r.status, -1) end
   end
   if body then call('ZREM', JOBS, body) end
-  events = events + cross_out(id)
+  cross_out(id)
 end
 
 local function state_of(id)
@@ -64,4 +64,4 @@ if #gone > 0 then
   write_counts()
   tick()
 end
-return {gone, events}
+return gone

@@ -1,38 +1,31 @@
 -- with: _events
--- Append events, shifted to the store's clock, and overwrite points; beyond a bound the oldest are removed.
--- ARGV: now, the chunk's id, the recorder's now, most events, most points, for how long and how many tickets are kept,
--- number of events, (time, rest) of each event, (name, value) of each point. Returns how many events were written.
--- A chunk that is sent again, because its reply was lost, is recognised by its ticket. A deleted job has a ticket too:
--- events from before its deletion are left out.
+-- Append blocks of events and overwrite points; beyond a bound the oldest are removed.
+-- ARGV: now, the chunk's id, most events, most points, for how long and how many tickets are kept, number of blocks, (how
+-- many events, first8, rest of the head, body) of each block, (name, value) of each point. Returns 0 if the chunk was
+-- written before: it is sent again because its reply was lost, and recognised by its ticket.
 if call('ZADD', TICKETS, 'NX', int(now), ARGV[2]) == 0 then return 0 end
-call('ZREMRANGEBYSCORE', TICKETS, '-inf', '(' .. int(now - tonumber(ARGV[6])))
-call('ZREMRANGEBYRANK', TICKETS, 0, -tonumber(ARGV[7]) - 1)
-local shift, most, most_points, count = now - tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[8])
-local written = 0
-local serial = count > 0 and call('INCRBY', SERIAL, count) - count or 0
-for i = 1, count do
-  local at, rest = math.max(tonumber(ARGV[7 + 2 * i]) + shift, 0), ARGV[8 + 2 * i]
-  if at > tonumber(call('ZSCORE', TICKETS, sub(rest, 2, 17)) or '-1') then
-    local head = pack('>I8I8', at, serial + i)
-    call('ZADD', EVENTS, 0, head .. rest)
-    call('ZADD', TRAIL, 0, sub(rest, 2, 17) .. head)
-    written = written + 1
-  end
+local most, most_points, kept, count = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
+call('ZREMRANGEBYSCORE', TICKETS, '-inf', '(' .. int(now - kept))
+call('ZREMRANGEBYRANK', TICKETS, 0, -tonumber(ARGV[6]) - 1)
+for i = 8, 7 + 4 * count, 4 do
+  local serial = call('INCRBY', SERIAL, ARGV[i])
+  local head = ARGV[i + 1] .. pack('>I8', serial) .. ARGV[i + 2]
+  call('ZADD', BLOCKS, 0, head)
+  call('ZADD', BODIES, int(serial), head .. ARGV[i + 3])
 end
-for i = 9 + 2 * count, #ARGV, 2 do
+for i = 8 + 4 * count, #ARGV, 2 do
   -- A name ends in a zero byte: all points of the name lie before the same name with a one there.
   local name = ARGV[i]
   call('ZREMRANGEBYLEX', POINTS, '[' .. name, '(' .. sub(name, 1, -2) .. '\1')
   call('ZADD', POINTS, 0, name .. ARGV[i + 1])
 end
-local surplus = call('ZCARD', EVENTS) - most
-if surplus > 0 then
-  -- Remove a tenth more than needed, so that not every call has to remove some.
-  drop_events(surplus + math.floor(most / 10))
+if count > 0 then
+  drop_first(most)
+  drop_removals(kept)
 end
-surplus = call('ZCARD', POINTS) - most_points
+local surplus = call('ZCARD', POINTS) - most_points
 if surplus > 0 then
   call('ZREMRANGEBYRANK', POINTS, 0, surplus - 1 + math.floor(most_points / 10))
 end
 tick()
-return written
+return 1

@@ -1,7 +1,7 @@
 -- with: _events
 -- Remove old events, old points, presences of silent workers, or lapsed named locks.
 -- ARGV: now, which ('events', 'points', 'presences', 'locks'), for how long they are kept, how many events or points to
--- remove at most. Returns how many were removed.
+-- remove at least, if there are so many, and at most. Returns how many were removed.
 local sweep, limit = ARGV[2], tonumber(ARGV[4])
 local before = math.max(now - tonumber(ARGV[3]), 0)
 local removed = 0
@@ -16,7 +16,7 @@ local function clear(hash, is_over)
 end
 
 if sweep == 'events' then
-  removed = drop_events(limit, pack('>I8', before))
+  removed = drop_before(limit, before)
 elseif sweep == 'points' then
   removed = math.min(call('ZLEXCOUNT', POINTS, '-', '(' .. pack('>I8', before)), limit)
   if removed > 0 then call('ZREMRANGEBYRANK', POINTS, 0, removed - 1) end

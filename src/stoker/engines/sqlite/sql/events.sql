@@ -1,4 +1,11 @@
-SELECT at, type, job, queue, kind, attempt, duration, total FROM stoker_events
-WHERE at >= ?1 AND at < ?2
-ORDER BY at, n
-LIMIT ?3
+-- A page of blocks after one of them, by the beginning of a block, before ?3 and with events since ?4; of a job, if one
+-- is given, those that may hold events of it. Says of each whether a job between its jobs was removed.
+SELECT
+    b.n, b.first, b.last, b.body,
+    EXISTS (SELECT 1 FROM stoker_removed AS r WHERE r.job BETWEEN b.low AND b.high)
+FROM stoker_events AS b
+WHERE
+    (b.first, b.n) > (?1, ?2) AND b.first < ?3 AND b.last >= ?4
+    AND (?6 IS NULL OR (b.low <= ?6 AND b.high >= ?6 AND instr(b.body, ?6) > 0))
+ORDER BY b.first, b.n
+LIMIT ?5

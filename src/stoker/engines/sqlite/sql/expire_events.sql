@@ -1,1 +1,2 @@
-DELETE FROM stoker_events WHERE at < ?1 RETURNING 1
+-- Blocks whose last event is older.
+DELETE FROM stoker_events WHERE first < ?1 AND last < ?1 RETURNING count

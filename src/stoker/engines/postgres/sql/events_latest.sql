@@ -1,0 +1,13 @@
+-- A page of blocks before one of them, latest first, since $3; otherwise as `events`.
+SELECT
+    b.n, b.first, b.last, b.body,
+    EXISTS (SELECT 1 FROM stoker.removed AS r WHERE r.job BETWEEN b.low AND b.high)
+FROM stoker.event AS b
+WHERE
+    (b.first, b.n) < ($1::bigint, $2::bigint) AND b.first >= $3 AND b.last >= $4
+    AND (
+        $6::uuid IS NULL
+        OR (b.low <= $6 AND b.high >= $6 AND position(uuid_send($6) IN b.body) > 0)
+    )
+ORDER BY b.first DESC, b.n DESC
+LIMIT $5

@@ -1,1 +1,0 @@
-DELETE FROM stoker_events WHERE job = ?1 RETURNING 1

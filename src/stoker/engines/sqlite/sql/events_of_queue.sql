@@ -1,4 +1,0 @@
-SELECT at, type, job, queue, kind, attempt, duration, total FROM stoker_events
-WHERE at >= ?1 AND at < ?2 AND queue = ?4
-ORDER BY at, n
-LIMIT ?3

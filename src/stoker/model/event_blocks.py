@@ -1,0 +1,218 @@
+"""Blocks of events: what engines store instead of a row for each event.
+
+A block holds events of one minute, column by column, so that a batch of events costs about as much as one row. Blocks
+of different minutes never overlap in time. A block is found by its times and by the smallest and largest id of its
+jobs; the ids stand in its body as they are, so that a store can look for one without unpacking.
+
+A block never changes. Events of a job that was removed are hidden when they are read: a `Removal` says which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from stoker.model.errors import CorruptRecord
+from stoker.model.events import Event, EventCount, EventType, Latency, Window
+from stoker.model.ids import JobId
+from stoker.model.time import MINUTE, Instant, Span
+
+ID_SIZE: Final = 16
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """Events of one minute, packed: when the first and the last of them happened, and the ends of their jobs' ids."""
+
+    first: Instant
+    last: Instant
+    low: JobId
+    high: JobId
+    count: int
+    body: bytes
+
+
+class StoredBlock(msgspec.Struct, frozen=True, gc=False):
+    """A block as it is read back. Blocks are numbered in the order in which they were stored."""
+
+    number: int
+    first: Instant
+    last: Instant
+    body: bytes
+
+
+class Removal(msgspec.Struct, frozen=True, gc=False):
+    """Which events of a removed job are hidden.
+
+    Those in blocks up to a number, and those up to an instant, whichever block brings them. Of an expired job that is
+    `NEVER`: events of it that come later are shown.
+    """
+
+    block: int
+    at: Instant
+
+    def hides(self, block: int, at: Instant) -> bool:
+        """Whether it hides an event of that time in that block."""
+        return block <= self.block or at <= self.at
+
+
+NEVER: Final[Instant] = -1
+
+
+class _Columns(msgspec.Struct, array_like=True, gc=False):
+    """The body of a block. `at` counts from the first event; `named` says which of `names` an event has."""
+
+    names: list[tuple[EventType, str, str]]
+    named: list[int]
+    jobs: bytes
+    at: list[Span]
+    attempts: list[int]
+    durations: list[Span | None]
+    totals: list[Span | None]
+
+    def ids(self) -> list[JobId]:
+        return [self.jobs[start : start + ID_SIZE] for start in range(0, len(self.jobs), ID_SIZE)]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Columns).decode
+
+
+def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
+    """The blocks of some events, whose times are shifted. None: `[]`."""
+    minutes: dict[Instant, list[Event]] = {}
+    for event in events:
+        minutes.setdefault((event.at + shift) // MINUTE, []).append(event)
+    return [_packed(part, shift) for part in minutes.values()]
+
+
+def _packed(events: list[Event], shift: Span) -> Block:
+    names: dict[tuple[EventType, str, str], int] = {}
+    named = [names.setdefault((one.type, one.queue, one.kind), len(names)) for one in events]
+    jobs, times = [one.job for one in events], [one.at for one in events]
+    first = min(times)
+    columns = _Columns(
+        list(names),
+        named,
+        b"".join(jobs),
+        [at - first for at in times],
+        [one.attempt for one in events],
+        [one.duration for one in events],
+        [one.total for one in events],
+    )
+    return Block(first + shift, max(times) + shift, min(jobs), max(jobs), len(events), _encode(columns))
+
+
+def _unpacked(body: bytes) -> _Columns:
+    try:
+        return _decode(body)
+    except msgspec.DecodeError as error:
+        raise CorruptRecord(f"a block of events cannot be read: {error}") from error
+
+
+def jobs_of(block: StoredBlock) -> list[JobId]:
+    """The jobs of a block's events, each once."""
+    return list(dict.fromkeys(_unpacked(block.body).ids()))
+
+
+Removals = Mapping[JobId, Removal]
+"""The removals of a block's jobs; most blocks have none."""
+
+
+def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[Event]:
+    """The events of a block that belong to a window and are not hidden, in the order in which they were recorded."""
+    columns = _unpacked(block.body)
+    since, until = window.since - block.first, window.until - block.first
+    whole = since <= 0 and block.last < window.until
+    for named, job, at, attempt, duration, total in zip(
+        columns.named,
+        columns.ids(),
+        columns.at,
+        columns.attempts,
+        columns.durations,
+        columns.totals,
+        strict=True,
+    ):
+        if not (whole or since <= at < until) or window.job not in (None, job):
+            continue
+        type_, queue, kind = columns.names[named]
+        if window.queue not in (None, queue):
+            continue
+        if removals and job in removals and removals[job].hides(block.number, block.first + at):
+            continue
+        yield Event(block.first + at, type_, job, queue, kind, attempt, duration, total)
+
+
+class EventCounter:
+    """Counts the events of blocks by queue and type."""
+
+    def __init__(self, since: Instant, until: Instant) -> None:
+        self._window = Window(since, until)
+        self._found: Counter[tuple[str, EventType]] = Counter()
+
+    def suffices(self, block: StoredBlock) -> bool:
+        """Whether this block and those after it lie behind the window."""
+        return block.first >= self._window.until
+
+    def add(self, block: StoredBlock, removals: Removals) -> None:
+        """Count a block; one that lies in the window as a whole is counted without making its events."""
+        if removals or block.first < self._window.since or block.last >= self._window.until:
+            self._found.update((event.queue, event.type) for event in unpack(block, self._window, removals))
+            return
+        columns = _unpacked(block.body)
+        for named, n in Counter(columns.named).items():
+            type_, queue, _ = columns.names[named]
+            self._found[queue, type_] += n
+
+    def counts(self) -> list[EventCount]:
+        """What was counted, by queue and type."""
+        return [EventCount(queue, type_, n) for (queue, type_), n in sorted(self._found.items())]
+
+
+class EventList:
+    """Collects the events of a window from blocks, which come minute by minute; `latest`: the latest minute first."""
+
+    def __init__(self, window: Window, *, latest: bool = False) -> None:
+        self._window = window
+        self._latest = latest
+        self._parts: list[tuple[int, list[Event]]] = []
+        self._n = 0
+        self._minute: Instant | None = None
+
+    def suffices(self, block: StoredBlock) -> bool:
+        """Whether the window's limit is reached without this block and those after it."""
+        return self._n >= self._window.limit and block.first // MINUTE != self._minute
+
+    def add(self, block: StoredBlock, removals: Removals) -> None:
+        """Add a block's events; of the latest, those that say how long a completed job took."""
+        found = [one for one in unpack(block, self._window, removals) if not self._latest or _measured(one)]
+        self._parts.append((block.number, found))
+        self._n += len(found)
+        self._minute = block.first // MINUTE
+
+    def events(self) -> list[Event]:
+        """Everything that was added, oldest first, up to the limit. Events of one instant: as they were stored."""
+        return self._ordered()[: max(self._window.limit, 0)]
+
+    def latencies(self) -> list[Latency]:
+        """The times of the completed jobs among them, latest first, up to the limit."""
+        ordered = self._ordered()[::-1][: max(self._window.limit, 0)]
+        return [Latency(one.queue, one.at, one.duration or 0, one.total or 0) for one in ordered]
+
+    def _ordered(self) -> list[Event]:
+        found = [event for _, part in sorted(self._parts, key=_number) for event in part]
+        return sorted(found, key=_at)
+
+
+def _measured(event: Event) -> bool:
+    return event.type is EventType.COMPLETED and event.duration is not None and event.total is not None
+
+
+def _number(part: tuple[int, list[Event]]) -> int:
+    return part[0]
+
+
+def _at(event: Event) -> Instant:
+    return event.at

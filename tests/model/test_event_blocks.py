@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model.errors import CorruptRecord
+from stoker.model.event_blocks import (
+    NEVER,
+    Block,
+    EventCounter,
+    EventList,
+    Removal,
+    StoredBlock,
+    jobs_of,
+    pack,
+    unpack,
+)
+from stoker.model.events import Event, EventCount, EventType, Latency, Window
+from stoker.model.time import MINUTE, SECOND
+
+START = 1_000 * MINUTE
+ALL = Window(0, 1 << 60)
+
+
+def event(at: int, type_: EventType = EventType.STARTED, job: int = 1, queue: str = "q", **rest: int) -> Event:
+    return Event(at, type_, job.to_bytes(16), queue, "work", **rest)
+
+
+def stored(block: Block, number: int = 1) -> StoredBlock:
+    return StoredBlock(number, block.first, block.last, block.body)
+
+
+def one(*events: Event, number: int = 1) -> StoredBlock:
+    [block] = pack(events)
+    return stored(block, number)
+
+
+events = st.lists(
+    st.builds(
+        Event,
+        st.integers(START, START + 3 * MINUTE),
+        st.sampled_from(EventType),
+        st.binary(min_size=16, max_size=16),
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["k", "größer"]),
+        st.integers(0, 2**31 - 1),
+        st.none() | st.integers(0, 2**62),
+        st.none() | st.integers(0, 2**62),
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.spec("TIMELINE-19")
+@given(events, st.integers(-MINUTE, MINUTE))
+def test_blocks_return_what_was_packed(given_: list[Event], shift: int) -> None:
+    """Shifted; no block reaches beyond its minute, and its head tells what is in it."""
+    found: list[Event] = []
+    for block in pack(given_, shift):
+        part = list(unpack(stored(block), ALL, {}))
+        assert block.first // MINUTE == block.last // MINUTE
+        assert (block.first, block.last) == (min(one.at for one in part), max(one.at for one in part))
+        assert (block.low, block.high) == (min(one.job for one in part), max(one.job for one in part))
+        assert block.count == len(part)
+        assert all(one.job in block.body for one in part)
+        assert jobs_of(stored(block)) == list(dict.fromkeys(one.job for one in part))
+        found += part
+
+    def order(one: Event) -> tuple[int, bytes]:
+        return one.at, one.job
+
+    shifted = [
+        Event(one.at + shift, one.type, one.job, one.queue, one.kind, one.attempt, one.duration, one.total)
+        for one in given_
+    ]
+    assert sorted(found, key=order) == sorted(shifted, key=order)
+
+
+@pytest.mark.spec("TIMELINE-19")
+def test_a_window_narrows_a_block() -> None:
+    block = one(event(START, job=1), event(START + 1, job=2, queue="r"), event(START + 2, job=1))
+
+    def times(window: Window) -> list[int]:
+        return [one.at - START for one in unpack(block, window, {})]
+
+    assert times(ALL) == [0, 1, 2]
+    assert times(Window(START + 1, START + 2)) == [1]
+    assert times(Window(START, START + 3)) == [0, 1, 2]
+    assert times(Window(0, START + 1)) == [0]
+    assert times(Window(0, 1 << 60, queue="r")) == [1]
+    assert times(Window(0, 1 << 60, job=(1).to_bytes(16))) == [0, 2]
+
+
+@pytest.mark.spec("TIMELINE-20")
+def test_a_removal_hides_blocks_up_to_a_number_and_events_up_to_an_instant() -> None:
+    job, block = (1).to_bytes(16), one(event(START), event(START + 5), event(START, job=2), number=7)
+
+    def left(removal: Removal) -> list[tuple[int, int]]:
+        found = unpack(block, ALL, {job: removal})
+        return [(int.from_bytes(one.job), one.at - START) for one in found]
+
+    assert left(Removal(7, NEVER)) == [(2, 0)]
+    assert left(Removal(6, NEVER)) == [(1, 0), (1, 5), (2, 0)]
+    assert left(Removal(0, START)) == [(1, 5), (2, 0)]
+    counter = EventCounter(0, 1 << 60)
+    counter.add(block, {job: Removal(7, NEVER)})
+    assert counter.counts() == [EventCount("q", EventType.STARTED, 1)]
+
+
+@pytest.mark.spec("TIMELINE-15")
+def test_blocks_are_counted_as_a_whole_and_in_part() -> None:
+    done = EventType.COMPLETED
+    block = one(event(START, queue="b"), event(START + 1, done), event(START + 2, done, queue="a"), event(START + 3))
+    for since, until in (
+        (0, 1 << 60),
+        (START, START + 4),
+        (START + 1, START + 9),
+        (0, START + 3),
+        (START + 9, 1 << 60),
+    ):
+        counter = EventCounter(since, until)
+        assert not counter.suffices(block)
+        counter.add(block, {})
+        counter.add(block, {})
+        inside = list(unpack(block, Window(since, until), {}))
+        assert sum(one.n for one in counter.counts()) == 2 * len(inside)
+    assert EventCounter(0, START).suffices(block)
+    whole = EventCounter(0, 1 << 60)
+    whole.add(block, {})
+    assert [(one.queue, one.type, one.n) for one in whole.counts()] == [
+        ("a", done, 1),
+        ("b", EventType.STARTED, 1),
+        ("q", done, 1),
+        ("q", EventType.STARTED, 1),
+    ]
+
+
+@pytest.mark.spec("TIMELINE-19")
+def test_a_list_ends_with_the_minute_in_which_its_limit_is_reached() -> None:
+    """Blocks of that minute may hold older events; those of later minutes cannot."""
+    found = EventList(Window(0, 1 << 60, limit=2))
+    first = one(event(START + 2), event(START + 4), number=3)
+    second = one(event(START), event(START + 2, job=2), number=5)
+    later = one(event(START + MINUTE))
+    assert not found.suffices(first)
+    found.add(first, {})
+    assert not found.suffices(second)
+    assert found.suffices(later)
+    found.add(second, {})
+    assert [(one.at - START, one.job[-1]) for one in found.events()] == [(0, 1), (2, 1)]
+    assert EventList(Window(0, 1, limit=-1)).events() == []
+
+
+@pytest.mark.spec("TIMELINE-16")
+def test_latencies_are_listed_latest_first() -> None:
+    done = EventType.COMPLETED
+    found = EventList(Window(0, 1 << 60, limit=3), latest=True)
+    found.add(one(event(START + MINUTE, done, duration=5, total=6), number=9), {})
+    found.add(
+        one(
+            event(START, done, duration=1, total=2),
+            event(START + SECOND, done, duration=3),
+            event(START + SECOND, done, total=3),
+            event(START + SECOND, EventType.FAILED, duration=3, total=3),
+            event(START, done, duration=0, total=0),
+            event(START - 1 + SECOND, done, duration=3, total=4),
+        ),
+        {},
+    )
+    assert found.latencies() == [
+        Latency("q", START + MINUTE, 5, 6),
+        Latency("q", START - 1 + SECOND, 3, 4),
+        Latency("q", START, 0, 0),
+    ]
+
+
+@pytest.mark.spec("TIMELINE-21")
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x97\x91\x93\xa7unknown\xa1q\xa1k\x90\xc4\x00\x90\x90\x90\x90"])
+def test_a_block_that_cannot_be_read_is_an_error(body: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="a block of events cannot be read"):
+        list(unpack(StoredBlock(1, 0, 0, body), ALL, {}))
