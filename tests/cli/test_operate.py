@@ -19,7 +19,7 @@ from stoker.cli import ALIASES, COMMANDS
 from stoker.cli.command import stoker
 from stoker.limits import Limit
 from stoker.model.job import Demand
-from tests.harness.apps import drain
+from tests.harness.apps import drain, working
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
@@ -445,3 +445,27 @@ def test_errors_of_a_job_are_lines_and_its_gates_have_times(url: str) -> None:
     [later] = [row["id"] for row in rows("jobs", "list", "is:scheduled")]
     [gate, *_] = json.loads(call("jobs", "explain", later, "--json").stdout)["gates"]
     assert gate["until"].startswith("20")
+
+
+@pytest.mark.spec("CLI-54")
+def test_a_worker_shows_what_it_runs(url: str) -> None:
+    app = Stoker(url)
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="slow")
+    async def wait() -> None:
+        begun.set()
+        await end.wait()
+
+    async def look() -> tuple[str, str, list[dict[str, Any]]]:
+        async with app, working(app, {"slow": 1}) as worker:
+            job = await wait.enqueue()
+            await begun.wait()
+            found = await asyncio.to_thread(rows, "workers", worker.id)
+            end.set()
+            return job.id, worker.id, found
+
+    job, worker, [found] = app.run(look())
+    assert (found["id"], found["worker"], found["status"], found["long"]) == (job, worker, "running", False)
+    assert "`stoker workers` lists those" in call("workers", "nobody", code=3).output
+    assert call("workers", worker).stdout == "id\tkind\tqueue\tstarted\tnote\n"

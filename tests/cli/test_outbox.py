@@ -182,3 +182,13 @@ def test_steering_answers_with_an_object(url: str) -> None:
     for verb, *more in (["pause"], ["seek", "end", "--yes"], ["drop", "--yes"]):
         [found] = rows(verb, "orders", "bill", *more)
         assert (found["stream"], found["consumer"]) == ("orders", "bill")
+
+
+@pytest.mark.spec("CLI-41")
+def test_ended_letters_are_cleaned(url: str) -> None:
+    assert call("discard", "orders", "--consumer", "publish", "--yes").stdout == "discard: 1 letters\n"
+    assert "Say --yes" in call("clean", "orders", "--older-than", "0s", code=2).output
+    assert rows("clean", "orders", "--older-than", "1h", "--yes")[0]["changed"] == 0
+    assert call("clean", "orders", "--older-than", "0s", "--yes").stdout == "clean: 1 letter\n"
+    assert not rows("letters", "orders", "--consumer", "publish", "--status", "all")
+    assert rows("letters", "orders", "--status", "parked"), "what waits is never deleted"

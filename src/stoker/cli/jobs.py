@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -114,20 +114,22 @@ def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
+    for name, lines in detail_lines(found):
+        click.echo(f"{name}: {lines[0]}" if len(lines) == 1 and name not in LISTED else f"{name}:")
+        if len(lines) > 1 or name in LISTED:
+            click.echo("\n".join(f"  {line}" for line in lines))
+
+
+def detail_lines(found: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """What is known about a job, part by part, in lines that are fit for a terminal."""
     for name, value in found.items():
         if value in (None, {}, [], (), "", False) or name == "token":
             continue
         if name in LISTED:
-            click.echo(f"{name}:")
-            for one in value:
-                click.echo(f"  {one_line(LISTED[name](one), 500)}")
+            yield name, [one_line(LISTED[name](one), 500) for one in value]
             continue
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if name == "last_error" or "\n" in text:
-            click.echo(f"{name}:")
-            click.echo("\n".join(f"  {safe(line)}" for line in text.splitlines()))
-        else:
-            click.echo(f"{name}: {one_line(text)}")
+        yield name, [safe(line) for line in text.splitlines()] if "\n" in text else [one_line(text, 500)]
 
 
 @jobs.command(epilog=EXIT_CODES)

@@ -13,11 +13,13 @@ import msgspec
 
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, said, show
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
 from stoker.cli.text import one_line
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
+from stoker.model.time import SECOND
+from stoker.model.words import count
 from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState, PartitionState, StreamState
 
@@ -171,8 +173,8 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
             _check_chosen(await handle.state(), given)
             if asks and not ids and not yes:
                 statuses = ("pending", "parked")
-                count = sum([await handle.count_letters(status=one, **given) for one in statuses])
-                _confirm(f"{name} {count:,} letters of stream {stream}?")
+                matching = sum([await handle.count_letters(status=one, **given) for one in statuses])
+                _confirm(f"{name} {count(matching, 'letter')} of stream {stream}?")
             do = handle.replay if name == "replay" else handle.discard
             changed = await do(ids or None, **given)
             if ids and not changed:
@@ -205,6 +207,27 @@ _on_letters(
     asks=False,
 )
 _on_letters("discard", "Give pending and parked letters up; they stay listed as discarded.", asks=True)
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream")
+@click.option("--older-than", required=True, metavar="TIME", help="Those that ended longer ago, as in 30d.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json_option
+@on_store
+def clean(stream: str, older_than: str, yes: bool, as_json: bool, path: str | None, url: str | None) -> None:
+    """Delete letters that were resolved or discarded long ago; others are never deleted."""
+    age = read_time("--older-than", older_than) / SECOND
+
+    async def call(admin: Operators) -> int:
+        handle = admin.outbox.stream(stream)
+        await handle.state()
+        if not yes:
+            _confirm(f"delete letters of stream {stream} that ended over {older_than} ago?")
+        return await handle.clean(age)
+
+    removed = ask(path, url, call)
+    said(f"clean: {count(removed, 'letter')}", as_json, action="clean", stream=stream, changed=removed)
 
 
 @outbox.command(epilog=EXIT_CODES)

@@ -10,11 +10,14 @@ import msgspec
 from stoker.admin import Operators
 from stoker.admin.history import RECENT, Failures
 from stoker.admin.overview import Overview
+from stoker.admin.workers import RunningJob
+from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, row
 from stoker.cli.store import ask, objects, on_store, show
 from stoker.cli.text import safe
 from stoker.engines.base import Description
 from stoker.model.derived import error_line
+from stoker.model.errors import NotFound
 from stoker.model.time import moment
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
@@ -67,10 +70,14 @@ def _wrong(failures: Failures) -> None:
 
 
 @click.command()
+@click.argument("worker", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
 @on_store
-def workers(as_json: bool, path: str | None, url: str | None) -> None:
-    """List workers: where they are, what they serve and how much they run."""
+def workers(worker: str | None, as_json: bool, path: str | None, url: str | None) -> None:
+    """List workers: where they are, what they serve and how much they run; or the jobs that one WORKER runs."""
+    if worker is not None:
+        _runs(worker, ask(path, url, lambda admin: _running(admin, worker)), as_json)
+        return
     found = ask(path, url, lambda admin: admin.workers.list())
     if as_json:
         objects(found)
@@ -92,6 +99,25 @@ def workers(as_json: bool, path: str | None, url: str | None) -> None:
             for one in found
         ],
     )
+
+
+async def _running(admin: Operators, worker: str) -> list[RunningJob]:
+    found = await admin.workers.jobs(worker)
+    if not found and worker not in {one.worker for one in await admin.workers.list()}:
+        raise NotFound(f"worker {worker!r} is not in the store: `stoker workers` lists those that are known")
+    return found
+
+
+def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
+    """Print the jobs that a worker runs, the longest running first."""
+    if as_json:
+        objects({**as_object(one.job), "worker": worker, "long": one.long} for one in found)
+        return
+    rows = [
+        (one.job.id, one.job.kind, one.job.queue, one.job.started_at, "over five minutes" if one.long else "")
+        for one in found
+    ]
+    show(("id", "kind", "queue", "started", "note"), rows)
 
 
 @click.command()

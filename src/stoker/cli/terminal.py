@@ -279,7 +279,16 @@ class Top(App[None]):
             style = "red" if one.state == "silent" else ""
             queues = ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items()))
             seen = ago(one.seen_at, datetime.now(UTC))
-            cells = (one.worker, one.host, one.pid, Text(one.state, style=style), one.running, one.slots, seen, queues)
+            cells = (
+                one.worker,
+                one.host,
+                str(one.pid),
+                Text(one.state, style=style),
+                one.running,
+                one.slots,
+                seen,
+                queues,
+            )
             rows.append((one.worker, cells))
         return columns, rows
 
@@ -355,7 +364,7 @@ class Top(App[None]):
         await self._tried(self._opened_job(job))
 
     async def _opened_job(self, job: str) -> None:
-        from stoker.cli.jobs import detail_object
+        from stoker.cli.jobs import detail_lines, detail_object
 
         found = await self._admin.jobs.get(job)
         why = await self._admin.jobs.explain(job)
@@ -364,12 +373,9 @@ class Top(App[None]):
         for line in (*(gate.detail for gate in why.gates), *why.beside, why.remedy):
             text.append(safe(f"\n{line}") if line else "")
         text.append("\n")
-        for name, value in detail_object(found).items():
-            if name != "events" and value not in (None, {}, [], (), "", False, 0):
-                text.append(f"\n{name}: ", style="bold")
-                text.append(safe(str(value)))
-        for event in found.events:
-            text.append(f"\n{event.at:%Y-%m-%d %H:%M:%S} {event.type}, attempt {event.attempt}", style="dim")
+        for name, lines in detail_lines(detail_object(found)):
+            text.append(f"\n{name}: ", style="bold")
+            text.append(lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines))
         self.push_screen(Page(f"{found.job.kind} {job}", text))
 
     @work(group="act")
