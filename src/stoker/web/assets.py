@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 
@@ -17,16 +18,27 @@ TYPES = {
     ".woff2": "font/woff2",
     ".LICENSE": "text/plain; charset=utf-8",
 }
+COMMENTS = {".css": re.compile(r"/\*.*?\*/", re.DOTALL), ".js": re.compile(r"^\s*//.*$", re.MULTILINE)}
+"""In scripts only lines that are nothing else: what looks like a comment elsewhere may be part of a text."""
 
 
 @cache
 def files() -> dict[str, bytes]:
     """Every file by its path below the folder; nothing else is ever served."""
     return {
-        path.relative_to(FOLDER).as_posix(): path.read_bytes()
+        path.relative_to(FOLDER).as_posix(): _slim(path) if path.parent == FOLDER else path.read_bytes()
         for path in sorted(FOLDER.rglob("*"))
         if path.suffix in TYPES
     }
+
+
+def _slim(path: Path) -> bytes:
+    """A file of our own without comments and indentation, which are for those who change it."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in COMMENTS:
+        text = COMMENTS[path.suffix].sub("", text)
+        text = "\n".join(line.strip() for line in text.splitlines() if line.strip())
+    return text.encode()
 
 
 @cache

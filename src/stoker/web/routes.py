@@ -37,6 +37,9 @@ from stoker.web.pages import (
 from stoker.web.problems import TITLES, Problem, details
 from stoker.web.visit import Visit
 
+AGAIN = 5
+"""Seconds after which the page of a store that is away asks again."""
+
 
 def ways() -> list[Way]:
     """All of them. What is not here does not exist; a role that is too low is refused."""
@@ -123,6 +126,7 @@ def _store_down(visit: Visit, problem: Problem) -> Response:
         "read_at": None if last is None else last.census.at,
         "queues": [] if last is None else shared.queue_rows(visit, last),
         "limit": f"{visit.board.limits.seconds:g}",
+        "again": AGAIN,
         "live_url": "",
     }
     return view.page(visit, "store-down.html", context, 503)

@@ -324,7 +324,16 @@ def _when(job: Job, status: str, now: Instant) -> str:
     return ago(at, now)
 
 
-def _actions(jobs: list[Job]) -> list[tuple[str, str, str]]:
-    """Buttons for the selection: what at least one job of the page allows."""
+def _actions(jobs: list[Job]) -> list[tuple[str, str, str, str]]:
+    """Buttons for the selection: what at least one job of the page allows, and the statuses that allow it."""
     statuses = {job.status for job in jobs}
-    return [(name, label, look) for name, label, change, look in ACTIONS if ALLOWED[change] & statuses]
+    return [
+        (name, label, look, " ".join(_shown_as(status) for status in sorted(ALLOWED[change])))
+        for name, label, change, look in ACTIONS
+        if ALLOWED[change] & statuses
+    ]
+
+
+def _shown_as(status: Status) -> str:
+    """A status as rows of a list show it."""
+    return "ready scheduled" if status is Status.PENDING else status.value

@@ -72,6 +72,12 @@
     for (const box of boxes) box.closest("tr").classList.toggle("sel", box.checked);
     if (!bulk) return;
     bulk.hidden = !ticked.length;
+    for (const button of all("button[data-for]", bulk)) { // of a mixed selection each button says how many it is for
+      const n = ticked.filter((box) => button.dataset.for.split(" ").includes(box.dataset.status)).length;
+      const name = (button.dataset.name ??= button.textContent);
+      button.hidden = !n;
+      button.textContent = n < ticked.length ? name.replace(/…?$/, (dots) => ` ${n}${dots}`) : name;
+    }
     one("#picked").textContent = `${ticked.length} selected`;
   }
   if (bulk) bulk.hidden = true;
@@ -294,6 +300,14 @@
       const heading = one("#live_head h1");
       if (heading) document.title = heading.textContent + title.slice(title.indexOf(" · "));
     }).observe(one("main"), { childList: true, subtree: true, characterData: true });
+  }
+  // A store that was away: the page is loaded again once it answers, and stands still until then.
+  const away = one("[data-again]");
+  if (away) {
+    setInterval(async () => {
+      const answer = document.hidden ? null : await fetch(location.href).catch(() => null);
+      if (answer?.ok) location.reload();
+    }, away.dataset.again * 1000);
   }
   // A server that refuses the stream is asked for the parts from time to time instead.
   function poll() {
