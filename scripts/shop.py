@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from stoker import Exponential, Limit, Rate, Stoker, Unique
 from stoker.engines.base import Engine, outbox_of
 from stoker.engines.sqlite import SqliteEngine
+from stoker.model import ids
+from stoker.model.audit import By, Deed
 from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point
 from stoker.model.ids import Mint
@@ -28,6 +30,7 @@ from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.pacing import Ending
 from stoker.model.outbox.stream import Entry, Message, Stream
+from stoker.model.query import Prioritize, Query, Selection
 from stoker.model.stats import merge, of_all
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
@@ -290,9 +293,20 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
 
 
 async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    clock.set(now - 26 * MINUTE)
+    await engine.tune("webhooks", Tuning(workers=40))
+    clock.set(now - 25 * MINUTE)
+    await engine.tune("webhooks", Tuning(workers=60), by=By("jonas", "command line"))
     clock.set(now - 9 * MINUTE)
-    await engine.tune("imports", Tuning(paused=True, reason="bad file from partner", by="maria"))
-    await engine.tune("webhooks", Tuning(workers=60))
+    maria = By("maria", "page", "bad file from partner", "5b0c9e12")
+    await engine.tune("imports", Tuning(paused=True, reason=maria.reason, by=maria.who), by=maria)
+    [dead] = (await engine.find(Query(statuses=frozenset({Status.DEAD}), limit=1))).jobs
+    await engine.write_audit(By("maria", "page"), Deed(action="jobs.reveal", target=f"job {ids.text(dead.id)}"))
+    clock.set(now - 4 * MINUTE)
+    later = Query(kinds=frozenset({"users.export_archive"}), statuses=frozenset({Status.PENDING}), due="later", limit=1)
+    [late] = (await engine.find(later)).jobs
+    chosen = Selection((late.id,), frozenset({late.status}))
+    await engine.alter(chosen, Prioritize(-10), by=By("deploy-bot", "token", None, "77af01cd"))
     await engine.tune("stripe", Rate(100, per=60))
     await engine.tune("sendgrid", Rate(50, per=1))
     await engine.tune("openai", Rate(1, per=1, burst=60))

@@ -15,11 +15,12 @@ from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.control import Tuning
 from stoker.model.job import Settlement, Status
+from stoker.model.life import Part
 from stoker.model.query import Query
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard
-from stoker.web.pages import limits
+from stoker.web.pages import job_runs, limits
 from stoker.web.visit import Visit
 from tests.harness.apps import PATIENCE
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
@@ -279,6 +280,13 @@ async def test_a_job_shows_its_life_its_error_and_why_it_waits(
     gone = await client.get("/jobs/0193b0f0-0000-7000-8000-000000000001")
     assert gone.status_code == 404
     assert "No job has this id. It may have been deleted, or its retention has passed." in text(gone)
+
+
+@pytest.mark.spec("WEB-07")
+def test_the_legend_of_a_life_has_the_colours_of_its_bar() -> None:
+    died = Part("died", 5, 9, 1)
+    assert job_runs.legend([Part("waiting", 0, 5), died]) == [("b-wait", "in line", 5), ("b-dead", "running", 4)]
+    assert job_runs.legend([Part("running", 0, 5), died]) == [("b-run", "running", 9)]
 
 
 @pytest.mark.spec("WEB-08")

@@ -14,7 +14,7 @@ from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.errors import NotFound
 from stoker.model.job import FINISHED, Job, Status
-from stoker.model.life import life, sums
+from stoker.model.life import life
 from stoker.model.origin import origin
 from stoker.model.query import (
     ALLOWED,
@@ -101,7 +101,7 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
         "status": status,
         "now": now,
         "life_parts": [job_runs.part_of_life(part, now) for part in parts],
-        "sums": [(job_runs.LOOKS[phase], job_runs.NAMES[phase], length) for phase, length in sums(parts).items()],
+        "sums": job_runs.legend(parts),
         "ends": job_runs.ends(record, status, now),
         "why": why,
         "besides": job_why.besides(why),

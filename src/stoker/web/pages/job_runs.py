@@ -12,7 +12,7 @@ from stoker import records
 from stoker.model.derived import error_line, normalized_error
 from stoker.model.events import Event
 from stoker.model.job import Job, Status
-from stoker.model.life import Part
+from stoker.model.life import Part, sums
 from stoker.model.query import Page
 from stoker.model.time import SECOND, Instant, instant
 from stoker.model.words import clock, count, share, span, until
@@ -36,6 +36,13 @@ def part_of_life(part: Part, now: Instant) -> marks.Part:
         "left_out": count(part.attempts, "attempt"),
     }
     return marks.Part(LOOKS[part.phase], part.length, words[part.phase])
+
+
+def legend(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
+    """The look, name and length of each phase; where the only run died, that of running is the colour it has."""
+    ran = any(part.phase == "running" for part in parts)
+    looks = LOOKS if ran else LOOKS | {"running": LOOKS["died"]}
+    return [(looks[phase], NAMES[phase], length) for phase, length in sums(parts).items()]
 
 
 def ends(job: records.Job, status: str, now: Instant) -> str | Markup:
