@@ -447,6 +447,15 @@ def test_errors_of_a_job_are_lines_and_its_gates_have_times(url: str) -> None:
     assert gate["until"].startswith("20")
 
 
+@pytest.mark.spec("CLI-55")
+def test_the_audit_log_names_jobs_by_their_ids(url: str) -> None:
+    jobs = {row["id"] for row in rows("jobs", "list", "is:dead")}
+    call("jobs", "discard", "is:dead", "--yes")
+    [entry] = rows("audit", "--action", "jobs.discard")
+    assert {one["id"] for one in entry["deed"]["former"]} == jobs
+    assert all(one["started_at"].startswith("20") for one in entry["deed"]["former"])
+
+
 @pytest.mark.spec("CLI-54")
 def test_a_worker_shows_what_it_runs(url: str) -> None:
     app = Stoker(url)

@@ -192,3 +192,12 @@ def test_ended_letters_are_cleaned(url: str) -> None:
     assert call("clean", "orders", "--older-than", "0s", "--yes").stdout == "clean: 1 letter\n"
     assert not rows("letters", "orders", "--consumer", "publish", "--status", "all")
     assert rows("letters", "orders", "--status", "parked"), "what waits is never deleted"
+
+
+@pytest.mark.spec("CLI-16")
+def test_the_status_names_letters_to_decide_on(url: str) -> None:
+    done = CliRunner().invoke(stoker, ["status", "--check", "--quiet"])
+    assert done.exit_code == 1
+    assert "attention: orders has 1 letter to decide on. `stoker outbox letters orders` lists them.\n" in done.stdout
+    found = json.loads(CliRunner().invoke(stoker, ["status", "--json"]).stdout)
+    assert found["verdict"] == "Two things need you"

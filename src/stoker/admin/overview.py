@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -21,6 +21,7 @@ from stoker.model.outbox.steering import StreamState
 from stoker.model.schedule import Action, Schedule
 from stoker.model.stats import OF_ALL, of_all
 from stoker.model.time import DAY, HOUR, MINUTE, Instant, Seconds, moment, span
+from stoker.model.words import count
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,22 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     def needs_attention(self) -> bool:
         """Is there a finding that counts?"""
         return any(one.tone != "plain" for one in self.findings)
+
+    def with_letters(self, letters: Mapping[str, int]) -> Overview:
+        """The same with the letters of each stream, which the six calls of an overview do not count."""
+        more = [
+            Finding(
+                "warn",
+                "consumer",
+                stream,
+                f"has {count(n, 'letter')} to decide on",
+                f"`stoker outbox letters {stream}` lists them.",
+            )
+            for stream, n in sorted(letters.items())
+            if n
+        ]
+        found = [*self.findings, *more]
+        return msgspec.structs.replace(self, findings=found, verdict=verdict(found))
 
 
 async def overview(asking: Asking, window: Seconds = 3600, failures: Failures | None = None) -> Overview:

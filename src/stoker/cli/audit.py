@@ -10,8 +10,11 @@ import msgspec
 
 from stoker.cli.store import ask, on_store, read_time, show
 from stoker.model.audit import AuditEntry
+from stoker.model.ids import text
+from stoker.model.query import Former
 from stoker.model.time import SECOND, moment
 
+TIMES = ("scheduled_at", "started_at", "ended")
 COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason", "entry")
 
 
@@ -29,9 +32,25 @@ def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | No
     found = ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen))
     if as_json:
         for entry in found:
-            click.echo(json.dumps({"id": entry.id, **msgspec.to_builtins(entry), "at": moment(entry.at).isoformat()}))
+            click.echo(json.dumps(_object(entry)))
     else:
         show(COLUMNS, [_row(entry) for entry in found])
+
+
+def _object(entry: AuditEntry) -> dict[str, Any]:
+    """An entry with ids and times as other commands print and take them."""
+    deed: dict[str, Any] = msgspec.to_builtins(entry.deed)
+    if entry.deed.former:
+        deed["former"] = [_job(one) for one in entry.deed.former]
+    by: dict[str, Any] = msgspec.to_builtins(entry.by)
+    return {"id": entry.id, "at": moment(entry.at).isoformat(), "by": by, "deed": deed}
+
+
+def _job(one: Former) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    del found["token"]
+    times = {name: None if found[name] is None else moment(found[name]).isoformat() for name in TIMES}
+    return {**found, "id": text(one.id), **times}
 
 
 def _row(entry: AuditEntry) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, row
 from stoker.cli.store import ask, objects, on_store, show
 from stoker.cli.text import safe
-from stoker.engines.base import Description
+from stoker.engines.base import Description, Feature
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.time import moment
@@ -35,7 +35,8 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
 
     async def look(admin: Operators) -> tuple[Overview, Failures, Description]:
         failures = await admin.history.failures()
-        return await admin.overview(RECENT * 60, failures), failures, await admin.describe()
+        found = (await admin.overview(RECENT * 60, failures)).with_letters(await _letters(admin))
+        return found, failures, await admin.describe()
 
     found, failures, store = ask(path, url, look)
     if as_json:
@@ -55,6 +56,13 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
             click.echo(safe(f"note: {note}"))
     if check and found.needs_attention:
         raise SystemExit(1)
+
+
+async def _letters(admin: Operators) -> dict[str, int]:
+    """How many letters of each stream wait for a decision."""
+    if Feature.OUTBOX not in (await admin.app.engine()).features:
+        return {}
+    return {one.name: await admin.outbox.count_letters(stream=one.name) for one in await admin.outbox.list()}
 
 
 def _attention(found: Overview) -> None:
