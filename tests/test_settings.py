@@ -38,7 +38,7 @@ def test_defaults() -> None:
     assert (worker.poll, worker.slots, worker.queues) == (SECOND, 10, None)
     assert (worker.unknown_task_grace, worker.long_running) == (HOUR, 5 * MINUTE)
     timeline = resolve(TimelineSettings)
-    assert (timeline.event_buffer, timeline.event_flush, timeline.event_chunk) == (50_000, 2 * SECOND, 500)
+    assert (timeline.event_buffer, timeline.event_flush, timeline.event_chunk) == (50_000, 2 * SECOND, 2_000)
     keep = resolve(RetentionSettings)
     assert (keep.keep_events, keep.keep_points, keep.keep_audit) == (30 * DAY, 30 * DAY, 90 * DAY)
 

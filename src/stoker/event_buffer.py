@@ -28,7 +28,7 @@ from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
 from stoker.model.time import Instant, Span
 
 CAPACITY = 50_000
-CHUNK = 500
+CHUNK = 2_000
 HEAVY = 256 * 1024
 """A batch with more bytes of payloads and results is converted to events at once."""
 
@@ -61,11 +61,7 @@ class _Settled(msgspec.Struct, frozen=True):
     off: Span
 
     def events(self) -> list[Event]:
-        n = len(self.claims)
-        converted = map(
-            events.of_settlement, self.claims, self.settlements, self.verdicts, [self.at] * n, [self.off] * n
-        )
-        found = [event for event in converted if event is not None]
+        found = events.of_settlements(self.claims, self.settlements, self.verdicts, self.at, self.off)
         for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
             if settlement.followups and verdict is Verdict.APPLIED:
                 found += (

@@ -101,7 +101,7 @@ class TimelineSettings:
     event_flush: Span = duration(2 * SECOND, low=10 * MILLISECOND, high=HOUR)
     """Longest time an event waits to be written."""
 
-    event_chunk: int = whole(500, low=1, high=1_000)
+    event_chunk: int = whole(2_000, low=1, high=10_000)
     """Most events in one write."""
 
 

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stoker.model.job import Status
-from stoker.model.measures import BOUNDS, Histogram, Measures, Recorder, added
+from stoker.model.job import Claim, Status
+from stoker.model.measures import BOUNDS, MANY, Histogram, Measures, Recorder, added, histogram_of
+from stoker.model.time import SECOND
+
+NOW = 5_000_000
+
+
+def claim(waited: int) -> Claim:
+    """A claim of a job that was due so many seconds before."""
+    return Claim(b"j" * 16, "send", "mail", b"{}", 1, 0, 5, "w1", 9, NOW + waited * SECOND, NOW, NOW)
 
 
 @pytest.mark.spec("METRIC-04")
@@ -17,10 +27,37 @@ def test_a_value_is_in_the_first_bucket_that_holds_it() -> None:
     assert histogram.sum == pytest.approx(10_000.0021)
 
 
+@pytest.mark.spec("METRIC-04")
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.0005, 2e9, *BOUNDS, *(bound * 1.01 for bound in BOUNDS)])))
+def test_many_values_are_counted_as_each_would_be(values: list[float]) -> None:
+    one_by_one = Histogram()
+    for value in values:
+        one_by_one.add(value)
+    found = histogram_of(values)
+    assert found.counts == one_by_one.counts
+    assert found.sum == pytest.approx(one_by_one.sum)
+
+
+@pytest.mark.spec("METRIC-04")
+def test_runs_are_counted_however_many_there_are() -> None:
+    """Also by a reading in between, which changes nothing that was read before."""
+    recorder = Recorder()
+    read: list[Measures] = []
+    for n in range(2 * MANY + 3):
+        if n % 700 == 1:
+            read.append(recorder.measures({}, 0.0))
+        recorder.ran(claim(n % 2), Status.DONE, 0.25)
+    read.append(recorder.measures({}, 0.0))
+    assert [sum(one.runs["send"]["completed"].counts) for one in read] == [1, 701, 1_401, 2 * MANY + 3]
+    assert [sum(one.waits["mail"].counts) for one in read] == [1, 701, 1_401, 2 * MANY + 3]
+    assert read[-1].runs["send"]["completed"].sum == (2 * MANY + 3) / 4
+    assert read[-1].waits["mail"].sum == MANY + 1
+
+
 def measured(busy: dict[str, int], lag: float, runs: int, failures: int = 0) -> Measures:
     recorder = Recorder()
     for status in (*[Status.DONE] * runs, *[Status.DEAD] * failures):
-        recorder.ran("send", "mail", status, 0.2, 1.0)
+        recorder.ran(claim(1), status, 0.2)
         recorder.called("settle", 0.01)
     return recorder.measures(busy, lag)
 

@@ -82,13 +82,18 @@ _decode = msgspec.msgpack.Decoder(_Columns).decode
 
 def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
     """The blocks of some events, whose times are shifted. None: `[]`."""
+    if not events:
+        return []
+    times = [one.at for one in events]
+    if (min(times) + shift) // MINUTE == (max(times) + shift) // MINUTE:
+        return [_packed(events, shift)]
     minutes: dict[Instant, list[Event]] = {}
     for event in events:
         minutes.setdefault((event.at + shift) // MINUTE, []).append(event)
     return [_packed(part, shift) for part in minutes.values()]
 
 
-def _packed(events: list[Event], shift: Span) -> Block:
+def _packed(events: Sequence[Event], shift: Span) -> Block:
     names: dict[tuple[EventType, str, str], int] = {}
     named = [names.setdefault((one.type, one.queue, one.kind), len(names)) for one in events]
     jobs, times = [one.job for one in events], [one.at for one in events]

@@ -183,12 +183,21 @@ def _told(claim: Claim) -> bool:
 
 def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: Instant, off: Span = 0) -> Event | None:
     """What a settlement means on the timeline; nothing unless it applied. `off` as in `of_claims`."""
-    if verdict is not Verdict.APPLIED:
-        return None
-    kind = _ENDED[settlement.status]
+    return next(iter(of_settlements([claim], [settlement], [verdict], at, off)), None)
+
+
+def of_settlements(
+    claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict], at: Instant, off: Span
+) -> list[Event]:
+    """The same of many, in their order. On the hot path of a worker: no call for each of them."""
     stored = at - off
-    total = max(0, stored - claim.created_at) if kind is EventType.COMPLETED else None
-    return Event(at, kind, claim.id, claim.queue, claim.kind, claim.attempt, max(0, stored - claim.claimed_at), total)
+    found: list[Event] = []
+    for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
+        if verdict is Verdict.APPLIED:
+            ended, ran = _ENDED[settlement.status], max(0, stored - claim.claimed_at)
+            total = max(0, stored - claim.created_at) if ended is EventType.COMPLETED else None
+            found.append(Event(at, ended, claim.id, claim.queue, claim.kind, claim.attempt, ran, total))
+    return found
 
 
 def off_by(claims: Sequence[Claim], now: Instant) -> Span | None:

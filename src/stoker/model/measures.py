@@ -6,13 +6,15 @@ keeps those of processes that have exited, so that no counter ever falls.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from stoker.model.job import Status
+from stoker.model.job import Claim, Status
+from stoker.model.time import SECOND
 
 BOUNDS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -28,6 +30,10 @@ OUTCOMES: Final = {
     Status.PENDING: "released",
 }
 """What became of a run, as events name it."""
+
+
+MANY = 1_000
+"""So many values are counted at once."""
 
 
 class Histogram(msgspec.Struct):
@@ -46,6 +52,13 @@ class Histogram(msgspec.Struct):
         return Histogram([a + b for a, b in zip(self.counts, other.counts, strict=True)], self.sum + other.sum)
 
 
+def histogram_of(values: Sequence[float]) -> Histogram:
+    """The histogram of some values, as if each had been added."""
+    ordered = sorted(values)
+    ends = [0, *(bisect_right(ordered, bound) for bound in BOUNDS), len(ordered)]
+    return Histogram([end - start for start, end in pairwise(ends)], sum(ordered[bisect_right(ordered, 0.0) :]))
+
+
 class Measures(msgspec.Struct):
     """Run times by kind and outcome, waits by queue, store calls by name, busy slots by queue, lag of renewals."""
 
@@ -60,26 +73,45 @@ class Measures(msgspec.Struct):
         return Measures(self.runs, self.waits, self.calls)
 
 
+class _Series:
+    """Values of a histogram. They are counted many at a time: that costs a third of counting one by one."""
+
+    __slots__ = ("_counted", "values")
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self._counted = Histogram()
+
+    def histogram(self) -> Histogram:
+        """All values so far."""
+        values, self.values = self.values, []
+        self._counted = self._counted.plus(histogram_of(values))
+        return self._counted
+
+
 class Recorder:
-    """Counts runs and store calls of one process. On the hot path: a run costs two look-ups and two additions."""
+    """Counts runs and store calls of one process; all in the thread of its loop but for `called`."""
 
     __slots__ = ("_calls", "_runs", "_waits")
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, Status], Histogram] = {}
-        self._waits: dict[str, Histogram] = {}
+        self._runs: dict[tuple[str, Status], _Series] = {}
+        self._waits: dict[str, _Series] = {}
         self._calls: dict[str, Histogram] = {}
 
-    def ran(self, kind: str, queue: str, status: Status, seconds: float, waited: float) -> None:
-        """Count one run of a job."""
-        key = kind, status
+    def ran(self, claim: Claim, status: Status, seconds: float) -> None:
+        """Count one run of a job. On the hot path: two look-ups and two additions to a list."""
+        key, queue = (claim.kind, status), claim.queue
         run, wait = self._runs.get(key), self._waits.get(queue)
         if run is None:
-            run = self._runs[key] = Histogram()
+            run = self._runs[key] = _Series()
         if wait is None:
-            wait = self._waits[queue] = Histogram()
-        run.add(seconds)
-        wait.add(waited)
+            wait = self._waits[queue] = _Series()
+        run.values.append(seconds)
+        wait.values.append((claim.claimed_at - claim.scheduled_at) / SECOND)
+        if len(run.values) >= MANY or len(wait.values) >= MANY:
+            run.histogram()
+            wait.histogram()
 
     def called(self, name: str, seconds: float) -> None:
         """Count one call of the store."""
@@ -91,9 +123,10 @@ class Recorder:
     def measures(self, busy: dict[str, int], renewal_lag: float) -> Measures:
         """Everything so far, with the gauges as they are now."""
         runs: dict[str, dict[str, Histogram]] = {}
-        for (kind, status), histogram in self._runs.copy().items():
-            runs.setdefault(kind, {})[OUTCOMES[status]] = histogram
-        return Measures(runs, self._waits.copy(), self._calls.copy(), busy, renewal_lag)
+        for (kind, status), series in self._runs.items():
+            runs.setdefault(kind, {})[OUTCOMES[status]] = series.histogram()
+        waits = {queue: series.histogram() for queue, series in self._waits.items()}
+        return Measures(runs, waits, self._calls.copy(), busy, renewal_lag)
 
 
 def added(many: Iterable[Measures]) -> Measures:

@@ -95,7 +95,7 @@ class ChunkRunner(Runner):
                 continue
             settlement = self._traced(item, conclude(item.claim, outcome, rules, item.executed()))
             if self._recorder is not None:
-                self._measured(item, settlement)
+                self._recorder.ran(item.claim, settlement.status, item.elapsed)
             self._store_loop.finished(item.claim, settlement, last=item is items[-1])
 
     def _items(self, plan: Plan, claims: list[Claim]) -> tuple[Context, ...]:

@@ -181,7 +181,7 @@ class Runner:
             return None
         settlement = conclude(claim, outcome, rules, context.executed())
         if self._recorder is not None:
-            self._measured(context, settlement)
+            self._recorder.ran(claim, settlement.status, context.elapsed)
         return self._traced(context, settlement) if settlement.followups else settlement
 
     def _traced(self, context: Context, settlement: Settlement) -> Settlement:
@@ -190,12 +190,6 @@ class Runner:
         if tracing is None or context.trace is None:
             return settlement
         return msgspec.structs.replace(settlement, followups=tracing.following(context, settlement.followups))
-
-    def _measured(self, context: Context, settlement: Settlement) -> None:
-        claim = context.claim
-        waited = (claim.claimed_at - claim.scheduled_at) / SECOND
-        assert self._recorder is not None
-        self._recorder.ran(claim.kind, claim.queue, settlement.status, context.elapsed, waited)
 
     def _raised(self, context: Context, error: BaseException) -> None:
         """Keep an exception for the error hooks; of another process there is only its text."""
