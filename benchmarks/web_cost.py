@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import time
 from collections.abc import Callable, Iterator
@@ -85,9 +86,12 @@ async def _measured(engine: Engine) -> dict[str, Seen]:
     async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         await engine.claim(Demand(full_store.WORKER, tuple((name, 2) for name in full_store.NAMES), 100))
         [newest] = (await engine.find(Query(limit=1))).jobs
+        gc.collect()
+        gc.freeze()  # as `stoker serve` does
         found = {name: await _page(client, board, path) for name, path in PAGES.items()}
         found["job"] = await _page(client, board, f"/jobs/{ids.text(newest.id)}")
         await board.close()
+    gc.unfreeze()
     return found
 
 

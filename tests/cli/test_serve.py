@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -53,10 +54,14 @@ def test_it_refuses_to_be_open_to_other_machines(url: str) -> None:
 
 
 @pytest.mark.spec("WEBSEC-18")
+@pytest.mark.spec("WEB-40")
 def test_it_warns_where_others_reach_it_without_tls(url: str) -> None:
     """The address is one that no machine has, so nothing is served."""
+    assert gc.get_freeze_count() == 0
     told = call("serve", "--host", "192.0.2.1", "--allow-host", "stoker.example", code=1).output
     assert "warning: it is served without TLS" in told
+    assert gc.get_freeze_count() > 10_000
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import click
 
 from stoker.cli.store import find_app, on_store, reported
@@ -86,6 +88,9 @@ def serve(
             "that ends TLS in front of it",
             err=True,
         )
+    # What is loaded by now stays: a full collection that looked at it would take as long as a page.
+    gc.collect()
+    gc.freeze()
     try:
         server.run()
     except SystemExit:  # it said why on standard error; its own code means something else here

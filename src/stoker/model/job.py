@@ -462,7 +462,7 @@ def shown_error(status: Status, error: str | None) -> str | None:
     return None if status is Status.DONE else error
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The whole record, as an operator sees it. `cancel_requested_at` is when a running job was first asked to stop."""
 
     id: JobId

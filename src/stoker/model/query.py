@@ -371,7 +371,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     former: tuple[Former, ...] = ()
 
 
-class Count(msgspec.Struct, frozen=True):
+class Count(msgspec.Struct, frozen=True, gc=False):
     """How many jobs of one kind in one queue are in one status."""
 
     queue: str
