@@ -81,7 +81,7 @@ def legible(page: Page, where: object) -> None:
     assert found["bad"] == [], where
 
 
-def audited(page: Page, where: object, *, contrast: bool) -> None:
+def audited(page: Page, where: object, *, contrast: bool = False) -> None:
     """Assert that axe finds nothing, and leaves nothing undecided but what `legible` decides.
 
     Contrast is most of its work, and `legible` decides about more texts than axe can.

@@ -379,7 +379,7 @@ def test_an_edit_asks_for_something_that_a_job_may_have() -> None:
     for wrong, why in (
         ({}, "at least one of payload, priority, at, attempts"),
         ({"priority": 2_000}, "between -1000 and 1000"),
-        ({"attempts": 0}, "at least 1"),
+        ({"attempts": 0}, "1 to 1,000,000"),
         ({"payload": "text"}, "JSON bytes"),
         ({"at": -1}, "between 1970"),
     ):
