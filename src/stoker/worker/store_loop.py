@@ -159,8 +159,8 @@ class StoreLoop:
 
     async def settled_already(self, claim: Claim, settlement: Settlement) -> None:
         """Take over a job that its handler has settled in a transaction of its own: nothing is written any more."""
-        await self._settled([claim], [settlement], [_APPLIED])
-        if any(not lane.buffer for lane in self._fetcher.lanes):
+        await self._settled([claim], [settlement], [_APPLIED], alone=True)
+        if self._fetcher.wants_batch or any(not lane.buffer for lane in self._fetcher.lanes):
             self.wakeup.set()
 
     def _wake_late(self) -> None:
@@ -313,8 +313,11 @@ class StoreLoop:
         if not all(may_have_more):
             self._due_timer.reset()
 
-    async def _settled(self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
-        held, counts, more = self._claims.tokens, self._state.counts, self._state.draining
+    async def _settled(
+        self, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict], *, alone: bool = False
+    ) -> None:
+        """Take in what became of settlements. `alone`: of one, after which the caller decides about another call."""
+        held, counts, more = self._claims.tokens, self._state.counts, self._state.draining and not alone
         if Verdict.REPEATED in verdicts:
             # Written by a call whose reply was lost: not published yet.
             verdicts = [Verdict.APPLIED if verdict is Verdict.REPEATED else verdict for verdict in verdicts]
@@ -336,8 +339,9 @@ class StoreLoop:
         self._outcomes.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
         stored = await self._publisher.stored(settlements, verdicts)
         self._publisher.settled(claims, settlements, verdicts, stored)
-        if more:
+        if more or self._state.draining:  # what has ended may have let others start
             self._fetcher.wake()
+        if more:
             self.wakeup.set()
         for lane in self._fetcher.lanes:
             if lane.buffer and lane.idle:  # these slots paused because too many outcomes waited

@@ -54,12 +54,13 @@ async def test_a_block_takes_three_round_trips(
     monkeypatch: pytest.MonkeyPatch, postgres_url: str, postgres_schema: str
 ) -> None:
     """Begin and fence, the user's statement, settlement and commit; what is outside of handlers is for many jobs.
+    The worker settles nothing more.
 
     Jobs that are claimed before it is known that their kind opens blocks share a lease, and are held by a statement
     more; the last of a lease is then settled by one more.
     """
     trips = Counter[str]()
-    run, command, execute = Connection.run, Connection.command, Own.execute
+    run, command, execute, settle = Connection.run, Connection.command, Own.execute, PostgresEngine.settle
 
     async def counted_run(self: Connection, text: str, values: Sequence[Any], patience: float) -> Any:
         trips["run"] += inside()
@@ -72,6 +73,10 @@ async def test_a_block_takes_three_round_trips(
     async def counted_execute(self: Own, statement: str, values: Sequence[Any]) -> Any:
         trips["user"] += inside()
         return await execute(self, statement, values)
+
+    async def counted_settle(*arguments: Any, **options: Any) -> Any:
+        trips["settle"] += 1
+        return await settle(*arguments, **options)
 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f'CREATE TABLE "{postgres_schema}".effects (n integer)'.encode())
@@ -90,6 +95,7 @@ async def test_a_block_takes_three_round_trips(
         monkeypatch.setattr(Connection, "run", counted_run)
         monkeypatch.setattr(Connection, "command", counted_command)
         monkeypatch.setattr(Own, "execute", counted_execute)
+        monkeypatch.setattr(PostgresEngine, "settle", counted_settle)
         await worker.join()
         monkeypatch.undo()
         await worker.stop()
