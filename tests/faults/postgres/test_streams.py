@@ -37,7 +37,7 @@ def test_streams_survive_kills_and_late_commits(
     seed = secrets.randbits(32)
     messages = 100_000 if campaign else 10_000
     arguments: dict[str, Any] = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
-    crowd, latest, blows, keys = (64, 1.5, 500, 2_000) if campaign else (16, 0.4, 60, 400)
+    crowd, latest, blows, keys = (64, 1.5, 500, 2_000) if campaign else (64, 0.4, 120, 1_000)
     tally = zygote.call(
         storm,
         within=1_400,
@@ -47,6 +47,7 @@ def test_streams_survive_kills_and_late_commits(
         crowd=crowd,
         blows=blows,
         keys=keys,
+        freezing=0.3,
         **arguments,
     ).answer
     figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
