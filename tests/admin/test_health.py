@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from stoker.admin import Admin
+from stoker.admin import Admin, health
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.engines.base import Feature, outbox_of
@@ -23,7 +23,7 @@ from stoker.model.job import Demand
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.delivery import RetryLater
 from stoker.model.outbox.stream import Stream
-from stoker.model.time import MINUTE
+from stoker.model.time import HOUR, MINUTE
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance.harness import Store
 from stoker.testing.conformance.outbox import Orders
@@ -103,6 +103,22 @@ async def test_a_retry_storm(admin: Admin, app: Stoker, clock: VirtualClock) -> 
     found = await the(admin, "retry storms")
     assert found.verdict is Grade.WARNING
     assert "15 of 25 runs of send" in found.read
+
+
+@pytest.mark.spec("HEALTH-07")
+async def test_runs_are_judged_in_as_much_of_the_last_hour_as_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last minute alone where it has enough, else the longest time that has not too many."""
+    monkeypatch.setattr(health, "MOST_EVENTS", 15)
+    for ago, seen in (({5: 10, 0: 15}, 15), ({30: 6, 1: 9, 0: 5}, 14), ({40: 30}, 0), ({10: 4, 0: 1}, 5)):
+        clock = VirtualClock(HOUR)
+        engine = MemoryEngine(clock=clock)
+        await engine.open()
+        times = [clock() - minutes * MINUTE - 1 for minutes, n in ago.items() for _ in range(n)]
+        events = [Event(at, EventType.RETRIED, bytes([n]) * 16, "mail", "send") for n, at in enumerate(times)]
+        await engine.record(events, now=clock())
+        runs = (await Admin(Stoker(engine)).health.situation(engine)).runs
+        assert runs.get("send", (0, 0)) == (0, seen), ago
+        await engine.close()
 
 
 @pytest.mark.spec("HEALTH-07")

@@ -17,7 +17,7 @@ from stoker.model.errors import (
     EngineUnavailable,
     SchemaMismatch,
 )
-from stoker.model.events import EventType, Window
+from stoker.model.events import Event, EventType, Window
 from stoker.model.findings import Delivery
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
@@ -142,12 +142,20 @@ def _unusable(where: str, error: EngineError) -> Check:
 
 async def _runs(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
     """Runs that succeeded and that failed, by kind, in the last hour or in as much of it as is read."""
-    window = RUNS_OF
-    while True:
-        events = await engine.events(Window(now - window, now + 1, limit=MOST_EVENTS))
-        if len(events) < MOST_EVENTS or window <= MINUTE:
+
+    async def read(window: Span) -> list[Event]:
+        return await engine.events(Window(now - window, now + 1, limit=MOST_EVENTS))
+
+    # The last minute tells how many minutes can be read, and is enough where no more can.
+    latest = events = await read(MINUTE)
+    window = min(RUNS_OF, MINUTE * MOST_EVENTS // max(len(latest), 1))
+    while window > MINUTE:
+        events = await read(window)
+        if len(events) < MOST_EVENTS:
             break
         window //= 8
+    else:
+        events = latest
     ended = Counter((event.kind, event.type) for event in events)
     kinds = {event.kind for event in events}
 
