@@ -1,4 +1,5 @@
-"""Checks two rules of the house over all files: no address of a machine or registry, and our own words in names.
+"""Checks rules of the house over all files: no address of a machine or registry, our own words in names, and
+migrations that are numbered one after the other, which two branches may each be on their own and are not together.
 
 What is written here must read the same on every machine, so no local path and no package index belongs into it.
 The glossary is checked only where names are defined in the library; prose may explain other systems in their words.
@@ -24,6 +25,7 @@ ADDRESSES = (
     ),
 )
 BANNED = {"ack", "actor", "dlq", "heartbeat", "nack"}
+MIGRATION = re.compile(r"(.*/migrations)/(\d+)_\w+\.sql$")
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -77,9 +79,22 @@ def glossary(name: str, text: str) -> list[str]:
     ]
 
 
+def migrations(names: Iterable[str]) -> list[str]:
+    """Complaints about folders whose migrations are not 1, 2, 3, …"""
+    folders: dict[str, list[int]] = {}
+    for name in names:
+        if migration := MIGRATION.search(name):
+            folders.setdefault(migration[1], []).append(int(migration[2]))
+    return [
+        f"{folder}: migrations must be numbered 1, 2, 3, …, not {', '.join(map(str, sorted(numbers)))}"
+        for folder, numbers in sorted(folders.items())
+        if sorted(numbers) != list(range(1, len(numbers) + 1))
+    ]
+
+
 def check(root: Path) -> list[str]:
     """All complaints about a repository."""
-    found = []
+    found = migrations(path.relative_to(root).as_posix() for path in files(root))
     for path in files(root):
         name = path.relative_to(root).as_posix()
         try:

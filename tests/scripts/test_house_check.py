@@ -43,6 +43,16 @@ def test_other_names_are_left_alone(source: str) -> None:
     assert house_check.glossary("a.py", source) == []
 
 
+def test_migrations_are_numbered_one_after_the_other() -> None:
+    """Two branches may have added the same number: each was fine, and together no engine can be imported."""
+    before = ["a/migrations/0001_jobs.sql", "a/migrations/0002_more.sql", "b/migrations/0001_jobs.sql", "b/c.sql"]
+    assert house_check.migrations(before) == []
+    [doubled] = house_check.migrations([*before, "a/migrations/0002_other.sql"])
+    assert "a/migrations: " in doubled
+    assert doubled.endswith("1, 2, 2")
+    assert len(house_check.migrations([*before, "b/migrations/0003_gap.sql"])) == 1
+
+
 def test_a_folder_without_git_is_read_as_well(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("ack = 1\n")
