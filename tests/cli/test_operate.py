@@ -111,6 +111,9 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["queues", "tune", "mail", "--rate", "fast"], 2, "as in 100/1m"),
         (["queues", "tune", "mail", "--keep-done", "soon"], 2, "one of the units"),
         (["queues", "pause", "mail", "--for", "0s"], 2, "must end in the future"),
+        (["top"], 2, "top needs a terminal"),
+        (["work", "app:jobs", "-q", "bad queue"], 2, "'bad queue' must be 1-128 of letters"),
+        (["work", "app:jobs", "--grace", "soon"], 2, "Invalid value for --grace: 'soon' must be seconds"),
     ],
 )
 def test_mistakes_have_exit_codes_and_a_sentence(url: str, words: list[str], code: int, says: str) -> None:

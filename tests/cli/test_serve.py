@@ -64,6 +64,19 @@ def test_it_warns_where_others_reach_it_without_tls(url: str) -> None:
     gc.unfreeze()
 
 
+@pytest.mark.spec("CLI-56")
+def test_a_port_that_is_taken_is_named(url: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for command in ("serve", "metrics"):
+            done = call(command, "--port", port, code=1)
+            assert f"127.0.0.1 port {port} cannot be used: another program uses it." in done.output
+            assert "is at" not in done.output
+    assert "it is no address of this machine" in call("metrics", "--port", "0", "--host", "192.0.2.1", code=1).output
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The command `stoker` of an environment that has the wheel, and what it depends on, but not this repository."""

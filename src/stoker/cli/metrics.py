@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stoker.cli.store import find_app, on_store, reported, run
+from stoker.cli.store import find_app, not_listening, on_store, reported, run
 
 
 @click.command()
@@ -25,7 +25,10 @@ def metrics(port: int | None, host: str, path: str | None, url: str | None) -> N
     registry = CollectorRegistry(auto_describe=False)
     with reported():
         registry.register(prometheus.StoreCollector(find_app(path, url)))
-    server, thread = start_http_server(port, host, registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise click.ClickException(not_listening(host, port, error)) from None
     click.echo(f"metrics are served at http://{host}:{server.server_port}/metrics", err=True)
     try:
         thread.join()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import socket
 
 import click
 
-from stoker.cli.store import find_app, on_store, reported
+from stoker.cli.store import find_app, not_listening, on_store, reported
 from stoker.cli.text import safe
 from stoker.model.access import is_loopback
 
@@ -79,21 +80,38 @@ def serve(
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)
-    shown = f"[{host}]" if ":" in host else host
-    who = "everybody on this machine" if isinstance(sign_in, Open) else "every holder of a token"
-    click.echo(f"the dashboard of {app.root().where} is at http://{shown}:{port}{root_path}/ for {who}", err=True)
     if not here:
         click.echo(
             "warning: it is served without TLS, so anyone on the network can read tokens and payloads. Put a proxy "
             "that ends TLS in front of it",
             err=True,
         )
+    listening = _listening(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    who = "everybody on this machine" if isinstance(sign_in, Open) else "every holder of a token"
+    at = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
+    click.echo(f"the dashboard of {app.root().where} is at {at} for {who}", err=True)
     # What is loaded by now stays: a full collection that looked at it would take as long as a page.
     gc.collect()
     gc.freeze()
     try:
-        server.run()
+        server.run([listening])
     except SystemExit:  # it said why on standard error; its own code means something else here
         raise SystemExit(1) from None
     if not server.started:
         raise SystemExit(1)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound, so that the address that is printed is served."""
+    found: socket.socket | None = None
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+    except OSError as error:
+        if found is not None:
+            found.close()
+        raise click.ClickException(not_listening(host, port, error)) from None
+    return found

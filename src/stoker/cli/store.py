@@ -6,6 +6,7 @@ need no tasks take a `--url`, or `$STOKER_URL`, instead.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -185,6 +186,13 @@ def reported() -> Generator[None, None, None]:
     except StokerError as error:
         click.echo(f"Error: {safe(str(error))}", err=True)
         raise SystemExit(next((code for kinds, code in _CODES if isinstance(error, kinds)), 1)) from None
+
+
+def not_listening(host: str, port: int, error: OSError) -> str:
+    """Why nothing can be served there."""
+    why = {errno.EADDRINUSE: "another program uses it", errno.EACCES: "this user may not use it"}
+    because = why.get(error.errno or 0, "it is no address of this machine")
+    return safe(f"nothing is served: {host} port {port} cannot be used: {because}. Name another one with --port.")
 
 
 def as_json_option(command: Callable[P, T]) -> Callable[P, T]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from stoker.admin import Operators
@@ -13,6 +15,8 @@ from stoker.cli.store import ask, on_store
 @on_store
 def top(every: float, path: str | None, url: str | None) -> None:
     """Watch queues, jobs, failures and workers live; `?` shows the keys."""
+    if not sys.stdout.isatty():
+        raise click.UsageError("top needs a terminal. In a pipe use `stoker status`, with --json for programs.")
     try:
         from stoker.cli.terminal import Top
     except ImportError:

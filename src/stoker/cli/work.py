@@ -38,6 +38,9 @@ Signals:
 
 def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> Any:
     """`-q mail:5,default:20` or `-q mail -q default`."""
+    from stoker.model.errors import InvalidName
+    from stoker.model.job import check_name
+
     found: dict[str, int | None] = {}
     for entry in ",".join(given).split(","):
         if not entry.strip():
@@ -45,7 +48,12 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
         name, colon, number = entry.strip().rpartition(":")
         if colon and not number.isdigit():
             raise click.BadParameter(f"{entry!r} is not a queue with a number of slots, as in mail:5,default:20")
-        found[name if colon else number] = int(number) if colon else None
+        queue = name if colon else number
+        try:
+            check_name("queue", queue)
+        except InvalidName as error:
+            raise click.BadParameter(f"{queue!r} {error.why}") from None
+        found[queue] = int(number) if colon else None
     if any(slots == 0 for slots in found.values()):
         raise click.BadParameter("a queue needs at least one slot")
     return found or None
@@ -103,6 +111,11 @@ def work(
 
     Without -q the queues of the app's tasks are served, ten slots each.
     """
+    for option, text in (("--grace", grace), ("--lease", lease)):
+        if text is not None:
+            from stoker.cli.store import read_time
+
+            read_time(option, text)
     given = {"shutdown_grace": grace, "lease": lease, "child_memory": child_memory}
     settings = {key: value for key, value in given.items() if value is not None}
     live = sys.stderr.isatty() and log_format == "plain"

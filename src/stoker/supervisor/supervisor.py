@@ -160,7 +160,11 @@ class Supervisor:
         if self._metrics is not None:
             from stoker.observe.process_metrics import MetricsPort
 
-            self._metrics_port = MetricsPort(*self._metrics, lambda: self._pool.measures)
+            port, host = self._metrics
+            try:
+                self._metrics_port = MetricsPort(port, host, lambda: self._pool.measures)
+            except OSError as error:
+                raise OSError(f"metrics cannot be served at {host}:{port}: {error.strerror}") from None
             logger.info("metrics are served at %s", self._metrics_port.address)
 
     async def _wait_for_store(self) -> bool:

@@ -62,7 +62,9 @@ async def wait_for_store(
             if stopping() or Feature.SERVER not in engine.features:
                 raise
             outage.report(
-                "the store does not answer: %s: %s The start waits for it; readiness is red.", engine.where, error
+                "the store does not answer: %s: %s. The start waits for it; readiness is red.",
+                engine.where,
+                str(error).rstrip("."),
             )
         else:
             outage.over("the store answers; the start goes on")
