@@ -10,7 +10,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineError, EngineUnavailable
-from stoker.model.events import Event, EventCount, EventType, Point
+from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.job import Draft
 from stoker.model.query import Census
 from stoker.model.stats import METRICS
@@ -61,6 +61,32 @@ async def test_the_last_three_closed_minutes_are_stored_again_and_again() -> Non
     assert {place: point for place, point in again.items() if place[0]} == {
         place: point for place, point in found.items() if place[0]
     }
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-09")
+async def test_a_minute_is_computed_again_only_when_something_came_in() -> None:
+    asked: list[Instant] = []
+
+    class Counting(MemoryEngine):
+        async def latencies(self, window: Window) -> list[Latency]:
+            asked.append((window.since - START) // MINUTE)
+            return await super().latencies(window)
+
+    clock = Clock()
+    engine = Counting(clock=clock)
+    await store(clock, engine)
+    counted: rollup.Counted = {}
+    for expected in ([1, 2, 3], []):
+        await rollup.write_points(engine, counted)
+        assert asked == expected
+        asked.clear()
+    await engine.record([Event(START + 2 * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 9, 90)], now=clock())
+    clock.now += MINUTE
+    await rollup.write_points(engine, counted)
+    assert asked == [2, 4]
+    found = await points(engine)
+    assert [found["mail", "completed", minute].count for minute in (1, 2, 3, 4)] == [1, 2, 1, 1]
     await engine.close()
 
 
@@ -128,7 +154,7 @@ async def test_only_the_holder_of_the_lock_rolls_up(jobs: Stoker, monkeypatch: p
     await engine.open()
     rolled: list[str] = []
 
-    async def write(_: object) -> int:
+    async def write(*_: object) -> int:
         rolled.append("once")
         return 0
 

@@ -126,9 +126,14 @@ Removals = Mapping[JobId, Removal]
 """The removals of a block's jobs; most blocks have none."""
 
 
-def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[Event]:
+def unpack(block: StoredBlock, window: Window, removals: Removals, only: EventType | None = None) -> Iterator[Event]:
     """The events of a block that belong to a window and are not hidden, in the order in which they were recorded."""
     columns = _unpacked(block.body)
+    wanted = {
+        named
+        for named, (type_, queue, _) in enumerate(columns.names)
+        if only in (None, type_) and window.queue in (None, queue)
+    }
     since, until = window.since - block.first, window.until - block.first
     whole = since <= 0 and block.last < window.until
     for named, job, at, attempt, duration, total in zip(
@@ -140,13 +145,11 @@ def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[E
         columns.totals,
         strict=True,
     ):
-        if not (whole or since <= at < until) or window.job not in (None, job):
-            continue
-        type_, queue, kind = columns.names[named]
-        if window.queue not in (None, queue):
+        if named not in wanted or not (whole or since <= at < until) or window.job not in (None, job):
             continue
         if removals and job in removals and removals[job].hides(block.number, block.first + at):
             continue
+        type_, queue, kind = columns.names[named]
         yield Event(block.first + at, type_, job, queue, kind, attempt, duration, total)
 
 
@@ -192,7 +195,11 @@ class EventList:
 
     def add(self, block: StoredBlock, removals: Removals) -> None:
         """Add a block's events; of the latest, those that say how long a completed job took."""
-        found = [one for one in unpack(block, self._window, removals) if not self._latest or _measured(one)]
+        if self._latest:
+            completed = unpack(block, self._window, removals, EventType.COMPLETED)
+            found = [one for one in completed if one.duration is not None and one.total is not None]
+        else:
+            found = list(unpack(block, self._window, removals))
         self._parts.append((block.number, found))
         self._n += len(found)
         self._minute = block.first // MINUTE
@@ -209,10 +216,6 @@ class EventList:
     def _ordered(self) -> list[Event]:
         found = [event for _, part in sorted(self._parts, key=_number) for event in part]
         return sorted(found, key=_at)
-
-
-def _measured(event: Event) -> bool:
-    return event.type is EventType.COMPLETED and event.duration is not None and event.total is not None
 
 
 def _number(part: tuple[int, list[Event]]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import mul
 from typing import Final, TypeAlias
 
@@ -82,12 +83,14 @@ def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[La
     for point in points:
         sums[of_all(point.metric)] += point.count
     points += [Point("", name, start, n) for name, n in sums.items()]
-    times: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+    queues: defaultdict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
     for one in latencies:
-        for name, spent in zip(TIMES, (one.processing, one.total), strict=True):
-            times[one.queue, name].append(spent)
-            times["", of_all(name)].append(spent)
-    points += [measured(queue, name, start, spans) for (queue, name), spans in times.items()]
+        processing, total = queues[one.queue]
+        processing.append(one.processing)
+        total.append(one.total)
+    for name, spans in zip(TIMES, zip(*queues.values(), strict=True), strict=False):
+        points += [measured(queue, name, start, part) for queue, part in zip(queues, spans, strict=True)]
+        points.append(measured("", of_all(name), start, [*chain.from_iterable(spans)]))
     return sorted(points, key=_place)
 
 

@@ -10,10 +10,11 @@ import asyncio
 import logging
 from functools import partial
 from random import random
+from typing import TypeAlias
 
 from stoker.engines.base import Engine
 from stoker.model.errors import AWAY
-from stoker.model.events import Point, Window
+from stoker.model.events import EventCount, Point, Window
 from stoker.model.stats import BUCKET, MOST_RUNS, closed_buckets, depths, roll_up, store_points
 from stoker.model.time import SECOND, Instant
 from stoker.services import ServiceContext
@@ -28,10 +29,17 @@ SPREAD = 5.0
 """Workers wait up to so many seconds after a full minute, at random, also so that buffered events have arrived."""
 
 
+Counted: TypeAlias = dict[Instant, list[EventCount]]
+"""The events of closed minutes, by queue and type."""
+
+
 class RollUp:
     """Rolls up shortly after every full minute of the store's clock."""
 
     name = "rollup"
+
+    def __init__(self) -> None:
+        self._counted: Counted = {}
 
     async def run(self, context: ServiceContext) -> None:
         """Roll up again and again."""
@@ -40,21 +48,24 @@ class RollUp:
                 now = await context.engine.now()
                 await asyncio.sleep((BUCKET - now % BUCKET) / SECOND + 1 + SPREAD * random())
                 if await context.engine.lock(LOCK, context.worker_id(), LEASE):
-                    await write_points(context.engine)
+                    await write_points(context.engine, self._counted)
             except AWAY:  # the store loop logs that once; the next round computes the minutes that were missed
                 await asyncio.sleep(SPREAD)
 
 
-async def write_points(engine: Engine) -> int:
+async def write_points(engine: Engine, counted: Counted | None = None) -> int:
     """Compute the minutes that have just closed and store their points; returns how many.
 
     A question that the store cannot answer is left out quietly: charts have a gap there, and the rest is stored.
+    `counted` holds what the last call counted in each minute: one in which nothing came in since is not computed again.
     """
     now = await engine.now()
     buckets = closed_buckets(now)
     points: list[Point] = []
+    before, counted = counted or {}, {} if counted is None else counted
+    found: Counted = {}
     for question in (
-        *(partial(_minute, engine, start) for start in buckets),
+        *(partial(_minute, engine, start, before, found) for start in buckets),
         partial(_depths, engine, buckets[-1]),
         partial(_store, engine, buckets[-1]),
     ):
@@ -66,14 +77,21 @@ async def write_points(engine: Engine) -> int:
             logger.debug("a part of the last minutes was not rolled up: %s", error)
     if points:
         await engine.record([], points, now=now)
+    counted.clear()
+    counted.update(found)
     return len(points)
 
 
-async def _minute(engine: Engine, start: Instant) -> list[Point]:
-    """What happened in a closed minute."""
+async def _minute(engine: Engine, start: Instant, before: Counted, found: Counted) -> list[Point]:
+    """What happened in a closed minute; nothing if it was counted before with the same result."""
     end = start + BUCKET
     counts = await engine.event_counts(start, end)
-    return roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
+    if before.get(start) == counts:
+        found[start] = counts
+        return []
+    points = roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
+    found[start] = counts
+    return points
 
 
 async def _depths(engine: Engine, bucket: Instant) -> list[Point]:
