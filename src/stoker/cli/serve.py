@@ -86,14 +86,14 @@ def serve(
             "that ends TLS in front of it",
             err=True,
         )
+    # What is loaded by now stays: a full collection that looked at it would take as long as a page.
+    gc.collect()
+    gc.freeze()
     listening = _listening(host, port)
     shown = f"[{host}]" if ":" in host else host
     who = "everybody on this machine" if isinstance(sign_in, Open) else "every holder of a token"
     at = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
     click.echo(f"the dashboard of {app.root().where} is at {at} for {who}", err=True)
-    # What is loaded by now stays: a full collection that looked at it would take as long as a page.
-    gc.collect()
-    gc.freeze()
     try:
         server.run([listening])
     except SystemExit:  # it said why on standard error; its own code means something else here
