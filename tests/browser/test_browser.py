@@ -55,6 +55,11 @@ STICKS_OUT = """() => {
   const out = [...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > width + 0.5);
   return out.map((one) => [one.tagName, one.className, one.textContent.trim().slice(0, 30)].join(" ")).slice(0, 9);
 }"""
+# Panels whose tables do not fit, and could only be read by scrolling.
+CUT_OFF = """() => [...document.querySelectorAll("main .panel")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => [one.querySelector("h2, th")?.textContent, one.scrollWidth, one.clientWidth].join(" "))"""
+NEAR = {1440: (1024, 1440), 390: (768, 390)}
 # It begins after a turn of the loop.
 HTMX_RUNS = """new Promise((done) => {
   const look = () => setTimeout(window.htmx ? done : look, 50);
@@ -105,6 +110,9 @@ def test_pages_are_accessible_calm_and_quiet(site: str, look: Any, width: int, r
         page.evaluate("document.fonts.ready")
         assert round(page.evaluate("window.shifted"), 3) == 0, (path, width)
         assert page.evaluate(FITS), (path, width)
+        for other in NEAR[width]:
+            page.set_viewport_size({"width": other, "height": 900})
+            assert page.evaluate(CUT_OFF) == [], (path, other)
         page.evaluate(Axe().axe_script)
         for theme in ("light", "dark"):
             where = (path, width, theme)
