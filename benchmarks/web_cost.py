@@ -26,6 +26,7 @@ from stoker.model import ids
 from stoker.model.job import Demand
 from stoker.model.query import Query
 from stoker.web import Dashboard, Limits, Open, dashboard
+from stoker.web.start import prepare
 
 OVERVIEW, PAGE, SIZE = 200.0, 300.0, 60.0
 """Milliseconds that the overview and any other page may take; kilobytes of a page, compressed."""
@@ -86,8 +87,7 @@ async def _measured(engine: Engine) -> dict[str, Seen]:
     async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         await engine.claim(Demand(full_store.WORKER, tuple((name, 2) for name in full_store.NAMES), 100))
         [newest] = (await engine.find(Query(limit=1))).jobs
-        gc.collect()
-        gc.freeze()  # as `stoker serve` does
+        prepare()  # as `stoker serve` does
         found = {name: await _page(client, board, path) for name, path in PAGES.items()}
         found["job"] = await _page(client, board, f"/jobs/{ids.text(newest.id)}")
         await board.close()

@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 
 from stoker.app import Stoker
 from stoker.cli.command import stoker
+from stoker.web import view
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {"stoker.css", "stoker.js", "chart.js", "flame.svg", "htmx.min.js", "hx-sse.min.js", "uPlot.iife.min.js"}
@@ -64,6 +65,9 @@ def test_it_warns_where_others_reach_it_without_tls(url: str) -> None:
     assert "warning: it is served without TLS" in told
     assert gc.get_freeze_count() > 10_000
     gc.unfreeze()
+    cached = view.environment().cache
+    assert cached is not None
+    assert len(cached) == len(view.environment().list_templates()) > 20
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 
 import click
@@ -50,6 +49,7 @@ def serve(
 
         from stoker.web import Open, Tokens, dashboard
         from stoker.web.auth import LOOPBACK_NAMES
+        from stoker.web.start import prepare
     except ImportError:
         raise click.ClickException("the dashboard needs starlette, jinja2 and uvicorn: install stoker[web]") from None
     here = is_loopback(host)
@@ -86,9 +86,7 @@ def serve(
             "that ends TLS in front of it",
             err=True,
         )
-    # What is loaded by now stays: a full collection that looked at it would take as long as a page.
-    gc.collect()
-    gc.freeze()
+    prepare()
     listening = _listening(host, port)
     shown = f"[{host}]" if ":" in host else host
     who = "everybody on this machine" if isinstance(sign_in, Open) else "every holder of a token"
