@@ -13,9 +13,10 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.context import current, running
-from stoker.engines.postgres import PostgresEngine
+from stoker.engines.postgres import PostgresEngine, user_transaction
 from stoker.engines.postgres.connection import Connection
 from stoker.engines.postgres.user_transaction import Own
+from stoker.engines.sql.user_handles import handles
 from stoker.model.control import Tuning
 from stoker.model.errors import EngineError
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
@@ -230,3 +231,30 @@ async def test_a_settlement_that_the_server_refuses_is_no_doubt(postgres_url: st
     assert (record.status, worker.counts[Status.DONE]) == (Status.DONE, 1)
     assert len(told) == 1
     assert "current transaction is aborted" in told[0]
+
+
+@pytest.mark.spec("BLOCK-25")
+async def test_connections_of_a_pool_are_asked_once_where_they_are(
+    engine: PostgresEngine, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool lends its connection as a new object each time; a connection that it opened anew is asked again."""
+    asked: list[Any] = []
+    run = handles.run
+
+    async def counted(handle: Any, statement: str, *values: Any) -> Any:
+        asked.append(statement == engine._store.texts["whereabouts"])
+        return await run(handle, statement, *values)
+
+    monkeypatch.setattr(handles, "run", counted)
+    monkeypatch.setattr(user_transaction, "TRUSTED", 3600.0)
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool:
+        for new in (False, False, True):
+            if new:
+                await pool.expire_connections()
+            [claim] = await claimed(engine, "charge")
+            async with pool.acquire() as handle, handle.transaction():
+                held = await engine.hold(claim, tx=handle)
+                assert held is not None
+                assert await engine.settle_last(conclude(held, Done()), tx=handle)
+            assert sum(asked) == 1 + new
+    assert len(asked) > 3

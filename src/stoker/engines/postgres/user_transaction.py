@@ -374,14 +374,14 @@ async def _time_there(store: Store, handle: Any) -> Instant:
     A driver's connection never leaves its database, so it is asked only now and then; a session of another library may
     have another connection each time.
     """
-    lasting = handles.is_connection(handle)
-    asked = store.asked.get(handle) if lasting else None
+    lasting = handles.connection_of(handle)
+    asked = None if lasting is None else store.asked.get(lasting)
     if asked is not None and time.monotonic() - asked[1] < TRUSTED:
         return asked[0] + round((time.monotonic() - asked[1]) * SECOND)
     [row] = await handles.run(handle, store.texts[_WHERE])
     await _check(store, handle, row)
-    if lasting:
-        store.asked[handle] = int(row[3]), time.monotonic()
+    if lasting is not None:
+        store.asked[lasting] = int(row[3]), time.monotonic()
     return int(row[3])
 
 

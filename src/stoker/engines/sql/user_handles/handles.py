@@ -29,10 +29,10 @@ from stoker.engines.sql.user_handles.sqlalchemy import Alchemy, AlchemySession, 
 from stoker.model.errors import EngineRefused
 
 __all__ = [
+    "connection_of",
     "describe_handle",
     "dialect_of",
     "drive",
-    "is_connection",
     "is_over",
     "is_rolled_back",
     "known",
@@ -90,9 +90,14 @@ def suspends(handle: Any) -> bool:
     return adapt(handle).suspends
 
 
-def is_connection(handle: Any) -> bool:
-    """Whether the handle is a Postgres driver's own connection, which stays in its database."""
-    return isinstance(adapt(handle), Psycopg | Asyncpg) and type(handle).__name__ != "PoolConnectionProxy"
+def connection_of(handle: Any) -> Any | None:
+    """The Postgres driver's own connection, which stays in its database; None where a library may take another one.
+
+    A pool of asyncpg lends its connections behind a new object each time.
+    """
+    if not isinstance(adapt(handle), Psycopg | Asyncpg):
+        return None
+    return getattr(handle, "_con", None) if type(handle).__name__ == "PoolConnectionProxy" else handle
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
