@@ -44,12 +44,12 @@ def test_runs_are_counted_however_many_there_are() -> None:
     recorder = Recorder()
     read: list[Measures] = []
     for n in range(2 * MANY + 3):
-        if n % 700 == 1:
+        if n in (1, 701):
             read.append(recorder.measures({}, 0.0))
         recorder.ran(claim(n % 2), Status.DONE, 0.25)
     read.append(recorder.measures({}, 0.0))
-    assert [sum(one.runs["send"]["completed"].counts) for one in read] == [1, 701, 1_401, 2 * MANY + 3]
-    assert [sum(one.waits["mail"].counts) for one in read] == [1, 701, 1_401, 2 * MANY + 3]
+    assert [sum(one.runs["send"]["completed"].counts) for one in read] == [1, 701, 2 * MANY + 3]
+    assert [sum(one.waits["mail"].counts) for one in read] == [1, 701, 2 * MANY + 3]
     assert read[-1].runs["send"]["completed"].sum == (2 * MANY + 3) / 4
     assert read[-1].waits["mail"].sum == MANY + 1
 
