@@ -64,7 +64,7 @@ def judge(given: Situation) -> Iterator[Check]:
     yield from or_ok(
         list(_unserved(given)), "queues", f"{count(len(_queues(given)), 'queue')}; where jobs are due, workers are"
     )
-    yield from or_ok(list(_unknown(given)), "kinds", "workers know all kinds that wait")
+    yield from or_ok(list(_unknown(given)), "kinds", "no worker meets a kind that it does not know")
     yield from _workers(given)
     yield from or_ok(list(_overdue(given)), "running jobs", "none runs longer than its limit")
     yield from or_ok(list(_storms(given)), "retry storms", f"{count(len(given.runs), 'kind')} ran in the last hour")
