@@ -19,6 +19,7 @@ from stoker.engines.postgres.diagnose import expected_indexes
 from stoker.model.health import jobs, postgres
 from stoker.model.health.check import Check, Grade
 from stoker.model.job import Draft
+from stoker.model.outbox.stream import Stream
 from stoker.model.query import Delete, Selection
 from tests import services
 from tests.services.handles import PostgresServer
@@ -92,6 +93,21 @@ async def test_a_missing_and_an_invalid_index(server: PostgresServer) -> None:
         server.sql("update pg_index set indisvalid = false where indexrelid = 'stoker.event_first'::regclass")
         assert "stoker.event_first is invalid" in (await complaints(engine))["indexes"].read
         server.sql("reindex index stoker.event_first")
+        assert await complaints(engine) == {}
+
+
+async def test_a_sequence_behind_its_table(server: PostgresServer) -> None:
+    async with opened(server.url) as engine:
+        await engine.register(Stream("orders", 4))
+        sequences = [
+            name for (name,) in server.sql("select sequencename from pg_sequences where schemaname = 'stoker'")
+        ]
+        facts = (await engine.diagnose()).postgres
+        assert facts is not None
+        assert sorted(one.name for one in facts.sequences) == sorted(f"stoker.{name}" for name in sequences)
+        server.sql("alter sequence stoker.stream_sid_seq restart")
+        assert "stoker.stream_sid_seq is at 0; 1 is stored already" in (await complaints(engine))["sequences"].read
+        server.sql("select setval('stoker.stream_sid_seq', 1)")
         assert await complaints(engine) == {}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import MIGRATIONS, sql
 from stoker.engines.sql.steps import Row, Steps
-from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, Pin, PostgresFacts, Slot, Table
+from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, Pin, PostgresFacts, Sequence, Slot, Table
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -17,6 +17,7 @@ _PINS = sql("describe_pins")
 _TABLES = sql("diagnose_tables")
 _INDEXES = sql("diagnose_indexes")
 _SLOTS = sql("diagnose_slots")
+_SEQUENCES = sql("diagnose_sequences")
 _CONNECTIONS = sql("diagnose_connections")
 _COUNTS = sql("diagnose_counts")
 _KEYS = sql("diagnose_keys")
@@ -49,6 +50,7 @@ def _server(store: Store) -> Steps[PostgresFacts]:
     tables = [Table(f"{store.options.schema}.{name}", *rest) for name, *rest in (yield _TABLES, ())]
     indexes: dict[str, bool] = dict((yield _INDEXES, ()))
     slots = [Slot(*row) for row in (yield _SLOTS, ())]
+    sequences = [Sequence(*row) for row in (yield _SEQUENCES, (MOST_COUNTED,))]
     [(connections, most)] = yield _CONNECTIONS, ()
     place = store.options.schema
     return PostgresFacts(
@@ -66,6 +68,7 @@ def _server(store: Store) -> Steps[PostgresFacts]:
         pins=tuple(pins),
         slots=tuple(slots),
         tables=tuple(tables),
+        sequences=tuple(sequences),
         missing_indexes=tuple(f"{place}.{name}" for name in sorted(expected_indexes() - indexes.keys())),
         invalid_indexes=tuple(f"{place}.{name}" for name, valid in sorted(indexes.items()) if not valid),
     )

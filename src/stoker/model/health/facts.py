@@ -51,6 +51,14 @@ class Table(msgspec.Struct, frozen=True):
     threshold: int
 
 
+class Sequence(msgspec.Struct, frozen=True):
+    """A sequence of Stoker's: the last number it gave, and the largest that was found where its numbers are stored."""
+
+    name: str
+    last: int
+    largest: int
+
+
 class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What Postgres says about itself."""
 
@@ -68,6 +76,7 @@ class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
     pins: tuple[Pin, ...] = ()
     slots: tuple[Slot, ...] = ()
     tables: tuple[Table, ...] = ()
+    sequences: tuple[Sequence, ...] = ()
     missing_indexes: tuple[str, ...] = ()
     invalid_indexes: tuple[str, ...] = ()
 

@@ -39,6 +39,7 @@ def judge(facts: PostgresFacts) -> Iterator[Check]:
     yield from _vacuum(facts)
     yield from or_ok(list(_bloat(facts)), "bloat", f"{len(facts.tables)} tables")
     yield from _indexes(facts)
+    yield from or_ok(list(_sequences(facts)), "sequences", f"{len(facts.sequences)} sequences")
     yield _pooler(facts)
     yield _connections(facts)
 
@@ -144,6 +145,16 @@ def _indexes(facts: PostgresFacts) -> Iterator[Check]:
         meaning = "The server does not use an index whose building failed."
         found.append(wrong("indexes", f"index {name} is invalid", meaning, f"REINDEX INDEX {name}"))
     yield from or_ok(found, "indexes", "all there and valid")
+
+
+def _sequences(facts: PostgresFacts) -> Iterator[Check]:
+    """A logical switch-over brings rows to another server, but not the numbers that sequences have reached there."""
+    for sequence in facts.sequences:
+        if sequence.last < sequence.largest:
+            read = f"{sequence.name} is at {sequence.last:,}; {sequence.largest:,} is stored already"
+            meaning = "Numbers are given twice: calls fail, or new messages come before older ones."
+            remedy = f"SELECT setval('{sequence.name}', {sequence.largest}) before anything is written"
+            yield wrong("sequences", read, meaning, remedy)
 
 
 def _pooler(facts: PostgresFacts) -> Check:
