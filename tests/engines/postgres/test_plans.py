@@ -32,6 +32,7 @@ MAY_SCAN = {
     "expire_sample": "along an index, to its limit",
     "diagnose_counts": "a check-up by a person, to its limit",
     "diagnose_keys": "a check-up by a person, along an index, to its limit",
+    "diagnose_sequences": "a check-up by a person, to its limit",
     "release_all_keys": "only for a key that cannot be read",
 }
 

@@ -110,7 +110,7 @@ def alone(folder: Path, failing: str | None) -> tuple[str, list[Step]]:
     """Run one engine for a short time; returns its lines and what it did to its files."""
     folder.mkdir()
     trace = folder.with_suffix(".trace")
-    traced("tests.faults.sqlite.diligent", folder, 6, "power", "wal", "alone", trace=trace, failing=failing)
+    traced("tests.faults.sqlite.diligent", folder, 14, "power", "wal", "alone", trace=trace, failing=failing)
     with trace.open() as lines:
         return (folder / "acknowledged").read_text(), list(steps(lines, folder))
 
