@@ -23,6 +23,7 @@ from stoker.model.stats import (
     coarsen,
     depths,
     measured,
+    not_less,
     of_all,
     percentile,
     roll_up,
@@ -221,3 +222,12 @@ def test_the_width_fits_every_window(window: int, wanted: int) -> None:
     assert width % BUCKET == 0
     assert width >= max(wanted, BUCKET)
     assert window <= width * MOST_BUCKETS
+
+
+@pytest.mark.spec("STATS-10")
+def test_a_point_that_counts_less_than_the_stored_one_is_left_out() -> None:
+    stored = counts({"completed": 5, "failed": 2}) + counts({"enqueued": 9}, minute=1)
+    computed = counts({"completed": 4, "failed": 2, "retried": 1, "enqueued": 3})
+    assert not_less(computed, stored) == computed[1:]
+    assert not_less(counts({"completed": 6}), stored) == counts({"completed": 6})
+    assert not_less([], stored) == []

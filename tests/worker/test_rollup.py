@@ -12,7 +12,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.job import Draft
-from stoker.model.query import Census
+from stoker.model.query import Census, Retention
 from stoker.model.stats import METRICS
 from stoker.model.time import MINUTE, SECOND, Instant
 from stoker.registry import mint
@@ -87,6 +87,27 @@ async def test_a_minute_is_computed_again_only_when_something_came_in() -> None:
     assert asked == [2, 4]
     found = await points(engine)
     assert [found["mail", "completed", minute].count for minute in (1, 2, 3, 4)] == [1, 2, 1, 1]
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-10")
+async def test_a_minute_whose_events_are_gone_in_part_keeps_its_points() -> None:
+    clock = Clock()
+    engine = MemoryEngine(clock=clock)
+    await store(clock, engine)
+    more = [Event(START + MINUTE + n, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70) for n in (10, 20)]
+    await engine.record(more, now=clock())
+    await rollup.write_points(engine)
+    before = await points(engine)
+    assert before["mail", "completed", 1].count == before["mail", "total", 1].count == 3
+    assert (await engine.expire(Retention(events=clock() - START - MINUTE - 20))).events == 3
+    assert sum(one.n for one in await engine.event_counts(START, START + 2 * MINUTE)) == 1
+    await rollup.write_points(engine)
+    after = await points(engine)
+    assert {place: point for place, point in after.items() if place[0]} == {
+        place: point for place, point in before.items() if place[0]
+    }
+    assert after["", "all_completed", 1].count == 3
     await engine.close()
 
 

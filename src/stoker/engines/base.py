@@ -394,8 +394,8 @@ class Timeline(Protocol):
         `now` is the recorder's reading of the clock its events are stamped with; each event is shifted by the
         difference to the store's clock. `chunk` is an id (16 random bytes) of this call: a call with an id that was
         written within `REMEMBERED` changes nothing and returns 0, so a call whose reply was lost can be repeated.
-        Events of jobs that are gone are kept too, but those from before an operator deleted the job are not returned by
-        any call: deleting removes stored events, and those that come within `REMEMBERED`. Empty: 0.
+        Events of jobs that are gone are kept too, but those from before an operator deleted the job are not listed:
+        deleting hides stored events, and those that come within `REMEMBERED`. Empty: 0.
         """
         ...
 
@@ -404,13 +404,16 @@ class Timeline(Protocol):
         ...
 
     async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
-        """How many events of each type each queue has in the half-open window, by queue and type; no zeros."""
+        """How many events of each type each queue has in the half-open window, by queue and type; no zeros.
+
+        Those of removed jobs are counted too: what happened stays true when the record is gone.
+        """
         ...
 
     async def latencies(self, window: Window) -> list[Latency]:
         """How long jobs took that were completed in the half-open window, latest first, at most `window.limit`.
 
-        Read from the events of completed jobs, so also of jobs that are gone since. Empty: `[]`.
+        Read from the events of completed jobs, also of jobs that were removed since. Empty: `[]`.
         """
         ...
 

@@ -4,13 +4,15 @@ A block holds events of one minute, column by column, so that a batch of events 
 of different minutes never overlap in time. A block is found by its times and by the smallest and largest id of its
 jobs; the ids stand in its body as they are, so that a store can look for one without unpacking.
 
-A block never changes. Events of a job that was removed are hidden when they are read: a `Removal` says which.
+A block never changes. Events of a job that was removed are hidden when they are listed: a `Removal` says which. They
+still count: that jobs were completed in a minute stays true when their records are gone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -125,6 +127,8 @@ def jobs_of(block: StoredBlock) -> list[JobId]:
 Removals = Mapping[JobId, Removal]
 """The removals of a block's jobs; most blocks have none."""
 
+NOTHING_REMOVED: Final[Removals] = MappingProxyType({})
+
 
 def unpack(block: StoredBlock, window: Window, removals: Removals, only: EventType | None = None) -> Iterator[Event]:
     """The events of a block that belong to a window and are not hidden, in the order in which they were recorded."""
@@ -154,7 +158,9 @@ def unpack(block: StoredBlock, window: Window, removals: Removals, only: EventTy
 
 
 class EventCounter:
-    """Counts the events of blocks by queue and type."""
+    """Counts the events of blocks by queue and type, also those of removed jobs."""
+
+    hides: Final = False
 
     def __init__(self, since: Instant, until: Instant) -> None:
         self._window = Window(since, until)
@@ -164,14 +170,14 @@ class EventCounter:
         """Whether this block and those after it lie behind the window."""
         return block.first >= self._window.until
 
-    def add(self, block: StoredBlock, removals: Removals) -> None:
+    def add(self, block: StoredBlock, _: Removals = NOTHING_REMOVED) -> None:
         """Count a block; one that lies in the window as a whole is counted without making its events."""
-        if removals or block.first < self._window.since or block.last >= self._window.until:
-            self._found.update((event.queue, event.type) for event in unpack(block, self._window, removals))
+        if block.first < self._window.since or block.last >= self._window.until:
+            self._found.update((event.queue, event.type) for event in unpack(block, self._window, NOTHING_REMOVED))
             return
         columns = _unpacked(block.body)
         for named, n in Counter(columns.named).items():
-            type_, queue, _ = columns.names[named]
+            type_, queue, _kind = columns.names[named]
             self._found[queue, type_] += n
 
     def counts(self) -> list[EventCount]:
@@ -180,11 +186,15 @@ class EventCounter:
 
 
 class EventList:
-    """Collects the events of a window from blocks, which come minute by minute; `latest`: the latest minute first."""
+    """Collects the events of a window from blocks, which come minute by minute.
+
+    `latest`: the latest minute first, and only how long completed jobs took, also of those that were removed.
+    """
 
     def __init__(self, window: Window, *, latest: bool = False) -> None:
         self._window = window
         self._latest = latest
+        self.hides = not latest
         self._parts: list[tuple[int, list[Event]]] = []
         self._n = 0
         self._minute: Instant | None = None
@@ -193,10 +203,10 @@ class EventList:
         """Whether the window's limit is reached without this block and those after it."""
         return self._n >= self._window.limit and block.first // MINUTE != self._minute
 
-    def add(self, block: StoredBlock, removals: Removals) -> None:
+    def add(self, block: StoredBlock, removals: Removals = NOTHING_REMOVED) -> None:
         """Add a block's events; of the latest, those that say how long a completed job took."""
         if self._latest:
-            completed = unpack(block, self._window, removals, EventType.COMPLETED)
+            completed = unpack(block, self._window, NOTHING_REMOVED, EventType.COMPLETED)
             found = [one for one in completed if one.duration is not None and one.total is not None]
         else:
             found = list(unpack(block, self._window, removals))

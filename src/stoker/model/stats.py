@@ -2,6 +2,7 @@
 
 Called by the roll-up of each worker once a minute and by the operator's side for charts. The rule it keeps: counts and
 times of a closed minute are a function of that minute alone, so computing them again, by any process, changes nothing.
+What happened stays true: a minute may gain events that were told late, and never loses any.
 What only exists now (how deep a queue is, how large the store is) is sampled once, for the minute that has just closed.
 Times are microseconds.
 """
@@ -50,7 +51,10 @@ TOGETHER: Final = tuple(of_all(metric) for metric in (*sorted(COUNTS), *TIMES))
 OF_ALL: Final = frozenset({""})
 """Under which queue points of all queues together, and of the store, are stored."""
 
-METRICS: Final = (*sorted(COUNTS), *TIMES, *DEPTHS, *STORE, *TOGETHER)
+HAPPENED: Final = (*sorted(COUNTS), *TIMES, *TOGETHER)
+"""What is computed from events."""
+
+METRICS: Final = (*HAPPENED, *DEPTHS, *STORE)
 
 
 def percentile(values: Sequence[int], rank: int) -> int:
@@ -92,6 +96,12 @@ def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[La
         points += [measured(queue, name, start, part) for queue, part in zip(queues, spans, strict=True)]
         points.append(measured("", of_all(name), start, [*chain.from_iterable(spans)]))
     return sorted(points, key=_place)
+
+
+def not_less(computed: Iterable[Point], stored: Iterable[Point]) -> list[Point]:
+    """The computed points but for those that count less than what is stored: of their events some are gone since."""
+    counts = {_place(one): one.count for one in stored}
+    return [one for one in computed if one.count >= counts.get(_place(one), 0)]
 
 
 def depths(bucket: Instant, census: Census) -> list[Point]:

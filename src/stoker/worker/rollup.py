@@ -15,7 +15,7 @@ from typing import TypeAlias
 from stoker.engines.base import Engine
 from stoker.model.errors import AWAY
 from stoker.model.events import EventCount, Point, Window
-from stoker.model.stats import BUCKET, MOST_RUNS, closed_buckets, depths, roll_up, store_points
+from stoker.model.stats import BUCKET, HAPPENED, MOST_RUNS, closed_buckets, depths, not_less, roll_up, store_points
 from stoker.model.time import SECOND, Instant
 from stoker.services import ServiceContext
 
@@ -89,7 +89,8 @@ async def _minute(engine: Engine, start: Instant, before: Counted, found: Counte
     if before.get(start) == counts:
         found[start] = counts
         return []
-    points = roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
+    computed = roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
+    points = not_less(computed, await engine.points(start, start, HAPPENED))
     found[start] = counts
     return points
 

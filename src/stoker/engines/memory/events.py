@@ -1,6 +1,7 @@
 """The timeline: events by time, and measured points.
 
-The events of a job are removed with it. Beyond `MOST_EVENTS` the oldest events are dropped, to bound memory.
+The events of a removed job are hidden, but still count. Beyond `MOST_EVENTS` the oldest events are dropped, to bound
+memory.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ MOST_EVENTS = 100_000
 
 
 class LoggedEvent(msgspec.Struct, gc=False, eq=False):
-    """A stored event. `removed`: its job is gone, and the list is compacted later."""
+    """A stored event. `hidden`: its job was removed."""
 
     at: Instant
     event: Event
-    removed: bool = False
+    hidden: bool = False
 
 
 _at = attrgetter("at")
@@ -33,14 +34,13 @@ _at = attrgetter("at")
 class EventLog:
     """Events in the order they happened, and points."""
 
-    __slots__ = ("_by_job", "_events", "_points", "_remembered", "_removed", "most")
+    __slots__ = ("_by_job", "_events", "_points", "_remembered", "most")
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._events: list[LoggedEvent] = []
         self._by_job: dict[JobId, list[LoggedEvent]] = {}
         self._points: dict[tuple[Instant, str, str], Point] = {}
         self._remembered: dict[bytes, Instant] = {}
-        self._removed = 0
         self.most = most
 
     def write(
@@ -55,23 +55,22 @@ class EventLog:
         for event in events:
             if shift:
                 event = msgspec.structs.replace(event, at=event.at + shift)
-            if event.at <= self._remembered.get(event.job, -1):
-                continue
-            entry = LoggedEvent(event.at, event)
+            entry = LoggedEvent(event.at, event, event.at <= self._remembered.get(event.job, -1))
             if not self._events or self._events[-1].at <= entry.at:
                 self._events.append(entry)
             else:
                 bisect.insort_right(self._events, entry, key=_at)
-            self._by_job.setdefault(event.job, []).append(entry)
+            if not entry.hidden:
+                self._by_job.setdefault(event.job, []).append(entry)
         for point in points:
             self._points[point.bucket, point.queue, point.metric] = point
-        if len(self._events) - self._removed > self.most:
+        if len(self._events) > self.most:
             # Drop a tenth more than needed at once, so that not every write has to shift the list.
             self._drop(len(self._events) - self.most + self.most // 10)
         return len(events)
 
     def remember(self, one: bytes, now: Instant) -> None:
-        """Note that a chunk was written or a job deleted: later events of it are not written."""
+        """Note that a chunk was written or a job deleted: late events of it are hidden."""
         self._remembered.pop(one, None)
         self._remembered[one] = now
         oldest = next(iter(self._remembered))
@@ -79,18 +78,10 @@ class EventLog:
             del self._remembered[oldest]
             oldest = next(iter(self._remembered))
 
-    def remove(self, job: JobId) -> int:
-        """Remove a job's events; return how many there were."""
-        entries = self._by_job.pop(job, None)
-        if entries is None:
-            return 0
-        for entry in entries:
-            entry.removed = True
-        self._removed += len(entries)
-        if self._removed > 1_000 and self._removed * 2 > len(self._events):
-            self._events = [entry for entry in self._events if not entry.removed]
-            self._removed = 0
-        return len(entries)
+    def hide(self, job: JobId) -> None:
+        """Hide the events of a job that goes."""
+        for entry in self._by_job.pop(job, ()):
+            entry.hidden = True
 
     def _bounds(self, since: Instant, until: Instant) -> tuple[int, int]:
         start = bisect.bisect_left(self._events, since, key=_at)
@@ -101,7 +92,7 @@ class EventLog:
         found: list[Event] = []
         for position in range(*self._bounds(window.since, window.until)):
             entry = self._events[position]
-            if entry.removed or (window.job is not None and entry.event.job != window.job):
+            if entry.hidden or (window.job is not None and entry.event.job != window.job):
                 continue
             if window.queue is not None and entry.event.queue != window.queue:
                 continue
@@ -114,19 +105,18 @@ class EventLog:
         """How many events of each type each queue has in the half-open window."""
         found: Counter[tuple[str, EventType]] = Counter()
         for position in range(*self._bounds(since, until)):
-            entry = self._events[position]
-            if not entry.removed:
-                found[entry.event.queue, entry.event.type] += 1
+            event = self._events[position].event
+            found[event.queue, event.type] += 1
         return [EventCount(queue, type_, n) for (queue, type_), n in sorted(found.items())]
 
     def latencies(self, window: Window) -> list[Latency]:
         """The times of completed jobs of the half-open window, latest first, up to its limit."""
         found: list[Latency] = []
         for position in reversed(range(*self._bounds(window.since, window.until))):
-            entry, event = self._events[position], self._events[position].event
+            event = self._events[position].event
             if len(found) >= window.limit:
                 break
-            if entry.removed or event.type is not EventType.COMPLETED or event.duration is None or event.total is None:
+            if event.type is not EventType.COMPLETED or event.duration is None or event.total is None:
                 continue
             if window.queue in (None, event.queue) and window.job in (None, event.job):
                 found.append(Latency(event.queue, event.at, event.duration, event.total))
@@ -152,16 +142,14 @@ class EventLog:
         return len(old)
 
     def _drop(self, count: int) -> int:
-        """Remove the first `count` events; return how many of them were not removed before."""
+        """Remove the first `count` events; return how many there were."""
         gone = self._events[:count]
         del self._events[:count]
         for entry in gone:
-            if entry.removed:
+            if entry.hidden:
                 continue
             mine = self._by_job[entry.event.job]
             mine.remove(entry)
             if not mine:
                 del self._by_job[entry.event.job]
-        living = sum(not entry.removed for entry in gone)
-        self._removed -= len(gone) - living
-        return living
+        return len(gone)

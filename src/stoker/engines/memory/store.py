@@ -202,7 +202,7 @@ class Store:
         for job in unit.deleted:
             self.event_log.remember(job, unit.now)
         for job in unit.forgotten:
-            self.event_log.remove(job)
+            self.event_log.hide(job)
 
     def _place(self, entry: Entry, now: Instant, *, anew: bool) -> None:
         record = entry.record
@@ -292,7 +292,7 @@ class Store:
             record = entry.record
             self.counts[record.queue, record.kind, record.status] -= 1
             del self.jobs[record.id]
-            self.event_log.remove(record.id)
+            self.event_log.hide(record.id)
 
     def _is_end(self, end: tuple[Instant, int, JobId]) -> bool:
         """Whether this entry of `_ends` is valid; requeued and removed jobs leave theirs behind."""

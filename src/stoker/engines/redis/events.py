@@ -23,6 +23,7 @@ from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.model.event_blocks import (
     NEVER,
+    NOTHING_REMOVED,
     Block,
     EventCounter,
     EventList,
@@ -122,7 +123,7 @@ async def _collect(store: Store, found: EventList | EventCounter, window: Window
         return
     async for page in _pages(store, window, latest=latest):
         blocks = await _stored(store, page)
-        removals = await _removals(store, blocks)
+        removals = await _removals(store, blocks) if found.hides else NOTHING_REMOVED
         for block in blocks:
             if found.suffices(block):
                 return

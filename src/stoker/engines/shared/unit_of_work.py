@@ -72,7 +72,7 @@ class UnitOfWork:
         """By group: what the changed jobs change about it; the engine counts it in the same write."""
         self.changed_groups: dict[JobId, Group] = {}
         self.forgotten: set[JobId] = set()
-        """Removed jobs whose events go with them."""
+        """Removed jobs whose events are hidden."""
         self.deleted: set[JobId] = set()
         """Jobs that an operator deleted: events of theirs that come later are not recorded."""
         self._before: dict[JobId, Record | None] = {}

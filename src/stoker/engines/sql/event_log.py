@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from stoker.engines.sql.steps import Steps
-from stoker.model.event_blocks import EventCounter, EventList, Removal, Removals, StoredBlock, jobs_of
+from stoker.model.event_blocks import NOTHING_REMOVED, EventCounter, EventList, Removal, Removals, StoredBlock, jobs_of
 from stoker.model.events import Event, EventCount, Latency, Window
 from stoker.model.ids import JobId
 from stoker.model.time import MINUTE, Instant
@@ -18,17 +18,19 @@ LAST = (1 << 63) - 1
 
 
 class Reader(Protocol):
-    """What collects something from blocks."""
+    """What collects something from blocks; `hides`: without the events of removed jobs."""
 
+    @property
+    def hides(self) -> bool: ...
     def suffices(self, block: StoredBlock) -> bool: ...
-    def add(self, block: StoredBlock, removals: Removals) -> None: ...
+    def add(self, block: StoredBlock, removals: Removals, /) -> None: ...
 
 
 class EventLog(NamedTuple):
     """The statements of an engine.
 
-    `oldest` and `latest` return a page of blocks, with a flag that says whether a job with an id between those of its
-    jobs was removed; `removals` returns what was removed of the jobs that `ids` turns into a value.
+    `oldest` and `latest` return a page of blocks. A flag says of each of the oldest whether a job with an id between
+    those of its jobs was removed; `removals` returns what was removed of the jobs that `ids` turns into a value.
     """
 
     oldest: str
@@ -65,7 +67,7 @@ class EventLog(NamedTuple):
                 block = StoredBlock(number, first, last, body)
                 if found.suffices(block):
                     return
-                found.add(block, (yield from self._removals(block)) if touched else {})
+                found.add(block, (yield from self._removals(block)) if touched and found.hides else NOTHING_REMOVED)
                 place = first, number
             if len(rows) < PAGE:
                 return

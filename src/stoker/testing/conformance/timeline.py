@@ -30,6 +30,7 @@ from stoker.model.stats import merge
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import ARRIVES, QUEUE, Store, needs
+from stoker.worker.rollup import write_points
 
 
 def _event(store: Store, at: Instant, kind: EventType = EventType.STARTED, queue: str = "q") -> Event:
@@ -257,7 +258,7 @@ async def test_timeline_points_are_not_shifted(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("TIMELINE-15")
 async def test_events_are_counted_by_queue_and_type(store: Store) -> None:
-    """In a half-open window, in order, without zeros; events of jobs that are gone are not counted."""
+    """In a half-open window, in order, without zeros; events of jobs that were deleted are counted."""
     at = store.now()
     job = await store.add()
     types = [EventType.STARTED, EventType.COMPLETED, EventType.COMPLETED, EventType.FAILED]
@@ -267,6 +268,7 @@ async def test_events_are_counted_by_queue_and_type(store: Store) -> None:
     await store.engine.alter(Selection((job,)), Delete())
     assert await store.engine.event_counts(at, at + 3) == [
         EventCount("a", EventType.FAILED, 1),
+        EventCount("b", EventType.STARTED, 1),
         EventCount("q", EventType.COMPLETED, 2),
         EventCount("q", EventType.STARTED, 1),
     ]
@@ -394,8 +396,11 @@ async def test_chunks_are_forgotten_in_time(store: Store) -> None:
 
 @pytest.mark.core
 @pytest.mark.spec("TIMELINE-14")
-async def test_late_events_of_a_deleted_job_are_not_written(store: Store) -> None:
-    """What other processes still have in their buffers when a job is deleted; a new job under its id has events."""
+async def test_late_events_of_a_deleted_job_are_not_listed(store: Store) -> None:
+    """What other processes still have in their buffers when a job is deleted: it counts, and is never listed.
+
+    A new job under its id has events.
+    """
     draft = store.draft()
     [job, other] = await store.insert(draft, store.draft())
     at = store.now()
@@ -409,6 +414,7 @@ async def test_late_events_of_a_deleted_job_are_not_written(store: Store) -> Non
     now = store.now()
     await store.engine.record([event(job, at), event(other, at), event(job, now)], now=now)
     assert [one.job for one in await store.engine.events(Window(0, now + DAY))] == [other]
+    assert await store.engine.event_counts(0, now + DAY) == [EventCount("default", EventType.ENQUEUED, 4)]
     store.pass_time(SECOND)
     await store.insert(draft)
     assert await store.engine.record([event(job, store.now())], now=store.now()) == 1
@@ -428,6 +434,40 @@ async def test_a_follow_up_with_a_key_that_was_stored_is_there_and_wakes(store: 
     [there, absent] = await store.engine.get([first.id, second.id])
     assert there is not None
     assert absent is None
+
+
+# --- what is rolled up of removed jobs ----------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-22", "STATS-10")
+@pytest.mark.parametrize(("keep", "listed"), [(0, 200), (1, 30), (HOUR, 0)], ids=["unkept", "expired", "deleted"])
+async def test_a_minute_keeps_its_counts_when_its_jobs_are_removed(store: Store, keep: int, listed: int) -> None:
+    """Jobs go after the first roll-up, before it, and before their events are written: all are counted."""
+    start = store.now() // MINUTE * MINUTE + MINUTE
+    store.pass_time(start - store.now())
+    jobs = await store.insert(*(store.draft(options=Options(keep=keep)) for _ in range(100)))
+    await store.engine.record([Event(start, EventType.ENQUEUED, job, "default", "work") for job in jobs], now=start)
+    claims = await store.claim(n=100)
+    assert await store.settle(*(conclude(claim, Done()) for claim in claims)) == [Verdict.APPLIED] * 100
+    ends = [Event(start, EventType.COMPLETED, job, "default", "work", 1, SECOND, 2 * SECOND) for job in jobs]
+    store.pass_time(MINUTE)
+
+    async def rolled_up() -> list[int]:
+        await write_points(store.engine)
+        found = await store.engine.points(start, start, ["completed", "enqueued", "total"], frozenset({"default"}))
+        return [point.count for point in found]
+
+    await store.engine.record(ends[:40], now=store.now())
+    assert await rolled_up() == [40, 100, 40]
+    await store.engine.record(ends[40:70], now=store.now())
+    await store.engine.expire(Retention())
+    await store.engine.alter(Selection(tuple(jobs)), Delete())
+    assert await store.counts() == {}
+    assert await rolled_up() == [70, 100, 70], "40 went after they were rolled up, 30 before"
+    await store.engine.record(ends[70:], now=store.now())
+    assert await rolled_up() == [100, 100, 100], "told after they went"
+    assert len(await store.engine.events(Window(start, start + MINUTE))) == listed
 
 
 # --- what calls tell ----------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
--- A page of blocks before one of them, latest first, since ?3; otherwise as `events`.
-SELECT
-    b.n, b.first, b.last, b.body,
-    EXISTS (SELECT 1 FROM stoker_removed AS r WHERE r.job BETWEEN b.low AND b.high)
+-- A page of blocks before one of them, latest first, with the events of removed jobs, since ?3; otherwise as `events`.
+SELECT b.n, b.first, b.last, b.body, 0
 FROM stoker_events AS b
 WHERE
     (b.first, b.n) < (?1, ?2) AND b.first >= ?3 AND b.last >= ?4
