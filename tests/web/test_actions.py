@@ -19,6 +19,8 @@ from stoker.model.job import Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
+from stoker.web.check_ups import CheckUps
+from tests.harness.calls import counted
 from tests.web.conftest import Client, claim, end, enqueue, text
 
 
@@ -429,3 +431,29 @@ async def test_the_number_of_a_limit_is_set_and_given_back(app: Stoker, client: 
     [queue] = await engine.queues()
     assert queue.limits == ()
     assert (await client.post("/limits/default/set", {"limit": "customer", "n": "none"})).status_code == 422
+
+
+@pytest.mark.spec("WEBACT-17")
+async def test_the_store_is_checked_up_again_at_most_once_a_minute(
+    app: Stoker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    client.board.check_ups = CheckUps(clock=lambda: now)
+    calls = counted(await client.board.store.engine(), monkeypatch)
+    await asyncio.gather(client.get("/health"), client.get("/health"), client.get("/api/v1/health"))
+    assert calls["diagnose"] == 1
+    now = 20.0
+    said = "This check-up is 20 s old, and at most one is made in a minute. Ask again in 40 s."
+    assert told(await client.post("/health/check"))["text"] == said
+    assert said in text(await client.get("/health"))
+    header = {"x-csrf-token": await client.csrf()}
+    early = (await client.http.post("/api/v1/health/check", headers=header)).json()
+    assert (calls["diagnose"], early["again_in"]) == (1, 40.0)
+    now = 61.0
+    assert told(await client.post("/health/check"))["text"] == "The store was checked again."
+    assert calls["diagnose"] == 2
+    assert (await client.post("/health/check", csrf=False)).status_code == 403
+    now = 130.0
+    late = (await client.http.post("/api/v1/health/check", headers=header)).json()
+    assert (calls["diagnose"], late["again_in"]) == (3, 60.0)
+    assert late["at"] >= early["at"]

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote
 
 from starlette._utils import get_route_path
@@ -37,6 +37,7 @@ from stoker.model.stats import OF_ALL
 from stoker.model.time import HOUR, MINUTE, Instant
 from stoker.web import charts, problems
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
+from stoker.web.check_ups import CheckUps
 from stoker.web.forms import Form
 from stoker.web.hub import LIMIT, Hub
 from stoker.web.minutes import COMPLETED, Minutes
@@ -44,9 +45,6 @@ from stoker.web.pace import Pace
 from stoker.web.problems import Problem
 from stoker.web.tokens import KnownTokens, identify
 from stoker.web.visit import CSRF_COOKIE, Visit
-
-if TYPE_CHECKING:
-    from stoker.web.pages.health import CheckUp
 
 logger = logging.getLogger("stoker.web")
 
@@ -99,6 +97,8 @@ class Way:
     role: Role
     call: Call
     kind: Kind = "page"
+    harmless: bool = False
+    """It is sent like a change, but changes nothing: it is there in read-only mode too."""
 
     @property
     def changes(self) -> bool:
@@ -161,7 +161,7 @@ class Dashboard:
         self._minutes = Minutes()
         self.walking: list[Admin] = []
         self.edited: dict[bytes, Edited] = {}
-        self.check_up: CheckUp | None = None
+        self.check_ups = CheckUps()
         self.pace = Pace[tuple[str, str]]()
         self.known_tokens = KnownTokens()
         from stoker.web.routes import ways
@@ -329,7 +329,7 @@ class Dashboard:
         if _is_foreign(request):
             raise Problem(403, "origin", "A page of another site sent this request. Nothing was read or changed.")
         if way.changes:
-            if self.read_only:
+            if self.read_only and not way.harmless:
                 raise Problem(405, "read_only", "This dashboard is read-only. Nothing was changed.")
             self._check_csrf(visit)
         if not visit.identity.may(way.role):

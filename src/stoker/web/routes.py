@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.web import assets, live, tokens, view
+from stoker.web.actions import health as health_actions
 from stoker.web.actions import job as job_actions
 from stoker.web.actions import limit, operation, queue, schedule, theme
 from stoker.web.actions import outbox as outbox_actions
@@ -85,6 +86,7 @@ def ways() -> list[Way]:
         *_acts("/outbox/letters/{stream}", outbox_actions.on_letters, outbox_actions.LETTER_VERBS),
         *_acts("/outbox/{stream}/{consumer}", outbox_actions.on_consumer, outbox_actions.CONSUMER_VERBS),
         Way("GET", "/health", "read", health.show),
+        Way("POST", "/health/check", "read", health_actions.check, "action", harmless=True),
         Way("GET", "/audit", "read", audit.show),
         Way("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.way() for one in ENDPOINTS),

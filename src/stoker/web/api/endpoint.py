@@ -37,10 +37,11 @@ class Endpoint:
     given: type | None
     status: int
     tag: str
+    harmless: bool = False
 
     def way(self) -> Way:
         """The route."""
-        return Way(self.method, f"{ROOT}{self.path}", self.role, self._call(), "api")
+        return Way(self.method, f"{ROOT}{self.path}", self.role, self._call(), "api", self.harmless)
 
     def _call(self) -> Call:
         async def call(visit: Visit) -> Response:
@@ -80,14 +81,14 @@ class Noun:
         self.tag = tag
         self.endpoints: list[Endpoint] = []
 
-    def add(self, method: str, path: str, *, role: Role | None = None, status: int = 200) -> Callable[[Do], Do]:
-        """Declare a call; without a role, `read` for GET and `operate` for changes."""
+    def add(self, method: str, path: str, *, role: Role | None = None, status: int = 200, harmless: bool = False) -> Callable[[Do], Do]:
+        """Declare a call; without a role, `read` for GET and `operate` for changes. `harmless`: it changes nothing."""
         needed: Role = role or ("read" if method == "GET" else "operate")
 
         def declare(do: Do) -> Do:
             hints, summary = get_type_hints(do), (do.__doc__ or "").partition("\n")[0].rstrip(".")
             given = next((hints[name] for name in list(inspect.signature(do).parameters)[1:]), None)
-            made = Endpoint(method, path, needed, summary, do, hints["return"], given, status, self.tag)
+            made = Endpoint(method, path, needed, summary, do, hints["return"], given, status, self.tag, harmless)
             self.endpoints.append(made)
             return do
 

@@ -113,8 +113,10 @@ class FailuresRecord(Struct, kw_only=True):
 
 
 class HealthRecord(Struct, kw_only=True):
-    """The check-up of the store, and what is to be said about this dashboard."""
+    """The check-up of the store, and what is to be said about this dashboard; another is made after `again_in` seconds."""
 
+    at: datetime
+    again_in: float
     checks: list[Check]
     notes: list[str]
 
@@ -199,8 +201,21 @@ async def snapshot(visit: Visit, given: SnapshotQuery) -> Snapshot:
 
 @api.get("/health")
 async def health(visit: Visit) -> HealthRecord:
-    """Check the store up."""
-    return HealthRecord(checks=await visit.admin.health.check(), notes=health_page.notes(visit))
+    """Read the check-up of the last minute."""
+    return await _health(visit)
+
+
+@api.post("/health/check", role="read", harmless=True)
+async def check(visit: Visit, given: t.NoBody) -> HealthRecord:  # noqa: ARG001 - nothing is said in it
+    """Check the store up again."""
+    return await _health(visit)
+
+
+async def _health(visit: Visit) -> HealthRecord:
+    made, _ = await health_page.check_up(visit)
+    notes = health_page.notes(visit)
+    again = visit.board.check_ups.again_in
+    return HealthRecord(at=moment(made.at), again_in=again, checks=made.checks, notes=notes)
 
 
 @api.get("/audit")

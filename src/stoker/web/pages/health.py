@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.responses import Response
 
-from stoker.engines.base import Description, Engine
+from stoker.engines.base import Engine
 from stoker.model.findings import Finding
 from stoker.model.health.check import Check, Grade
 from stoker.model.stats import measured
-from stoker.model.time import Instant
 from stoker.model.words import in_words, number, size
 from stoker.web import view
 from stoker.web.auth import Open, travels_open
+from stoker.web.check_ups import CheckUp
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.visit import Visit
@@ -23,36 +23,33 @@ CALLS = 12
 FINE = frozenset({Grade.OK, Grade.NOTE})
 
 
-class CheckUp(NamedTuple):
-    """The latest check-up, which all viewers share, and when it was made."""
+async def check_up(visit: Visit) -> tuple[CheckUp, bool]:
+    """The check-up of the last minute, and whether it was made for this visit."""
 
-    at: Instant
-    checks: list[Check]
-    description: Description
+    async def examine() -> CheckUp:
+        board = visit.board
+        engine = await board.store.engine()
+        checks = await visit.admin.health.check()
+        description = await engine.describe()
+        board.hub.version = description.version
+        return CheckUp(await engine.now(), checks, description)
 
-
-async def _examine(visit: Visit) -> CheckUp:
-    board = visit.board
-    reading = await board.hub.reading()
-    checks = await visit.admin.health.check()
-    description = await (await board.store.engine()).describe()
-    board.hub.version = description.version
-    board.check_up = CheckUp(reading.census.at, checks, description)
-    return board.check_up
+    return await visit.board.check_ups.look(examine)
 
 
 def wants(visit: Visit) -> list[Want]:
     """The latest check-up. A live page makes none of its own: checks read as a writer does."""
 
     async def read(_: Engine) -> tuple[CheckUp, int]:
-        return (visit.board.check_up, 0) if visit.board.check_up else (await _examine(visit), CALLS)
+        latest = visit.board.check_ups.latest
+        return (latest, 0) if latest is not None else ((await check_up(visit))[0], CALLS)
 
     return [Want(("health",), read)]
 
 
 async def show(visit: Visit) -> Response:
-    """The page of checks, which are made for it."""
-    made = await _examine(visit)
+    """The page of checks; they are made for it unless they were in the last minute."""
+    made, _ = await check_up(visit)
     engine = await visit.board.store.engine()
     timings = engine.timings()
     timed = (("reads", timings.reads), ("writes", timings.writes))
