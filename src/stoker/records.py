@@ -166,6 +166,12 @@ class Curve(msgspec.Struct, frozen=True):
         return retry.clamped_curve(retry.Curve(on=True, base=span(self.base), max=span(self.max)))
 
 
+def curve_of(queue: Queue) -> Curve | None:
+    """A queue's curve as the user reads it; None: it is off."""
+    curve = queue.curve
+    return Curve(seconds(curve.base), seconds(curve.max)) if curve.on else None
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a queue at one moment. `workers`, `rate` and `curve` are None where there is none.
 
@@ -190,7 +196,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 def queue_settings(queue: Queue, plain: Queue, now: Instant) -> QueueSettings:
     """An engine's queue as the user reads it; `plain` has the defaults."""
     pause = queue.pause if queue.pause is not None and queue.is_paused(now) else None
-    curve, cooldown, declared = queue.curve, queue.cooldown, queue.declared
+    cooldown, declared = queue.cooldown, queue.declared
     return QueueSettings(
         name=queue.name,
         paused=pause is not None,
@@ -203,7 +209,7 @@ def queue_settings(queue: Queue, plain: Queue, now: Instant) -> QueueSettings:
         rate=queue.rate,
         keep_done=timedelta(microseconds=queue.keep_done),
         keep_dead=timedelta(microseconds=queue.keep_dead),
-        curve=Curve(seconds(curve.base), seconds(curve.max)) if curve.on else None,
+        curve=curve_of(queue),
         changed=frozenset() if declared is None else overridden(queue, declared, plain),
     )
 

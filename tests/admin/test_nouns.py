@@ -21,6 +21,7 @@ from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.stream import Entry, Stream
 from stoker.model.throttle import Cool, Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
+from stoker.records import Curve
 from stoker.testing.clock import VirtualClock
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
@@ -207,9 +208,9 @@ async def test_a_queue_is_paused_by_name_and_resumed(app: Stoker, clock: Virtual
         with pytest.raises(InvalidInput):
             await admin.queues.pause("mail", **wrong)
     await admin.queues.resume("mail")
-    await admin.queues.tune("mail", Tuning(workers=3, rate=Rate(5)))
+    await admin.queues.tune("mail", Tuning(workers=3, rate=Rate(5), curve=Curve(5, 600).stored()))
     view = await admin.queues.get("mail")
-    assert (view.paused, view.limit, view.rate) == (False, 3, Rate(5))
+    assert (view.paused, view.limit, view.rate, view.curve) == (False, 3, Rate(5), Curve(5, 600))
 
 
 @pytest.mark.spec("ADMIN-28")

@@ -110,6 +110,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["queues", "tune", "mail"], 2, "name at least one setting"),
         (["queues", "tune", "mail", "--rate", "fast"], 2, "as in 100/1m"),
         (["queues", "tune", "mail", "--keep-done", "soon"], 2, "one of the units"),
+        (["queues", "tune", "mail", "--curve", "5s"], 2, "as in 5s..10m"),
         (["queues", "pause", "mail", "--for", "0s"], 2, "must end in the future"),
         (["top"], 2, "top needs a terminal"),
         (["work", "app:jobs", "-q", "bad queue"], 2, "'bad queue' must be 1-128 of letters"),
@@ -159,13 +160,16 @@ def test_queues_are_paused_tuned_and_shown(url: str, monkeypatch: pytest.MonkeyP
     [mail] = rows("queues", "list")
     assert (mail["name"], mail["dead"], mail["scheduled"], mail["paused"]) == ("mail", 2, 1, False)
     call("queues", "pause", "mail", "--for", "30m", "--reason", "a migration")
-    call("queues", "tune", "mail", "--rate", "100/1m", "--workers", "3", "--keep-done", "2d")
+    call("queues", "tune", "mail", "--rate", "100/1m", "--workers", "3", "--keep-done", "2d", "--curve", "5s..10m")
     shown = call("queues", "show", "mail").stdout
     for text in ("paused by ada (a migration), ends in 30 m", "at most 3 at once", "at most 100 per 60 s", "kept: 2 d"):
         assert text in shown
+    assert "waits before retries: 5 s, doubled each time, up to 10 m" in shown
     call("queues", "resume", "mail")
-    call("queues", "tune", "mail", "--clear", "rate", "--clear", "workers")
-    assert "state: open" in call("queues", "show", "mail").stdout
+    call("queues", "tune", "mail", "--clear", "rate", "--clear", "workers", "--clear", "curve")
+    shown = call("queues", "show", "mail").stdout
+    assert "state: open" in shown
+    assert "waits before retries" not in shown
 
 
 @pytest.mark.spec("CLI-16")

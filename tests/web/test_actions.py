@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from stoker import Limit, Unique
+from stoker import Curve, Limit, Unique
 from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model import ids
@@ -143,6 +143,32 @@ async def test_a_queue_is_paused_with_a_reason_resumed_and_tuned(app: Stoker, cl
     [queue] = await engine.queues()
     assert (queue.workers, queue.rate) == (None, None)
     assert (await client.post("/queues/default/tune", {"workers": "many"})).status_code == 422
+
+
+@pytest.mark.spec("WEBACT-18")
+async def test_each_setting_of_a_queue_is_shown_with_its_default_and_reset(app: Stoker, client: Client) -> None:
+    await enqueue(app)
+    engine = await app.engine()
+    assert "Reset" not in text(await client.get("/queues/default"))
+    await client.post("/queues/default/tune", {"workers": "7", "curve_base": "5", "curve_max": "600"})
+    [queue] = await engine.queues()
+    assert (queue.workers, queue.curve) == (7, Curve(5, 600).stored())
+    page = await client.get("/queues/default")
+    resets = re.findall(r'form="reset" name="reset" value="(\w+)"', page.text)
+    assert resets == ["workers", "curve"]
+    assert re.findall(r'name="curve_\w+"[^>]* value="(\d+)"', page.text) == ["5", "600"]
+    assert "by default 7 days" in text(page)
+    flash = told(await client.post("/queues/default/tune", {"reset": "curve"}))
+    [queue] = await engine.queues()
+    assert (queue.workers, queue.curve.on) == (7, False)
+    await undo(client, flash)
+    [queue] = await engine.queues()
+    assert (queue.workers, queue.curve) == (7, Curve(5, 600).stored())
+    await client.post("/queues/default/tune", {"reset": "all"})
+    [queue] = await engine.queues()
+    assert (queue.workers, queue.curve.on) == (None, False)
+    for wrong in ({"reset": "shoes"}, {"curve_base": "soon"}):
+        assert (await client.post("/queues/default/tune", wrong)).status_code == 422
 
 
 @pytest.mark.spec("WEBACT-06")

@@ -20,6 +20,7 @@ from stoker.model.query import Census
 from stoker.model.stats import COUNTS, TIMES
 from stoker.model.throttle import Rate
 from stoker.model.time import LATEST, MINUTE, Instant, Seconds, Span, instant, moment, span
+from stoker.records import Curve, curve_of
 
 MEASURED = (*sorted(COUNTS), *TIMES)
 """The metrics behind the figures of a queue."""
@@ -37,7 +38,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """A queue at one instant: counts, how long its oldest due job waits, its slots, and why it hands out nothing.
 
     `flow` is what went in and out in the closed minutes that were asked for; at that rate its due jobs are done after
-    `clear_in` (None: nothing ran, or it is paused). `processing` and `total` are times of completed jobs.
+    `clear_in` (None: nothing ran, or it is paused). `processing` and `total` are times of completed jobs. `curve` has
+    the waits before retries and after throttles (None: those of jobs and of the app).
     """
 
     name: str
@@ -53,6 +55,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     limit: int | None = None
     rate: Rate | None = None
+    curve: Curve | None = None
     paused: bool = False
     paused_until: datetime | None = None
     paused_by: str | None = None
@@ -175,6 +178,7 @@ def _view(census: Census, queue: Queue, serving: list[int], sums: _Sums, minutes
         slots=sum(serving),
         limit=queue.workers,
         rate=queue.rate,
+        curve=curve_of(queue),
         paused=paused is not None,
         paused_until=None if paused is None or paused.until is None else moment(paused.until),
         paused_by=None if paused is None else paused.by,

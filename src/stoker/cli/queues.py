@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from stoker.cli.store import (
     objects,
     on_store,
     read,
+    read_curve,
     read_moment,
     read_rate,
     read_time,
@@ -31,7 +33,7 @@ from stoker.cli.store import (
 from stoker.cli.text import safe
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.job import FINISHED
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, span
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
 COUNTED = ("ready", "scheduled", "running", "retrying", "dead", "done")
@@ -108,6 +110,9 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
         click.echo(f"{name}: {value}")
     click.echo(f"done jobs are kept: {length(view.keep_done)}")
     click.echo(f"dead jobs are kept: {length(view.keep_dead)}")
+    if view.curve is not None:
+        base, longest = (length(timedelta(microseconds=span(each))) for each in (view.curve.base, view.curve.max))
+        click.echo(f"waits before retries: {base}, doubled each time, up to {longest}")
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -181,6 +186,7 @@ def reopen(queue: str, as_json: bool, path: str | None, url: str | None) -> None
 @click.option("--rate", metavar="N/TIME", help="At most N starts per time, as in 100/1m.")
 @click.option("--keep-done", metavar="TIME", help="How long done jobs are kept, as in 2d.")
 @click.option("--keep-dead", metavar="TIME", help="How long dead jobs are kept.")
+@click.option("--curve", metavar="BASE..MAX", help="Waits before retries and after throttles, as in 5s..10m.")
 @click.option("--clear", multiple=True, type=click.Choice(SETTINGS), help="Back to the default. Repeatable.")
 @as_json_option
 @on_store
@@ -191,6 +197,7 @@ def tune(
     rate: str | None,
     keep_done: str | None,
     keep_dead: str | None,
+    curve: str | None,
     clear: tuple[str, ...],
     as_json: bool,
     path: str | None,
@@ -203,6 +210,7 @@ def tune(
         "rate": None if rate is None else read_rate("--rate", rate),
         "keep_done": None if keep_done is None else read_time("--keep-done", keep_done),
         "keep_dead": None if keep_dead is None else read_time("--keep-dead", keep_dead),
+        "curve": None if curve is None else read_curve("--curve", curve).stored(),
         "clear": frozenset(clear),
     }
     tuning = read(lambda: Tuning(**settings))

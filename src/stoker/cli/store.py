@@ -34,6 +34,7 @@ from stoker.model.errors import (
 )
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Span
+from stoker.records import Curve
 from stoker.settings import read_span
 
 P = ParamSpec("P")
@@ -250,6 +251,15 @@ def read_rate(option: str, text: str) -> Rate:
         raise click.BadParameter(why, param_hint=option) from None
     seconds = read_time(option, per if per[:1].isdigit() else f"1{per}") / SECOND
     return read(lambda: Rate(n, seconds))
+
+
+def read_curve(option: str, text: str) -> Curve:
+    """Read the waits of a queue as they are typed, such as 5s..10m."""
+    base, dots, longest = text.partition("..")
+    if not dots:
+        raise click.BadParameter(f"{text!r} is not a wait and the longest one, as in 5s..10m", param_hint=option)
+    waits = [read_time(option, each) / SECOND for each in (base, longest)]
+    return Curve(*waits)
 
 
 # --- showing --------------------------------------------------------------------------------------------------------

@@ -11,11 +11,15 @@ from starlette.responses import Response
 from stoker.model.control import Queue, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, span
+from stoker.records import Curve
 from stoker.web.actions.doing import Doing, Done, answer, come_from
 from stoker.web.forms import Form, number
 from stoker.web.pages.shared import check_queue, settings
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
+
+SHOWN: Final = frozenset({"workers", "rate", "keep_done", "keep_dead", "curve"})
+"""The settings that the form has."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ async def _tune(queue: QueueForm) -> Done:
 
 
 def _tuning(form: Form, before: Queue) -> Tuning:
-    if form.get("reset"):
-        return Tuning(clear=frozenset({"workers", "rate", "keep_done", "keep_dead"}))
+    if reset := form.get("reset"):
+        return Tuning(clear=frozenset(SHOWN if reset == "all" else {reset}))
     clear: set[str] = set()
     given: dict[str, Any] = {}
     if workers := form.get("workers").strip():
@@ -85,6 +89,11 @@ def _tuning(form: Form, before: Queue) -> Tuning:
         given["rate"] = Rate(number("rate", n), per=number("rate", form.get("rate_per").strip() or "1"))
     else:
         clear.add("rate")
+    waits = {end: form.get(f"curve_{end}").strip() for end in ("base", "max")}
+    if any(waits.values()):
+        given["curve"] = Curve(**{end: number("curve", text) for end, text in waits.items() if text}).stored()
+    else:
+        clear.add("curve")
     for field in ("keep_done", "keep_dead"):
         if hours := form.get(field).strip():
             wanted = round(number(field, hours) * HOUR)

@@ -81,7 +81,9 @@ class Noun:
         self.tag = tag
         self.endpoints: list[Endpoint] = []
 
-    def add(self, method: str, path: str, *, role: Role | None = None, status: int = 200, harmless: bool = False) -> Callable[[Do], Do]:
+    def add(
+        self, method: str, path: str, *, role: Role | None = None, status: int = 200, harmless: bool = False
+    ) -> Callable[[Do], Do]:
         """Declare a call; without a role, `read` for GET and `operate` for changes. `harmless`: it changes nothing."""
         needed: Role = role or ("read" if method == "GET" else "operate")
 

@@ -113,7 +113,7 @@ class FailuresRecord(Struct, kw_only=True):
 
 
 class HealthRecord(Struct, kw_only=True):
-    """The check-up of the store, and what is to be said about this dashboard; another is made after `again_in` seconds."""
+    """The check-up of the store, another of which is made after `again_in` seconds, and what this dashboard says."""
 
     at: datetime
     again_in: float

@@ -13,6 +13,7 @@ from stoker.admin.queues import QueueView
 from stoker.model.control import Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, span
+from stoker.records import Curve
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import shared
@@ -36,6 +37,7 @@ class TuneBody(t.Strict):
     rate: t.RateBody | UnsetType | None = UNSET
     keep_done: t.Seconds | UnsetType | None = UNSET
     keep_dead: t.Seconds | UnsetType | None = UNSET
+    curve: t.CurveBody | UnsetType | None = UNSET
 
 
 class KeysQuery(t.Strict):
@@ -65,6 +67,7 @@ class QueueRecord(Struct, kw_only=True):
     slots: int
     limit: int | None
     rate: t.RateView | None
+    curve: t.CurveView | None
     paused: bool
     paused_until: datetime | None
     paused_by: str | None
@@ -149,6 +152,8 @@ async def tune(visit: Visit, given: TuneBody) -> QueueRecord:
     values: dict[str, Any] = {field: value for field, value in fields.items() if value is not None}
     if "rate" in values:
         values["rate"] = Rate(values["rate"].n, per=values["rate"].per)
+    if "curve" in values:
+        values["curve"] = Curve(values["curve"].base, values["curve"].max).stored()
     for field in values.keys() & {"keep_done", "keep_dead"}:
         values[field] = span(values[field], field)
     await visit.admin.queues.tune(name, Tuning(clear=clear, **values))
@@ -225,11 +230,12 @@ def rate_view(rate: Rate) -> t.RateView:
 
 
 def _record(view: QueueView) -> QueueRecord:
-    apart = {"oldest_waits", "rate", "keep_done", "keep_dead"}
+    apart = {"oldest_waits", "rate", "curve", "keep_done", "keep_dead"}
     return QueueRecord(
         **{name: getattr(view, name) for name in QueueRecord.__struct_fields__ if name not in apart},
         oldest_waits=max(view.lag / timedelta(seconds=1), 0.0),
         rate=None if view.rate is None else rate_view(view.rate),
+        curve=None if view.curve is None else msgspec.convert(view.curve, t.CurveView, from_attributes=True),
         keep_done=view.keep_done / timedelta(seconds=1),
         keep_dead=view.keep_dead / timedelta(seconds=1),
     )

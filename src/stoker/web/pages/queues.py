@@ -71,13 +71,14 @@ async def one(visit: Visit) -> Response:
     points = await engine.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     groups, looked = await trouble(visit, reading, name)
+    plain = Queue(name=name, keep_done=engine.keep_done)
     more = {
         "range": drawn.name,
         "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times, name),
         "groups": groups,
         "looked": looked,
-        "settings": next((one for one in reading.queues if one.name == name), Queue(name=name)),
-        "plain": Queue(name=name, keep_done=engine.keep_done),
+        "settings": next((one for one in reading.queues if one.name == name), plain),
+        "plain": plain,
     }
     return view.page(visit, "queue.html", context | more)
 

@@ -14,7 +14,7 @@ from stoker.model.derived import ErrorGroup
 from stoker.model.events import Point
 from stoker.model.findings import Finding, Situation, findings
 from stoker.model.time import HOUR, SECOND, Instant, instant
-from stoker.records import Job
+from stoker.records import Job, curve_of
 from stoker.web.hub import Reading
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
@@ -117,13 +117,15 @@ def queue_rows(visit: Visit, reading: Reading, points: Sequence[Point] = ()) -> 
 
 def settings(queue: Queue) -> tuple[tuple[str, str], ...]:
     """The fields of a form that sets a queue as it is."""
-    rate = queue.rate
+    rate, curve = queue.rate, curve_of(queue)
     return (
         ("workers", "" if queue.workers is None else str(queue.workers)),
         ("rate_n", "" if rate is None else f"{rate.n:g}"),
         ("rate_per", "" if rate is None else f"{rate.per:g}"),
         ("keep_done", f"{queue.keep_done / HOUR:g}"),
         ("keep_dead", f"{queue.keep_dead / HOUR:g}"),
+        ("curve_base", "" if curve is None else f"{curve.base:g}"),
+        ("curve_max", "" if curve is None else f"{curve.max:g}"),
     )
 
 
