@@ -15,6 +15,7 @@ from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.access import Identity
+from stoker.model.control import Tuning
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
@@ -187,16 +188,25 @@ async def test_a_schedule_is_paused_run_and_edited(app: Stoker, client: Client) 
     assert (await client.post("/schedules/gone/pause")).status_code == 404
 
 
-@pytest.mark.spec("WEBACT-07")
+@pytest.mark.spec("WEBACT-07", "WEB-41")
 async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> None:
     engine = await app.engine()
-    await engine.tune("stripe", Rate(100, per=60))
+    await engine.tune("own", Rate(1))
+    await engine.tune("stripe", Rate(100, per=60), declared=True)
+    await engine.tune("default", Tuning(rate=Rate(5)))
     await enqueue(app)
+    page = text(await client.get("/limits"))
+    assert "own budget, not declared in code" in page
+    assert "stripe budget, as declared in code" in page
+    assert page.count("what calls spend(") == 2
+    assert "every start of send" in page
     await client.post("/limits/stripe/tune", {"n": "50", "per": "1"})
-    assert (await engine.budgets())[0].bucket.rate == Rate(50, per=1)
+    assert (await engine.budgets())[1].bucket.rate == Rate(50, per=1)
     assert "Drain this budget?" in text(await client.post("/limits/stripe/drain"))
     await client.post("/limits/stripe/drain", {"sure": "yes"})
-    assert "0 of 50" in text(await client.get("/limits"))
+    page = text(await client.get("/limits"))
+    assert "0 of 50" in page
+    assert "stripe budget, changed by people; the code says 100 per minute" in page
 
 
 @pytest.mark.spec("WEBACT-08")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import Budget
-from stoker.model.job import Status
+from stoker.model.job import ACTIVE, Status
 from stoker.model.query import Query
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Rate, level, until_token
@@ -86,8 +86,14 @@ async def show(visit: Visit) -> Response:
 def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]:
     """The two tables."""
     now, wanted = taken.at, visit.parameter("queue")
-    rows = [_rate(one.name, "budget", one.bucket, now) for one in taken.budgets]
-    rows += [_rate(one.name, "queue", one.bucket, now) for one in reading.queues if one.bucket is not None]
+    rows = [_rate(one.name, "budget", one.bucket, now) | {"note": _whose(one)} for one in taken.budgets]
+    kinds = _kinds(reading)
+    rows += [
+        _rate(one.name, "queue", one.bucket, now)
+        | {"note": "queue", "kinds": kinds.get(one.name, []), "quoted": shared.quoted(one.name)}
+        for one in reading.queues
+        if one.bucket is not None
+    ]
     empty = sum(row["left"] < 1 for row in rows)
     full = [one for one in taken.keys if one.full]
     shown = taken.keys if wanted else full
@@ -112,17 +118,39 @@ def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]
 def _rate(name: str, noun: str, bucket: Any, now: Instant) -> dict[str, Any]:
     rate: Rate = bucket.rate
     wait = until_token(bucket, now)
-    per = "second" if rate.per == 1 else "minute" if rate.per == MINUTE // SECOND else f"{rate.per:g} s"
     return {
         "name": name,
         "noun": noun,
         "left": level(bucket, now),
         "top": rate.capacity,
-        "refill": f"{rate.n:g} per {per}",
+        "refill": _in_words(rate),
         "next": "now" if not wait else f"in {span(wait)}",
         "n": rate.n,
         "per": rate.per,
     }
+
+
+def _in_words(rate: Rate) -> str:
+    per = "second" if rate.per == 1 else "minute" if rate.per == MINUTE // SECOND else f"{rate.per:g} s"
+    return f"{rate.n:g} per {per}"
+
+
+def _whose(budget: Budget) -> str:
+    """Who set a budget's rate, as far as the store knows."""
+    if budget.declared is None:
+        return "budget, not declared in code"
+    if budget.declared == budget.bucket.rate:
+        return "budget, as declared in code"
+    return f"budget, changed by people; the code says {_in_words(budget.declared)}"
+
+
+def _kinds(reading: Reading) -> dict[str, list[str]]:
+    """The kinds of jobs that wait or run in each queue: these take its tokens when they start."""
+    found: dict[str, set[str]] = {}
+    for one in reading.census.counts:
+        if one.n and one.status in ACTIVE:
+            found.setdefault(one.queue, set()).add(one.kind)
+    return {queue: sorted(kinds) for queue, kinds in found.items()}
 
 
 def _key(visit: Visit, one: SubqueueView, now: Instant) -> dict[str, Any]:
