@@ -20,12 +20,12 @@ from stoker.model.job import Status
 from stoker.model.stats import closed_buckets
 from stoker.model.time import HOUR, MINUTE
 from stoker.testing.clock import VirtualClock
-from stoker.web import Dashboard, Limits, Open, dashboard
+from stoker.web import Dashboard, Limits, Open, dashboard, view
 from stoker.web import hub as hub_module
 from stoker.web.minutes import Minutes
 from tests.harness.apps import until
 from tests.harness.calls import counted
-from tests.web.conftest import Client, claim, end, enqueue
+from tests.web.conftest import Client, claim, end, enqueue, text
 from tests.web.test_pages import PAGES, lively
 
 DURABLE = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres", "redis")]
@@ -70,7 +70,7 @@ async def test_twenty_viewers_cost_one_call_a_beat(
         await one.close()
 
 
-@pytest.mark.spec("WEB-17")
+@pytest.mark.spec("WEB-17", "WEB-42")
 @pytest.mark.engine("sqlite")
 @pytest.mark.parametrize("engine_name", ["sqlite"])
 async def test_no_page_needs_the_lock_that_workers_write_under(
@@ -81,6 +81,8 @@ async def test_no_page_needs_the_lock_that_workers_write_under(
     [path] = tmp_path.glob("*.db")
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
+    shown = f"sqlite {sqlite3.sqlite_version}, Stoker {view.stoker_version()}"
+    assert shown in text(await client.get("/"))  # its lock would be needed to describe the store
     more = [f"/jobs/{found['dead']}", "/jobs?q=payload:x", "/queues/default", "/jobs?q=is:dead&group=error"]
     for page in [*READING, *more]:
         assert (await client.get(page)).status_code == 200, page

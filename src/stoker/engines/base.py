@@ -502,6 +502,11 @@ class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Au
         """Return where the store is: an absolute path, or an address without user and password."""
         ...
 
+    @property
+    def version(self) -> str:
+        """Return the version of the store's software as the open engine knows it without asking, like `describe`."""
+        ...
+
     async def open(self) -> None:
         """Connect, check the store, make or upgrade the schema where the engine does so. Opening twice is harmless."""
         ...

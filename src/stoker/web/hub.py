@@ -147,6 +147,7 @@ class Hub:
         async with self._lock:
             if self._reading is None or self._clock() - self._read_at > YOUNG:
                 engine = await self._store.engine()
+                self.version = engine.version
                 census = await engine.census()
                 self._take(Reading(census, await engine.queues(), await engine.workers()))
                 self.calls += 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -107,8 +109,18 @@ def common(visit: Visit, page: str, title: str, found: list[Finding] | None = No
         "flash": _flash(visit),
         "store": board.store.root(),
         "version": board.hub.version,
+        "stoker_version": stoker_version(),
         "live_url": "",
     }
+
+
+@cache
+def stoker_version() -> str:
+    """The version that is installed; none in a bare checkout."""
+    try:
+        return installed("stoker")
+    except PackageNotFoundError:
+        return ""
 
 
 def _flash(visit: Visit) -> Flash | None:

@@ -147,6 +147,10 @@ class MemoryEngine(Documents):
     def where(self) -> str:
         return "in this process"
 
+    @property
+    def version(self) -> str:
+        return f"Python {platform.python_version()}"
+
     async def open(self) -> None:
         with self._store.lock:
             if not self._door.open:
@@ -211,7 +215,7 @@ class MemoryEngine(Documents):
             }
         return Description(
             engine=self.name,
-            version=f"Python {platform.python_version()}",
+            version=self.version,
             durable=False,
             durability=DURABILITY,
             facts=facts,

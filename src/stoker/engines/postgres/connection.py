@@ -188,6 +188,11 @@ class Connection:
         """Whether it can be used again."""
         return not self._link.is_closed()
 
+    @property
+    def version(self) -> str:
+        """The server's version, which it says when a connection begins."""
+        return str(getattr(self._link.get_settings(), "server_version", ""))
+
     def transport(self) -> Transport:
         """How what is sent to the server, or to the pooler before it, is protected."""
         host, tls = self._link._addr, self._link._transport.get_extra_info("ssl_object")  # noqa: SLF001

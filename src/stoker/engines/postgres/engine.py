@@ -132,6 +132,10 @@ class PostgresEngine(Documents):
     def where(self) -> str:
         return public_url(self._options)
 
+    @property
+    def version(self) -> str:
+        return self._store.version
+
     async def open(self) -> None:
         await self._store.open()
 

@@ -76,6 +76,8 @@ class Store:
         self.notifier = Notifier(self)
         self.looks = Looks(self)
         self.identity: tuple[str, int] | None = None
+        self.version = ""
+        """The server's, as the newest connection told."""
         self.asked: WeakKeyDictionary[Any, tuple[Instant, float]] = WeakKeyDictionary()
         """Users' connections that were seen in this database: the server's time, and when that was by our clock."""
         self._pooler: Pooler = options.pooler
@@ -143,7 +145,7 @@ class Store:
         limit = {"lock_timeout": str(int(options.patience * 900))}
         settings = {**KINDS[kind], **limit}
         most = options.read_limit if kind == "desk" else None
-        return await Connection.open(
+        connection = await Connection.open(
             options.url,
             options.where,
             settings=settings,
@@ -152,6 +154,8 @@ class Store:
             ids=kind != "transaction",
             limit=most,
         )
+        self.version = connection.version
+        return connection
 
     @property
     def pooled(self) -> bool:

@@ -136,6 +136,11 @@ def _troubles(node: ServerInfo) -> list[str]:
     return [text for text, holds in troubles.items() if holds]
 
 
+def version(nodes: list[ServerInfo]) -> str:
+    """The versions of the servers."""
+    return ", ".join(sorted({node.version for node in nodes}))
+
+
 def described(engine: str, nodes: list[ServerInfo], corrupt: int, losses: Sequence[str] = ()) -> Description:
     """The description of an open engine."""
     durable, words = durability(nodes)
@@ -147,7 +152,7 @@ def described(engine: str, nodes: list[ServerInfo], corrupt: int, losses: Sequen
         )
     return Description(
         engine=engine,
-        version=", ".join(sorted({node.version for node in nodes})),
+        version=version(nodes),
         durable=durable,
         durability=words,
         facts={

@@ -153,6 +153,10 @@ class RedisEngine(Documents):
         address = self._options.address
         return f"{public_url(address)}?prefix={self._options.prefix}"
 
+    @property
+    def version(self) -> str:
+        return self._server_checks.version
+
     async def open(self) -> None:
         if self._store.connection.opened:
             return

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from stoker.engines.redis.connection import Connection
-from stoker.engines.redis.describe import REMEDY, eviction, objection, warnings
+from stoker.engines.redis.describe import REMEDY, eviction, objection, version, warnings
 from stoker.engines.redis.lost_writes import WriteCounter
 from stoker.engines.redis.server_info import ServerInfo, inspect
 from stoker.model.errors import EngineError, EngineRefused
@@ -37,6 +37,7 @@ class ServerChecks:
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self.evicting: str | None = None
+        self.version = ""
 
     async def admit(self) -> None:
         """Refuse servers that Stoker may not use; log warnings about the others."""
@@ -98,6 +99,7 @@ class ServerChecks:
             _log.exception("a check of the Redis server failed; the next one follows soon")
 
     def _log_changes(self, nodes: list[ServerInfo]) -> None:
+        self.version = version(nodes)
         before, self.evicting = self.evicting, eviction(nodes)
         found = warnings(nodes)
         for text in found:

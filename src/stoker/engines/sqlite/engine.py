@@ -45,7 +45,7 @@ from stoker.engines.sqlite import (
 )
 from stoker.engines.sqlite import events as event_log
 from stoker.engines.sqlite import letters as letter_box
-from stoker.engines.sqlite.connection import Connection, Journal
+from stoker.engines.sqlite.connection import VERSION, Connection, Journal
 from stoker.engines.sqlite.describe import described, pragmas, warn_of_log
 from stoker.engines.sqlite.expire import expire
 from stoker.engines.sqlite.insert import insert
@@ -142,6 +142,10 @@ class SqliteEngine(Documents):
     @property
     def where(self) -> str:
         return self.path
+
+    @property
+    def version(self) -> str:
+        return VERSION
 
     async def open(self) -> None:
         await self._store.open()

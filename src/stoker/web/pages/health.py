@@ -27,12 +27,9 @@ async def check_up(visit: Visit) -> tuple[CheckUp, bool]:
     """The check-up of the last minute, and whether it was made for this visit."""
 
     async def examine() -> CheckUp:
-        board = visit.board
-        engine = await board.store.engine()
+        engine = await visit.board.store.engine()
         checks = await visit.admin.health.check()
-        description = await engine.describe()
-        board.hub.version = description.version
-        return CheckUp(await engine.now(), checks, description)
+        return CheckUp(await engine.now(), checks, await engine.describe())
 
     return await visit.board.check_ups.look(examine)
 
