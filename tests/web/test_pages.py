@@ -23,6 +23,7 @@ from stoker.web import Dashboard
 from stoker.web.pages import job_runs, limits
 from stoker.web.visit import Visit
 from tests.harness.apps import PATIENCE
+from tests.harness.calls import counted
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
@@ -254,7 +255,14 @@ async def test_runs_of_a_rare_kind_are_found_further_back(
     for _ in range(45):
         await enqueue(app, "send")
     await end(app, await claim(app), Status.DONE, None)
+    calls = counted(await client.board.store.engine(), monkeypatch)
     assert "2 of 2 completed" in text(await client.get(f"/jobs/{rare}"))
+    assert calls["find"] == 3
+    third = await enqueue(app, "charge")
+    await end(app, await claim(app), Status.DONE, None)
+    client.board.hub.forget()
+    assert "1 of 1 completed" in text(await client.get(f"/jobs/{third}"))
+    assert calls["find"] == 4  # the counts say that there are no more
     for _ in range(20):
         await enqueue(app, "send")
     await end(app, await claim(app), Status.DONE, None)

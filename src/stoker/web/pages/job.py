@@ -20,6 +20,7 @@ from stoker.model.query import (
     ALLOWED,
     WAITING,
     Cancel,
+    Census,
     Clone,
     Delete,
     Discard,
@@ -60,7 +61,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     if facts.gone:
         raise NotFound(DEAD_END)
     engine = await visit.board.store.engine()
-    others = await _others(engine, facts.job.kind)
+    others = await _others(engine, facts.job.kind, reading.census)
     return live_context(visit, reading, facts) | {
         "others": job_runs.others(others.jobs, reading.census.at),
         "others_note": job_runs.others_note(others),
@@ -72,13 +73,14 @@ async def load(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _others(engine: Engine, kind: str) -> Page:
-    """The latest runs of a kind. A rare kind is looked for further back, but not for long."""
+async def _others(engine: Engine, kind: str, census: Census) -> Page:
+    """The latest runs of a kind. A rare kind is looked for further back while there are more, but not for long."""
     # Finished jobs are one list; a walk over all jobs would pass a whole backlog before it meets a run.
     query = Query(kinds=frozenset({kind}), statuses=FINISHED, limit=OTHERS)
     found = await engine.find(query)
+    there = sum(one.n for one in census.counts if one.kind == kind and one.status in FINISHED)
     for _ in range(FURTHER):
-        if len(found.jobs) >= OTHERS or found.cursor is None:
+        if len(found.jobs) >= min(OTHERS, there) or found.cursor is None:
             break
         rest = OTHERS - len(found.jobs)
         more = await engine.find(msgspec.structs.replace(query, limit=rest, cursor=found.cursor))
