@@ -41,26 +41,26 @@ class Room:
 
 CHECKS = Room("checks", 60)
 MODEL = Room("model", 50, "tests/model")
-UNIT = Room("unit", 110, "tests")
+UNIT = Room("unit", 140, "tests")
 """Everything that has no room of its own."""
 APART = (
     Room("worker", 240, "tests/worker"),
-    Room("postgres", 200, "tests/conformance/test_postgres.py"),
     Room("postgres-engine", 180, "tests/engines/postgres"),
-    Room("faults-sqlite", 140, "tests/faults/sqlite"),
-    Room("faults-postgres", 130, "tests/faults/postgres"),
+    Room("faults-postgres", 160, "tests/faults/postgres"),
+    Room("postgres", 140, "tests/conformance/test_postgres.py"),
+    Room("engines", 120, "tests/engines"),
     Room("browser", 110, "tests/browser"),
-    Room("machine", 100, "tests/conformance/test_machine.py"),
-    Room("sqlite", 95, "tests/conformance/test_sqlite.py"),
-    Room("engines", 90, "tests/engines"),
-    Room("pooled", 80, "tests/conformance/test_postgres_pooled.py"),
-    Room("outbox", 70, "tests/outbox"),
-    Room("conformance", 65, "tests/conformance"),
-    Room("web", 60, "tests/web"),
+    Room("sqlite", 110, "tests/conformance/test_sqlite.py"),
+    Room("faults-sqlite", 90, "tests/faults/sqlite"),
+    Room("machine", 90, "tests/conformance/test_machine.py"),
+    Room("outbox", 85, "tests/outbox"),
+    Room("pooled", 75, "tests/conformance/test_postgres_pooled.py"),
+    Room("cli", 75, "tests/cli"),
+    Room("web", 65, "tests/web"),
     Room("faults-redis", 60, "tests/faults/redis"),
     Room("redis-cluster", 55, "tests/conformance/test_redis_cluster.py"),
-    Room("cli", 50, "tests/cli"),
-    Room("admin", 45, "tests/admin"),
+    Room("conformance", 50, "tests/conformance"),
+    Room("admin", 50, "tests/admin"),
     Room("docs", 40, "tests/docs"),
     Room("services", 30, "tests/test_services.py"),
 )
