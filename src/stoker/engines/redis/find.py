@@ -17,11 +17,11 @@ from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
 from stoker.engines.redis.keys import AGAIN, WAIT, Shard
 from stoker.engines.redis.record_format import (
     CHARS,
+    check_parts,
     eight,
     end_of,
     ids_in_line,
     ids_of,
-    read_body,
     read_label,
 )
 from stoker.engines.redis.scripts import script
@@ -29,7 +29,6 @@ from stoker.engines.redis.store import Store, stored_of
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.model.ahead import Ahead, Gate, look_ahead
-from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LISTED, Job, Status
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
@@ -425,8 +424,8 @@ def _readable(body: bytes) -> tuple[tuple[str, str, int, int], int] | None:
     try:
         found = read_label(body)
         if found[0][3]:
-            read_body(body)
-    except (CorruptRecord, IndexError, UnicodeDecodeError, struct.error):
+            check_parts(body, found[1], found[0][3])
+    except (IndexError, UnicodeDecodeError, struct.error):
         return None
     return found
 

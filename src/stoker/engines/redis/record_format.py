@@ -150,6 +150,21 @@ def _read_parts(stored: bytes, at: int, flags: int) -> tuple[dict[str, Any], str
     return found, corrupt, at
 
 
+_SIZES = tuple(
+    tuple((part.size.unpack_from, part.size.size + part.uncounted) for part in PARTS if flags & part.flag)
+    for flags in range(2 ** len(PARTS))
+)
+"""By flags: how the size of each part is read, and what it leaves out."""
+
+
+def check_parts(stored: bytes, at: int, flags: int) -> None:
+    """Raise `struct.error` or `IndexError` where `read_body` would: the optional parts end beyond the body."""
+    for read, more in _SIZES[flags % len(_SIZES)]:
+        at += read(stored, at)[0] + more
+    if at > len(stored):
+        raise IndexError(at)
+
+
 _labels: dict[bytes, tuple[str, str, int, int]] = {}
 _MOST_LABELS = 10_000
 
