@@ -81,7 +81,9 @@ async def test_no_page_needs_the_lock_that_workers_write_under(
     [path] = tmp_path.glob("*.db")
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
-    shown = f"sqlite {sqlite3.sqlite_version}, Stoker {view.stoker_version()}"
+    stoker = f"Stoker {view.stoker_version()}"
+    assert f" sqlite, {stoker}" in text(await client.get("/nowhere"))  # nothing was read yet
+    shown = f" sqlite {sqlite3.sqlite_version}, {stoker}"
     assert shown in text(await client.get("/"))  # its lock would be needed to describe the store
     more = [f"/jobs/{found['dead']}", "/jobs?q=payload:x", "/queues/default", "/jobs?q=is:dead&group=error"]
     for page in [*READING, *more]:
