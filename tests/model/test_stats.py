@@ -23,7 +23,7 @@ from stoker.model.stats import (
     coarsen,
     depths,
     measured,
-    not_less,
+    news,
     of_all,
     percentile,
     roll_up,
@@ -225,9 +225,11 @@ def test_the_width_fits_every_window(window: int, wanted: int) -> None:
 
 
 @pytest.mark.spec("STATS-10")
-def test_a_point_that_counts_less_than_the_stored_one_is_left_out() -> None:
+def test_a_point_that_is_stored_or_counts_less_than_the_stored_one_is_no_news() -> None:
     stored = counts({"completed": 5, "failed": 2}) + counts({"enqueued": 9}, minute=1)
     computed = counts({"completed": 4, "failed": 2, "retried": 1, "enqueued": 3})
-    assert not_less(computed, stored) == computed[1:]
-    assert not_less(counts({"completed": 6}), stored) == counts({"completed": 6})
-    assert not_less([], stored) == []
+    assert news(computed, stored) == computed[2:]
+    assert news(counts({"completed": 6}), stored) == counts({"completed": 6})
+    assert news([], stored) == []
+    times = measured("mail", "total", START, [3, 5])
+    assert news([times], [measured("mail", "total", START, [3, 4])]) == [times]

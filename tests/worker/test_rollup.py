@@ -13,7 +13,7 @@ from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.job import Draft
 from stoker.model.query import Census, Retention
-from stoker.model.stats import METRICS
+from stoker.model.stats import METRICS, MOST_LATE
 from stoker.model.time import MINUTE, SECOND, Instant
 from stoker.registry import mint
 from stoker.services import ServiceContext
@@ -38,8 +38,9 @@ async def store(clock: Clock, engine: MemoryEngine) -> None:
     """A job was completed in each of five minutes, and two more jobs wait."""
     await engine.open()
     await engine.insert([Draft(mint(), "work"), Draft(mint(), "work", delay=9 * MINUTE)])
-    events = [Event(START + n * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70 + n) for n in range(5)]
-    await engine.record(events, now=START)
+    for n in range(5):
+        event = Event(START + n * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70 + n)
+        await engine.record([event], now=START)
     clock.now = START + 4 * MINUTE + 30 * SECOND
 
 
@@ -87,6 +88,21 @@ async def test_a_minute_is_computed_again_only_when_something_came_in() -> None:
     assert asked == [2, 4]
     found = await points(engine)
     assert [found["mail", "completed", minute].count for minute in (1, 2, 3, 4)] == [1, 2, 1, 1]
+    await engine.close()
+
+
+@pytest.mark.spec("STATS-11")
+async def test_of_many_minutes_that_gained_events_the_latest_are_computed() -> None:
+    clock = Clock()
+    engine = MemoryEngine(clock=clock)
+    await store(clock, engine)
+    told = [Event(clock() - n * MINUTE, EventType.ENQUEUED, mint(), "mail", "send") for n in range(MOST_LATE + 9)]
+    await engine.record(told, now=clock())
+    counted: rollup.Counted = {}
+    assert await rollup.write_points(engine, counted) > 0
+    enqueued = [minute for queue, metric, minute in await points(engine) if (queue, metric) == ("mail", "enqueued")]
+    assert enqueued == list(range(1 - MOST_LATE, 4)), "the closed minutes 1, 2 and 3, and those before"
+    assert len(counted) == MOST_LATE + 3
     await engine.close()
 
 

@@ -410,6 +410,14 @@ class Timeline(Protocol):
         """
         ...
 
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        """The minutes before `since` into which events were written late, by their beginnings, oldest first.
+
+        `since` begins a minute. Late is what was written together with an event of `since` or later, or after the first
+        such one.
+        """
+        ...
+
     async def latencies(self, window: Window) -> list[Latency]:
         """How long jobs took that were completed in the half-open window, latest first, at most `window.limit`.
 

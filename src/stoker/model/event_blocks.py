@@ -83,7 +83,10 @@ _decode = msgspec.msgpack.Decoder(_Columns).decode
 
 
 def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
-    """The blocks of some events, whose times are shifted. None: `[]`."""
+    """The blocks of some events, whose times are shifted, those of the latest minute first. None: `[]`.
+
+    So what is told late is stored behind something recent, by which it is found.
+    """
     if not events:
         return []
     times = [one.at for one in events]
@@ -92,7 +95,7 @@ def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
     minutes: dict[Instant, list[Event]] = {}
     for event in events:
         minutes.setdefault((event.at + shift) // MINUTE, []).append(event)
-    return [_packed(part, shift) for part in minutes.values()]
+    return [_packed(minutes[minute], shift) for minute in sorted(minutes, reverse=True)]
 
 
 def _packed(events: Sequence[Event], shift: Span) -> Block:

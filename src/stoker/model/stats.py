@@ -24,6 +24,9 @@ BUCKET: Span = MINUTE
 LOOK_BACK = 3
 """Closed minutes computed anew each time, so that events flushed late still count."""
 
+MOST_LATE = 120
+"""Of older minutes into which something was written since, so many are computed at once: the latest."""
+
 Values: TypeAlias = tuple[int, float, float, float, float, float]
 """What a point holds: count, sum, p50, p95, p99 and maximum."""
 
@@ -98,10 +101,12 @@ def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[La
     return sorted(points, key=_place)
 
 
-def not_less(computed: Iterable[Point], stored: Iterable[Point]) -> list[Point]:
-    """The computed points but for those that count less than what is stored: of their events some are gone since."""
-    counts = {_place(one): one.count for one in stored}
-    return [one for one in computed if one.count >= counts.get(_place(one), 0)]
+def news(computed: Iterable[Point], stored: Iterable[Point]) -> list[Point]:
+    """The computed points that are not stored. One that counts less is none: some of its events are gone since."""
+    known = {_place(one): one for one in stored}
+    return [
+        one for one in computed if (old := known.get(_place(one))) is None or (one.count >= old.count and one != old)
+    ]
 
 
 def depths(bucket: Instant, census: Census) -> list[Point]:

@@ -56,6 +56,7 @@ from stoker.model.query import (
 )
 from stoker.model.retry import Curve
 from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
+from stoker.model.stats import closed_buckets
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, digest
@@ -606,6 +607,7 @@ class LockStep(Laws):
                 sorted(map(pack, entries)),
                 await engine.event_counts(0, end),
                 await engine.latencies(Window(0, end)),
+                await engine.late_minutes(closed_buckets(end)[0]),
             )
 
         self.record_events()

@@ -1,23 +1,37 @@
 """The roll-up: a service that turns what happened into points, one set per queue and minute.
 
 One worker of a store does it, the one that holds the lock `stoker.rollup`; when it is gone, another one follows within
-two minutes, and no minute is missed because each round computes the last three again.
+two minutes, and no minute is missed because each round computes the last three again, and older ones into which
+something was written since: jobs of a user's transaction are told by their first claim, whenever that is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import random
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from stoker.engines.base import Engine
 from stoker.model.errors import AWAY
 from stoker.model.events import EventCount, Point, Window
-from stoker.model.stats import BUCKET, HAPPENED, MOST_RUNS, closed_buckets, depths, not_less, roll_up, store_points
+from stoker.model.stats import (
+    BUCKET,
+    HAPPENED,
+    MOST_LATE,
+    MOST_RUNS,
+    closed_buckets,
+    depths,
+    news,
+    roll_up,
+    store_points,
+)
 from stoker.model.time import SECOND, Instant
 from stoker.services import ServiceContext
+
+T = TypeVar("T")
 
 logger = logging.getLogger("stoker.worker")
 
@@ -54,7 +68,7 @@ class RollUp:
 
 
 async def write_points(engine: Engine, counted: Counted | None = None) -> int:
-    """Compute the minutes that have just closed and store their points; returns how many.
+    """Compute the minutes that have just closed, and older ones that gained events; store what is new, return how much.
 
     A question that the store cannot answer is left out quietly: charts have a gap there, and the rest is stored.
     `counted` holds what the last call counted in each minute: one in which nothing came in since is not computed again.
@@ -64,22 +78,28 @@ async def write_points(engine: Engine, counted: Counted | None = None) -> int:
     points: list[Point] = []
     before, counted = counted or {}, {} if counted is None else counted
     found: Counted = {}
+    late = await _answer(partial(engine.late_minutes, buckets[0]))
     for question in (
-        *(partial(_minute, engine, start, before, found) for start in buckets),
+        *(partial(_minute, engine, start, before, found) for start in (*late[-MOST_LATE:], *buckets)),
         partial(_depths, engine, buckets[-1]),
         partial(_store, engine, buckets[-1]),
     ):
-        try:
-            points += await question()
-        except AWAY:
-            raise
-        except Exception as error:  # noqa: BLE001 - the other questions must be asked
-            logger.debug("a part of the last minutes was not rolled up: %s", error)
+        points += await _answer(question)
     if points:
         await engine.record([], points, now=now)
     counted.clear()
     counted.update(found)
     return len(points)
+
+
+async def _answer(question: Callable[[], Awaitable[list[T]]]) -> list[T]:
+    try:
+        return await question()
+    except AWAY:
+        raise
+    except Exception as error:  # noqa: BLE001 - the other questions must be asked
+        logger.debug("a part of the last minutes was not rolled up: %s", error)
+        return []
 
 
 async def _minute(engine: Engine, start: Instant, before: Counted, found: Counted) -> list[Point]:
@@ -90,7 +110,7 @@ async def _minute(engine: Engine, start: Instant, before: Counted, found: Counte
         found[start] = counts
         return []
     computed = roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
-    points = not_less(computed, await engine.points(start, start, HAPPENED))
+    points = news(computed, await engine.points(start, start, HAPPENED))
     found[start] = counts
     return points
 

@@ -76,6 +76,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "expire_events": (NOW, 1_000),
     "expire_removed": (NOW, 1_000),
     "events": (NOW - 1_000_000, -1, NOW, NOW - 1_000_000, 64, None),
+    "events_late": (NOW - 1_000,),
     "events_latest": (NOW, -1, NOW - 1_000_000, NOW - 1_000_000, 64, None),
     "points": (NOW - 1_000_000, NOW, ["m"]),
     "points_of_queues": (NOW - 1_000_000, NOW, ["m"], ["q0"]),

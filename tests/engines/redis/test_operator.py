@@ -181,6 +181,19 @@ async def test_points_of_a_few_queues_are_read_a_few_buckets_at_a_time(
     assert found == [one for one in points if one.queue != "b"]
 
 
+@pytest.mark.spec("TIMELINE-23")
+async def test_minutes_into_which_was_written_late_are_found_a_few_blocks_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a script runs, the server does nothing else."""
+    at = bench.clock() // MINUTE * MINUTE
+    monkeypatch.setattr(event_log, "PAGE", 3)
+    for n in range(9):
+        events = [Event(at - n * MINUTE * late, EventType.ENQUEUED, bench.mint(), "q", "k") for late in (0, 1)]
+        await bench.engine.record(events, now=bench.clock())
+    assert await bench.engine.late_minutes(at) == [at - n * MINUTE for n in range(8, 0, -1)]
+
+
 # --- many -------------------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,10 @@ PLANS = {
         "SEARCH b USING INDEX stoker_events_first (first>? AND first<?)",
         "SEARCH r USING PRIMARY KEY (job>? AND job<?)",
     ],
+    "events_late": [
+        "SEARCH b USING INTEGER PRIMARY KEY (rowid>?)",
+        "SEARCH f USING COVERING INDEX stoker_events_first (first>?)",
+    ],
     "events_latest": ["SEARCH b USING INDEX stoker_events_first (first>? AND first<?)"],
     "events_removed": ["SEARCH r USING PRIMARY KEY (job=?)"],
     "remove_events": ["SEARCH stoker_events"],
@@ -124,7 +128,7 @@ PLANS = {
     ],
 }
 
-SORTED = {"points_of_queues"}
+SORTED = {"points_of_queues", "events_late"}
 """What is found in the order of an index and shown in another: few rows."""
 
 STREAMS = {"streams", "partitions", "consumers", "cursors", "parked", "json_each"}

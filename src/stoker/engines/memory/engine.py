@@ -464,6 +464,10 @@ class MemoryEngine(Documents):
         with self._read as store:
             return store.event_log.counts(since, until)
 
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        with self._read as store:
+            return store.event_log.late_minutes(since)
+
     async def latencies(self, window: Window) -> list[Latency]:
         with self._read as store:
             return store.event_log.latencies(window)

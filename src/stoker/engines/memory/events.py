@@ -15,17 +15,18 @@ import msgspec
 
 from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.ids import JobId
-from stoker.model.time import Instant
+from stoker.model.time import MINUTE, Instant
 
 MOST_EVENTS = 100_000
 
 
 class LoggedEvent(msgspec.Struct, gc=False, eq=False):
-    """A stored event. `hidden`: its job was removed."""
+    """A stored event. `hidden`: its job was removed. `write` is the number of the call that wrote it."""
 
     at: Instant
     event: Event
-    hidden: bool = False
+    hidden: bool
+    write: int
 
 
 _at = attrgetter("at")
@@ -34,13 +35,14 @@ _at = attrgetter("at")
 class EventLog:
     """Events in the order they happened, and points."""
 
-    __slots__ = ("_by_job", "_events", "_points", "_remembered", "most")
+    __slots__ = ("_by_job", "_events", "_points", "_remembered", "_writes", "most")
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._events: list[LoggedEvent] = []
         self._by_job: dict[JobId, list[LoggedEvent]] = {}
         self._points: dict[tuple[Instant, str, str], Point] = {}
         self._remembered: dict[bytes, Instant] = {}
+        self._writes = 0
         self.most = most
 
     def write(
@@ -51,11 +53,13 @@ class EventLog:
             if chunk in self._remembered:
                 return 0
             self.remember(chunk, now)
+        self._writes += 1
         shift = now - recorded
         for event in events:
             if shift:
                 event = msgspec.structs.replace(event, at=event.at + shift)
-            entry = LoggedEvent(event.at, event, event.at <= self._remembered.get(event.job, -1))
+            hidden = event.at <= self._remembered.get(event.job, -1)
+            entry = LoggedEvent(event.at, event, hidden, self._writes)
             if not self._events or self._events[-1].at <= entry.at:
                 self._events.append(entry)
             else:
@@ -108,6 +112,12 @@ class EventLog:
             event = self._events[position].event
             found[event.queue, event.type] += 1
         return [EventCount(queue, type_, n) for (queue, type_), n in sorted(found.items())]
+
+    def late_minutes(self, since: Instant) -> list[Instant]:
+        """The minutes before into which events were written late, oldest first."""
+        start = bisect.bisect_left(self._events, since, key=_at)
+        first = min((entry.write for entry in self._events[start:]), default=self._writes + 1)
+        return sorted({entry.at // MINUTE * MINUTE for entry in self._events[:start] if entry.write >= first})
 
     def latencies(self, window: Window) -> list[Latency]:
         """The times of completed jobs of the half-open window, latest first, up to its limit."""

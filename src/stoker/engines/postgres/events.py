@@ -24,7 +24,7 @@ _POINTS, _MERGED = sql("points"), sql("points_merged")
 _SUMMED = sql("points_summed")
 """All points of a window in one bucket: grouped by less, in two thirds of the time."""
 _OF_QUEUES, _OF_QUEUES_MERGED = sql("points_of_queues"), sql("points_of_queues_merged")
-_LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), list)
+_LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), sql("events_late"), list)
 _MEASURED = ("sum", "p50", "p95", "p99", "max")
 
 
@@ -63,6 +63,11 @@ async def events(store: Store, window: Window) -> list[Event]:
 async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
     """How many events of each type each queue has in the half-open window."""
     return await store.read(lambda _: _LOG.counts(since, until))
+
+
+async def late_minutes(store: Store, since: Instant) -> list[Instant]:
+    """The minutes before into which events were written late, oldest first."""
+    return await store.read(lambda _: _LOG.late_minutes(since))
 
 
 async def latencies(store: Store, window: Window) -> list[Latency]:

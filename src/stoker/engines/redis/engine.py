@@ -388,6 +388,10 @@ class RedisEngine(Documents):
         return await event_log.counts(self._store, since, until)
 
     @timed(write=False)
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        return await event_log.late_minutes(self._store, since)
+
+    @timed(write=False)
     async def latencies(self, window: Window) -> list[Latency]:
         return await event_log.latencies(self._store, window)
 

@@ -58,6 +58,7 @@ KEYS = (
 _RECORD = script("record")
 _CROSS_OUT = script("cross_out")
 _POINTS_OF = script("points_of")
+_LATE = script("late")
 
 _HEAD = struct.Struct(">QQQI16s16s")
 _REST = struct.Struct(">QI16s16s")
@@ -108,6 +109,19 @@ async def counts(store: Store, since: Instant, until: Instant) -> list[EventCoun
     found = EventCounter(since, until)
     await _collect(store, found, Window(since, until))
     return found.counts()
+
+
+async def late_minutes(store: Store, since: Instant) -> list[Instant]:
+    """The minutes before into which events were written late, oldest first."""
+    recent = [head.serial async for page in _pages(store, Window(since, _LATEST), latest=False) for head in page]
+    after = min(recent, default=_LATEST)
+    found: set[Instant] = set()
+    while True:
+        heads = [_read(head) for head in await store.run(_LATE, store.home, (after, PAGE), more=keys(store))]
+        found |= {head.first // MINUTE * MINUTE for head in heads if head.first < since}
+        if len(heads) < PAGE:
+            return sorted(found)
+        after = heads[-1].serial
 
 
 async def latencies(store: Store, window: Window) -> list[Latency]:

@@ -31,11 +31,13 @@ class EventLog(NamedTuple):
 
     `oldest` and `latest` return a page of blocks. A flag says of each of the oldest whether a job with an id between
     those of its jobs was removed; `removals` returns what was removed of the jobs that `ids` turns into a value.
+    `late` returns minutes before an instant into which something was written after the first write since that instant.
     """
 
     oldest: str
     latest: str
     removals: str
+    late: str
     ids: Callable[[Sequence[JobId]], Any]
 
     def events(self, window: Window) -> Steps[list[Event]]:
@@ -55,6 +57,11 @@ class EventLog(NamedTuple):
         found = EventCounter(since, until)
         yield from self._collect(found, Window(since, until))
         return found.counts()
+
+    def late_minutes(self, since: Instant) -> Steps[list[Instant]]:
+        """Return the minutes before into which events were written late, oldest first."""
+        rows = yield self.late, (since,)
+        return [minute * MINUTE for (minute,) in rows]
 
     def _collect(self, found: Reader, window: Window, *, latest: bool = False) -> Steps[None]:
         """Let a reader have the blocks that may hold events of a window, until it has enough."""

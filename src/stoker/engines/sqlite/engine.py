@@ -431,6 +431,10 @@ class SqliteEngine(Documents):
         return await self._store.read(lambda _: event_log.LOG.counts(since, until))
 
     @timed(write=False)
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        return await self._store.read(lambda _: event_log.LOG.late_minutes(since))
+
+    @timed(write=False)
     async def latencies(self, window: Window) -> list[Latency]:
         return await self._store.read(lambda _: event_log.LOG.latencies(window))
 

@@ -21,7 +21,7 @@ _SUMMED = sql("points_summed")
 """All points of a window in one bucket: grouped by less, in two thirds of the time."""
 _OF_QUEUES, _OF_QUEUES_MERGED = sql("points_of_queues"), sql("points_of_queues_merged")
 
-LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), b"".join)
+LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), sql("events_late"), b"".join)
 
 
 def record(

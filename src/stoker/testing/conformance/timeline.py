@@ -470,6 +470,56 @@ async def test_a_minute_keeps_its_counts_when_its_jobs_are_removed(store: Store,
     assert len(await store.engine.events(Window(start, start + MINUTE))) == listed
 
 
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-23")
+async def test_the_store_tells_into_which_minutes_something_was_written_late(store: Store) -> None:
+    """With or after something recent; what was written in time is not late, however often it is asked."""
+    start = store.now() // MINUTE * MINUTE + MINUTE
+    store.pass_time(start - store.now())
+    assert await store.engine.late_minutes(start) == []
+
+    async def record(*minutes: int) -> None:
+        await store.engine.record([_event(store, start + minute * MINUTE + 7) for minute in minutes], now=store.now())
+
+    async def late(minute: int) -> list[int]:
+        return [(at - start) // MINUTE for at in await store.engine.late_minutes(start + minute * MINUTE)]
+
+    for minute in range(4):
+        await record(minute)
+        store.pass_time(MINUTE)
+    assert [await late(minute) for minute in range(6)] == [[]] * 6
+    await record(1, -70, 4)
+    assert [await late(minute) for minute in range(6)] == [[-70], [-70], [-70, 1], [-70, 1], [-70, 1], []]
+    for minute in (2, -3, 2):
+        await record(minute)
+    assert await late(4) == [-70, -3, 1, 2]
+    store.pass_time(MINUTE)
+    await record(5)
+    assert await late(5) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("STATS-11")
+async def test_a_job_that_is_told_late_is_rolled_up_in_its_minute(store: Store) -> None:
+    """An hour after its minute was rolled up, by the claim that tells of its enqueue."""
+    start = store.now() // MINUTE * MINUTE + MINUTE
+    store.pass_time(start - store.now())
+    await store.engine.record([_event(store, start, EventType.ENQUEUED)], now=store.now())
+    store.pass_time(MINUTE)
+
+    async def enqueued() -> list[tuple[str, int]]:
+        await write_points(store.engine)
+        found = await store.engine.points(start, start, ["enqueued", "all_enqueued"])
+        return [(point.queue, point.count) for point in found]
+
+    assert await enqueued() == [("", 1), ("q", 1)]
+    store.pass_time(HOUR)
+    told = [_event(store, start + 5, EventType.ENQUEUED), _event(store, store.now(), EventType.STARTED)]
+    await store.engine.record(told, now=store.now())
+    store.pass_time(MINUTE)
+    assert await enqueued() == [("", 2), ("q", 2)]
+
+
 # --- what calls tell ----------------------------------------------------------------------------------------------
 
 
