@@ -1,11 +1,8 @@
-"""Pictures of the dashboard for the documentation: `scripts/screenshots [FOLDER [all | PAGE...]]`.
-
-Without more only the pages that the documentation shows; with `all` every page at four widths, light and dark, or the
-named pages alone.
-"""
+"""Pictures of the dashboard for the documentation. `scripts/screenshots --help` says which."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
 import shutil
@@ -80,8 +77,20 @@ async def stay(jobs: Stoker, stop: threading.Event) -> None:
             await asyncio.sleep(0.95)
 
 
+def read(arguments: list[str]) -> tuple[Path, list[str]]:
+    """The folder, and the pages that were chosen."""
+    parser = argparse.ArgumentParser("scripts/screenshots", description="Take pictures of a demo shop's dashboard.")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "docs" / "images", help="where to write them")
+    pages = "pages to take at four widths, light and dark; without any, only those that the documentation shows"
+    parser.add_argument("page", nargs="*", help=f"{pages}. One of: all, {', '.join(PAGES)}")
+    read = parser.parse_args(arguments)
+    if unknown := set(read.page) - {"all", *PAGES}:
+        parser.error(f"no page is called {', '.join(sorted(unknown))}")
+    return read.folder, read.page
+
+
 def main(arguments: list[str]) -> None:
-    folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
+    folder, chosen = read(arguments)
     folder.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
@@ -103,7 +112,7 @@ def main(arguments: list[str]) -> None:
             try:
                 with sync_playwright() as playwright:
                     browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-                    take(browser, site, folder, arguments[1:])
+                    take(browser, site, folder, chosen)
                     browser.close()
             finally:
                 stop.set()
