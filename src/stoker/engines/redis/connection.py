@@ -489,3 +489,10 @@ async def listening(socket: Socket, seconds: float) -> Any:
 async def hang_up(socket: Socket) -> None:
     """Close a dedicated connection."""
     await _drop(socket)
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task that uses the driver until it is done: the driver may take a cancellation for its own time-out."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.5)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from stoker.engines.redis.connection import Connection
+from stoker.engines.redis.connection import Connection, end
 from stoker.engines.redis.describe import REMEDY, eviction, objection, version, warnings
 from stoker.engines.redis.lost_writes import WriteCounter
 from stoker.engines.redis.server_info import ServerInfo, inspect
@@ -68,9 +68,7 @@ class ServerChecks:
         if self._task is None:
             return
         self._over = True
-        while not self._task.done():
-            self._task.cancel()  # the driver may swallow one
-            await asyncio.wait([self._task], timeout=0.5)
+        await end(self._task)
         self._task = None
         if self._write_counter is not None:
             with contextlib.suppress(EngineError):

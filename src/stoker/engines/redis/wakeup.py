@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis.connection import Connection, Socket, blocking, hang_up, listening
+from stoker.engines.redis.connection import Connection, Socket, blocking, end, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
 from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Message, QueryEnded
 from stoker.model.errors import EngineError
@@ -108,12 +108,11 @@ class Hub:
         self._end_block()
         if self._sending:  # before the connections go
             await asyncio.wait(self._sending, timeout=LAST_MESSAGES)
-        for task in (self._pump, self._listener):
-            if task is not None:
-                if task is self._listener:
-                    task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        if self._pump is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._pump
+        if self._listener is not None:
+            await end(self._listener)
         self._pump = self._listener = None
         self._subscribed.clear()
         self._remembered = False
