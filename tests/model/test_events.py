@@ -286,6 +286,8 @@ def test_events_of_a_job_are_looked_for_in_its_life() -> None:
     over = stored(Status.DONE, attempts=1, started_at=20, finished_at=25)
     assert window_of(over, 7) == Window(10 - MINUTE, 25 + MINUTE, job=over.id, limit=7)
     assert window_of(stored(Status.RUNNING)).until == LATEST
+    for status in (Status.DEAD, Status.DISCARDED, Status.RETRIED, Status.CANCELED):
+        assert window_of(stored(status, started_at=20, finished_at=25)).until == LATEST, "it can still be changed"
 
 
 @pytest.mark.spec("EVENT-12")

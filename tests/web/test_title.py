@@ -57,7 +57,7 @@ async def test_the_title_follows_a_worker_that_stops_and_a_pause(
     served = Served(dashboard(Stoker(url, durability="process"), auth=Open(), limits=Limits(seconds=30)))
     try:
         async with asyncio.timeout(PATIENCE), aclosing(titles(served.url)) as shown:
-            await becomes(shown, "One thing needs you")  # nobody serves the queue
+            await becomes(shown, "One thing needs you")  # no worker serves the queue
             worker = await asyncio.create_subprocess_exec(*WORK, cwd=tmp_path)
             try:
                 await becomes(shown, "Everything keeps up")

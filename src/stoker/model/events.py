@@ -111,8 +111,12 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def window_of(job: Job, limit: int = 10_000) -> Window:
-    """The time in which a job can have had events; a process hears of an end a little later than the record says."""
-    until = LATEST if job.finished_at is None else job.finished_at + MINUTE
+    """The time in which a job can have had events; a process hears of an end a little later than the record says.
+
+    Only success is the last word: a dead job is discarded, cloned or restored later and keeps the time of its end.
+    """
+    ended = job.finished_at if job.status is Status.DONE else None
+    until = LATEST if ended is None else ended + MINUTE
     return Window(job.created_at - MINUTE, until, job=job.id, limit=limit)
 
 

@@ -24,7 +24,7 @@ class CheckUp(NamedTuple):
 
 
 class CheckUps:
-    """Makes check-ups, at most one a minute, whoever asks for them."""
+    """Makes check-ups, at most one a minute for all viewers together."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -235,7 +235,7 @@ def _leased(place: Place, cursor: Cursor, rows: list[Row], limit: int, most: int
 def _fitting(rows: list[Row], most: int) -> Steps[list[Row]]:
     """Return the first rows whose payloads fit into so many bytes, with those payloads that are stored aside.
 
-    These are read after the cursor is written: most batches have none. Nobody deletes them while the cursor is leased.
+    These are read after the cursor is written: most batches have none. The vacuum leaves those of a leased cursor.
     """
     aside = [n for n, row in enumerate(rows) if row[7] is None]
     if aside:
